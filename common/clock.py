@@ -1,0 +1,45 @@
+"""Time as a port: decisions get `now_s` as an argument, shells read a `Clock`."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a shell reads time. Seconds since the epoch; only differences are compared."""
+
+    def now_s(self) -> float:
+        """Return the time now, in seconds."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine, made monotonic: it never goes back within a process."""
+
+    def __init__(self) -> None:
+        """Tie the monotonic clock to the wall clock once."""
+        self._offset_s = time.time() - time.monotonic()
+
+    def now_s(self) -> float:
+        """Return the time now, in seconds since the epoch."""
+        return self._offset_s + time.monotonic()
+
+
+class ManualClock:
+    """A clock that only a test moves."""
+
+    def __init__(self, now_s: float = 1_000_000.0) -> None:
+        """Start at `now_s`."""
+        self._now_s = now_s
+
+    def now_s(self) -> float:
+        """Return the time now, in seconds."""
+        return self._now_s
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward.
+
+        Args:
+            seconds: How far; never negative.
+        """
+        assert seconds >= 0, seconds
+        self._now_s += seconds

@@ -1,0 +1,92 @@
+"""The error tree. Siblings answer one question: who must act?
+
+    CompactionError
+    ├── ConfigError                 the operator must change something
+    ├── RequestError                the caller must change something
+    │   ├── UnknownTableError
+    │   ├── UnknownTabletError
+    │   └── UnknownGroupError
+    ├── RefusedError                nothing is wrong, but the state does not allow it now
+    ├── UnavailableError            a part of the service does not answer
+    ├── MetadataError               the store said no, or said nothing
+    │   ├── ConflictError           nothing was written; re-read and decide again
+    │   └── UnknownOutcomeError     it may have been written; look for our mark
+    ├── PluginError                 a planner, selector or dispatcher misbehaved
+    └── RewriteError                the job itself failed on a compactor
+        ├── InputError              an input is missing, unreadable or of the wrong schema
+        ├── VerificationError       the outputs are not what the inputs say they should be
+        ├── EngineDiedError         the Spark driver died under the job
+        └── AttemptCancelledError   somebody took the job back
+
+Expected refusals are return values (`Refusal`); these exceptions are for what a
+caller cannot be expected to handle on the next line. A broken invariant is an
+`AssertionError`, outside this tree, caught nowhere.
+"""
+
+
+class CompactionError(Exception):
+    """Everything that Névé raises on purpose."""
+
+
+class ConfigError(CompactionError):
+    """The operator must change a setting or the machine."""
+
+
+class RequestError(CompactionError):
+    """The caller must change what was asked for."""
+
+
+class UnknownTableError(RequestError):
+    """No table has this name."""
+
+
+class UnknownTabletError(RequestError):
+    """No tablet has this end."""
+
+
+class UnknownGroupError(RequestError):
+    """No compaction group has this name."""
+
+
+class RefusedError(CompactionError):
+    """The request is sound, but the present state does not allow it."""
+
+
+class UnavailableError(CompactionError):
+    """A part of the service did not answer in time."""
+
+
+class MetadataError(CompactionError):
+    """The store said no, or said nothing."""
+
+
+class ConflictError(MetadataError):
+    """Nothing was written: something required changed on every try."""
+
+
+class UnknownOutcomeError(MetadataError):
+    """The store did not answer: the change was made, was not, or is still on its way."""
+
+
+class PluginError(CompactionError):
+    """A plug-in raised, or returned something that its contract forbids."""
+
+
+class RewriteError(CompactionError):
+    """The job failed on a compactor; its inputs stay where they are."""
+
+
+class InputError(RewriteError):
+    """An input file is missing, unreadable or has the wrong schema."""
+
+
+class VerificationError(RewriteError):
+    """The outputs do not account for every row of the inputs."""
+
+
+class EngineDiedError(RewriteError):
+    """The Spark driver or its executors died while the job ran."""
+
+
+class AttemptCancelledError(RewriteError):
+    """The coordinator or the user took the attempt back."""

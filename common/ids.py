@@ -1,0 +1,86 @@
+"""Identifiers: random ones from a port, derived ones from their content.
+
+Attempt, call, request and table ids are random and never used twice
+(protocol: a reservation is compared by attempt, and job ids come back).
+A job id is derived from what the job is, so that planning twice gives it twice.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from typing import Protocol
+
+from common.clock import Clock, SystemClock
+
+CALL_LIFE_S = 24 * 3600
+"""How long the mark of a call is kept; a call id older than this is refused."""
+
+
+class IdSource(Protocol):
+    """Where a shell draws random ids."""
+
+    def next(self, prefix: str) -> str:
+        """Return a new id `<prefix>-<random>` that was never returned before."""
+        ...
+
+
+class RandomIds:
+    """Ids with 80 random bits."""
+
+    def next(self, prefix: str) -> str:
+        """Return a new id."""
+        return f"{prefix}-{secrets.token_hex(10)}"
+
+
+class CountedIds:
+    """Predictable ids for simulations; `scope` keeps two sources apart."""
+
+    def __init__(self, scope: str = "") -> None:
+        """Start at one."""
+        self._scope = scope
+        self._count = 0
+
+    def next(self, prefix: str) -> str:
+        """Return the next id."""
+        self._count += 1
+        return f"{prefix}-{self._scope}{self._count:06d}"
+
+
+def call_id(clock: Clock | None = None) -> str:
+    """Return a fresh call id that carries its time (UUIDv7, RFC 9562).
+
+    Args:
+        clock: Where the time comes from; the machine's clock if left out.
+    """
+    millis = int((clock or SystemClock()).now_s() * 1000)
+    chance = secrets.randbits(74)
+    value = (millis & (1 << 48) - 1) << 80 | 7 << 76 | (chance >> 62) << 64
+    value |= 0b10 << 62 | chance & (1 << 62) - 1
+    text = f"{value:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def call_time_s(call: str) -> float | None:
+    """Return the time that a call id carries, or None if it is not a UUIDv7."""
+    text = call.replace("-", "")
+    if len(text) != 32 or text[12] != "7":
+        return None
+    try:
+        return int(text[:12], 16) / 1000
+    except ValueError:
+        return None
+
+
+def digest(parts: Iterable[str | bytes], length: int = 16) -> str:
+    """Return a hex digest of a sequence of texts; no two sequences share an encoding.
+
+    Args:
+        parts: What identifies the thing, in an order that the caller fixes.
+        length: Number of hex digits, at most 64.
+    """
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "big"))
+        whole.update(data)
+    return whole.hexdigest()[:length]

@@ -1,0 +1,1 @@
+"""The model: frozen values without I/O, one module per idea."""

@@ -1,0 +1,1 @@
+"""Doors for plug-ins: one protocol and one parameter object per kind."""

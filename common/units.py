@@ -1,0 +1,70 @@
+"""Parse and print bytes and durations. Sizes are binary: `32M` is 32 x 1024^2 bytes."""
+
+import re
+
+from common.errors import RequestError
+
+_SIZE_UNITS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:I?B)?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
+
+
+def parse_size_bytes(text: str | int, name: str = "size") -> int:
+    """Return a size in bytes from a number or from text such as `32MB`, `32M`, `1.5 GiB`.
+
+    Args:
+        text: What the user wrote.
+        name: What it is a size of, for the message.
+
+    Raises:
+        RequestError: It is no size, or negative.
+    """
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        message = f"{name} {text!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
+        raise RequestError(message)
+    return int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()])
+
+
+def parse_duration_s(text: str | float, name: str = "duration") -> float:
+    """Return a duration in seconds from a number or from text such as `2m`, `500ms`, `7d`.
+
+    Args:
+        text: What the user wrote.
+        name: What it is a duration of, for the message.
+
+    Raises:
+        RequestError: It is no duration, or negative.
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < float("inf"):
+        return float(text)
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        message = f"{name} {text!r} is not a duration; write seconds or a text such as 500ms, 2m, 7d"
+        raise RequestError(message)
+    return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size for people: `1.5 MiB`."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} PiB"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration for people: `340 ms`, `12.3 s`, `4 m 05 s`, `2 h 10 m`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
