@@ -1,0 +1,44 @@
+"""A plan: the jobs of one tablet, and for every file left out, why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.model.job import Job, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A job as a planner proposes it, before ids, tablet and request are written on it.
+
+    A planner refers to earlier jobs of its plan by their position in `Plan.jobs`.
+    """
+
+    kind: Kind
+    files: tuple[str, ...]
+    group: str
+    priority: int
+    reason: str
+    depends_on: tuple[int, ...] = ()
+    outputs_expected: int = 1
+    cuts: tuple[bytes, ...] = ()
+    output_tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a planner wants for one tablet and one kind.
+
+    Jobs without open dependencies are disjoint.
+    """
+
+    jobs: tuple[PlannedJob, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Path → why it was left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletPlan:
+    """All jobs wanted for a tablet, of every kind, with ids; replaces what is queued."""
+
+    jobs: tuple[Job, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)

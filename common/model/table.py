@@ -1,0 +1,77 @@
+"""A table: its identity, schema and settings. Settings are versioned and validated on write."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class TableState(StrEnum):
+    """Where a table is in its life. Only a live or paused table is changed."""
+
+    NEW = "new"
+    LIVE = "live"
+    PAUSED = "paused"
+    GOING = "going"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column by name; `type` in the text form of `common.rows.schema` (`int64`, `timestamp[us, UTC]`)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """How a table is compacted. Sizes in bytes, durations in seconds.
+
+    Attributes' defaults follow Accumulo's where it has the setting.
+    """
+
+    service: str = "default"
+    ratio: float = 3.0
+    max_files: int = 10
+    """Most files in one job; at least 2."""
+    lowest_ratio: float = 1.1
+    """Lower bound of the search when a tablet has too many files."""
+    file_limit: int = 15
+    """Files per tablet above which compaction is forced; 0: no limit known."""
+    target_bytes: int = 512 * 1024**2
+    ttl_s: float | None = None
+    tombstone_retention_s: float = 86_400.0
+    """How late writers may be: a tombstone is kept at least this long."""
+    allow_late_data: bool = False
+    """Accept files with rows at or below the purge watermark (older versions may rise again)."""
+    codec: str = "zstd"
+    codec_level: int = 3
+    row_group_bytes: int = 128 * 1024**2
+    weight: float = 1.0
+    """Share of its group's hand-outs, relative to other tables."""
+    hold_expiry_s: float = 120.0
+    volume: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table as its key `neve:{t}:table` tells it."""
+
+    id: str
+    """Random, never used again."""
+    name: str
+    location: str
+    """URI of the folder that holds every file: `file:///…`, `s3://…`; no trailing slash."""
+    schema: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    """Sort and primary key; empty: an append-only bag of rows."""
+    version_column: str | None = None
+    tombstone_column: str | None = None
+    time_column: str | None = None
+    partition_by: tuple[str, ...] = ()
+    settings: TableSettings = field(default_factory=TableSettings)
+    settings_version: int = 1
+    state: TableState = TableState.LIVE
+    created_at_s: float = 0.0
