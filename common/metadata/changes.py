@@ -1,0 +1,246 @@
+"""Every change of metadata, as a value. What it needs and does: `common.metadata.mutation`.
+
+A change says *which* write is wanted. Whether it is allowed is decided by the pure
+predicates, after `WATCH`, on what was read then (protocol, rule 1).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.model.file import DataFile
+from common.model.job import Kind
+from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
+from common.model.table import Table, TableSettings, TableState
+from common.model.tablet import Analysis, Reservation, Tablet, TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTable:
+    """Make a table with its tablets. Refused: the name is taken, locations overlap."""
+
+    table: Table
+    splits: tuple[bytes, ...] = ()
+    """Ends of all tablets but the last, ascending. Ignored for a partitioned table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTable:
+    """Write new settings or another state. Refused: `settings_version` is not the present one."""
+
+    table: str
+    settings_version: int
+    settings: TableSettings | None = None
+    state: TableState | None = None
+    """LIVE or PAUSED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTable:
+    """Set the table going, then remove its tablets and keys, one change per tablet."""
+
+    table: str
+    delete_files: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddFiles:
+    """Add files to any number of tablets at once, under one call id."""
+
+    table: str
+    call: str
+    """UUIDv7 (`common.ids.call_id`); the same call again changes nothing and succeeds."""
+    files: Mapping[bytes, tuple[DataFile, ...]]
+    """Tablet end → its new files."""
+    partitions: Mapping[bytes, str] = field(default_factory=dict)
+    """For a partitioned table: tablet end → partition text, to create tablets that are new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Let one attempt alone replace these files."""
+
+    tablet: TabletId
+    attempt: str
+    job: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    output_prefix: str
+    outputs_max: int
+    group: str
+    compactor: str
+    request: str | None = None
+    cuts_at: bytes | None = None
+    """The key where this job cuts, for a tablet whose operation is at `cut`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Replace the inputs of an attempt by its outputs."""
+
+    tablet: TabletId
+    attempt: str
+    outputs: tuple[DataFile, ...]
+    counts: RowCounts
+    dropped: DroppedRows | None = None
+    """Set if dead rows were dropped whose older versions must stay out."""
+    outside: tuple[str, ...] = ()
+    """Paths of the files, not inputs, that the kernel was told of when it decided to drop."""
+    elapsed_s: float = 0.0
+    reason: str = ""
+    """The job's reason, for the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Give a reservation up, nothing replaced."""
+
+    tablet: TabletId
+    attempt: str
+    end: AttemptEnd
+    """FAILED counts as a failure of the tablet; the others do not."""
+    cause: str
+    coordinator: str | None = None
+    """For a release because of silence: the id that must still be the coordinator's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropHold:
+    """Drop an expired selection of which no job completed and none runs."""
+
+    tablet: TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAnalysis:
+    """Remember what the planner said of a tablet, if it has not changed since.
+
+    Not watched and not bumping the record's version: a note, not a decision.
+    """
+
+    tablet: TabletId
+    analysis: Analysis
+    version: int
+    settings_version: int
+    settled: tuple[tuple[float, bytes], ...] | None = None
+    """New marks of settled versions, or None to leave them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampGarbage:
+    """Stamp entries that a collector sees for the first time, with Redis `TIME`."""
+
+    table: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepGarbage:
+    """Stamp an entry back to 0: the file is still in use."""
+
+    table: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetGarbage:
+    """Remove an entry after its file was deleted."""
+
+    table: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """Begin or renew a reader's pin."""
+
+    table: str
+    pin: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin:
+    """End a reader's pin."""
+
+    table: str
+    pin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCoordination:
+    """Write the id of the coordinator that now leads (`neve:coordinator`)."""
+
+    coordinator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BumpGeneration:
+    """Count the table's generation up; a fail-over to an older state shows by it."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishManifest:
+    """Point readers to a manifest that has been written."""
+
+    table: str
+    number: int
+    path: str
+    begun_s: float
+    """Redis `TIME` from before its reads."""
+
+
+Change = (
+    CreateTable
+    | ChangeTable
+    | DropTable
+    | AddFiles
+    | Reserve
+    | Commit
+    | Release
+    | DropHold
+    | WriteAnalysis
+    | StampGarbage
+    | KeepGarbage
+    | ForgetGarbage
+    | Pin
+    | Unpin
+    | ClaimCoordination
+    | BumpGeneration
+    | PublishManifest
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The change was made (now, or by an earlier try of the same change)."""
+
+    tries: int = 1
+    conflicts: int = 0
+    now_s: float = 0.0
+    """Redis `TIME` that the change used."""
+    reservation: Reservation | None = None
+    """For Reserve: the `Reservation` written."""
+    tablet: Tablet | None = None
+    """For Reserve: the `Tablet` as read under the `WATCH` (with all files)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The change is not allowed; nothing was written. `sent`: an `EXEC` of it was sent before."""
+
+    code: str
+    reason: str
+    sent: bool = False
+    """Whether any `EXEC` of this change was ever sent without a known answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """The store went silent; the change was made, was not, or is still on its way."""
+
+    reason: str
+
+
+Outcome = Applied | Refused | Unknown

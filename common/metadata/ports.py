@@ -1,0 +1,188 @@
+"""What the rest of the system may ask of a metadata store.
+
+Both adapters (`redis`, `memory`) and the flaky one satisfy this protocol and the
+same contract suite. All reads are asynchronous and bounded; every read of a tablet
+is one moment (one MULTI).
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from common.metadata.changes import Change, Outcome
+from common.model.outcome import AttemptEnd
+from common.model.table import Table
+from common.model.tablet import Record, Tablet, TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletChanged:
+    """One entry of a table's change stream."""
+
+    tablet: TabletId
+    what: str
+    """The change's word: `add`, `reserve`, `commit`, `release`, …"""
+    position: str
+    """Where in the stream it stands; reading goes on after it."""
+    attempt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOutcome:
+    """The mark `neve:{t}:outcome:<attempt>`: how an attempt ended (kept for 24 h)."""
+
+    attempt: str
+    end: AttemptEnd
+    cause: str = ""
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageEntry:
+    """A file to delete: when a collector first saw it (0: not yet), and its tablet's key."""
+
+    path: str
+    stamped_s: float
+    key_min: bytes | None = None
+    tablet_end: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinEntry:
+    """A reader's or backup's pin."""
+
+    pin: str
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """A finished attempt, for people: what, where, how long, what came of it."""
+
+    position: str
+    attempt: str
+    job: str
+    tablet: TabletId
+    kind: str
+    end: str
+    group: str
+    compactor: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_out: int
+    started_s: float
+    ended_s: float
+    reason: str = ""
+    cause: str = ""
+
+
+class TabletStore(Protocol):
+    """The truth about tables and tablets."""
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        ...
+
+    async def now_s(self) -> float:
+        """Return the store's time (Redis `TIME`), which holds, leases and stamps use."""
+        ...
+
+    async def apply(self, change: Change) -> Outcome:
+        """Execute a change: watch, read, decide, write; retry conflicts within bounds.
+
+        Unknown outcomes are resolved by the mark where the protocol has one; only what
+        stays unknown after bounded tries is returned as `Unknown`.
+
+        Raises:
+            ConflictError: Something required changed on every try.
+            MetadataError: What is stored cannot be decoded, or has another format version.
+        """
+        ...
+
+    async def tables(self) -> Sequence[Table]:
+        """Return every named table, by name."""
+        ...
+
+    async def table(self, table: str) -> Table | None:
+        """Return a table by id, or None."""
+        ...
+
+    async def table_named(self, name: str) -> Table | None:
+        """Return a table by name, or None."""
+        ...
+
+    async def tablet(self, tablet: TabletId) -> Tablet | None:
+        """Return all of a tablet, or None if its bounds are not there."""
+        ...
+
+    async def tablet_ids(
+        self, table: str, after: bytes | None = None, count: int = 1000
+    ) -> Sequence[TabletId]:
+        """Return up to `count` tablets whose end is greater than `after`, ascending."""
+        ...
+
+    async def locate(self, table: str, key: bytes) -> TabletId | None:
+        """Return the tablet of a range-partitioned table that holds `key`, or None."""
+        ...
+
+    async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
+        """Return many tablets, each read at one moment, in few round trips."""
+        ...
+
+    async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:
+        """Return the records only: what tells a scan whether to look further."""
+        ...
+
+    async def read_range(
+        self, table: str, start: bytes | None = None, end: bytes | None = None
+    ) -> Sequence[Tablet]:
+        """Return the tablets that cover keys from `start` to `end`, by the tile rule.
+
+        Raises:
+            ConflictError: Splits and merges kept changing the range.
+        """
+        ...
+
+    async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
+        """Return how an attempt ended, or None if there is no mark (yet)."""
+        ...
+
+    async def coordinator(self) -> str | None:
+        """Return the id of the coordinator that leads."""
+        ...
+
+    async def garbage(self, table: str) -> Sequence[GarbageEntry]:
+        """Return the files to delete."""
+        ...
+
+    async def pins(self, table: str) -> Sequence[PinEntry]:
+        """Return the pins, ended ones too."""
+        ...
+
+    async def history(self, table: str, count: int = 100) -> Sequence[HistoryEntry]:
+        """Return the newest finished attempts, newest first."""
+        ...
+
+    async def tail(self, table: str) -> str:
+        """Return the position of the newest entry of the table's change stream."""
+        ...
+
+    async def changes(
+        self, after: dict[str, str], count: int = 1000, block_s: float = 1.0
+    ) -> Sequence[TabletChanged]:
+        """Return changes of several tables after the given positions.
+
+        Args:
+            after: Table id → position; from `tail`, or of the last entry seen.
+            count: Most entries per table.
+            block_s: How long to wait if there is none.
+        """
+        ...
+
+    def listen(self) -> AsyncIterator[str]:
+        """Yield table ids whose stream has news (the doorbell); may miss some."""
+        ...
