@@ -1,0 +1,1 @@
+"""Does the work: takes jobs, rewrites their files with Spark on RayDP, commits."""

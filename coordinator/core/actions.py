@@ -1,0 +1,88 @@
+"""What the coordinator's core wants done: imperatives that the shell performs.
+
+The answer of an action comes back as an event; no action is remembered by the shell.
+"""
+
+from dataclasses import dataclass
+
+from common.model.job import Job
+from common.model.outcome import AttemptEnd
+from common.model.tablet import Analysis, TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Reserve the job's inputs under a fresh attempt id, for the compactor of this take.
+
+    Answers: JobReserved, JobRefused or JobReserveUnknown.
+    """
+
+    take: str
+    job: Job
+    compactor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Answer the take with the assignment of this attempt."""
+
+    take: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerNothing:
+    """Answer the take with no job."""
+
+    take: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Give an attempt's reservation up. Answers: AttemptSettled, however it had ended."""
+
+    tablet: TabletId
+    attempt: str
+    end: AttemptEnd
+    cause: str
+    for_silence: bool
+    """Only the leading coordinator may; the store checks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replan:
+    """Read the tablet and ask its planners again."""
+
+    tablet: TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerBeat:
+    """Answer a heartbeat."""
+
+    compactor: str
+    cancel: tuple[str, ...]
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAnalysis:
+    """Write what was said of a tablet into its record, so that scans may pass it by."""
+
+    tablet: TabletId
+    analysis: Analysis
+    version: int
+    settings_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Log an event with fields; the core itself never logs."""
+
+    event: str
+    fields: tuple[tuple[str, str | int | float], ...] = ()
+
+
+Action = (
+    Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | NoteAnalysis | Tell
+)

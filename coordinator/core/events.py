@@ -1,0 +1,214 @@
+"""What the coordinator's core is told: the past tense of everything that happened.
+
+The shell makes these from answers of the store, calls of compactors, plans of the
+scanner and the passing of time. `CoordinatorState.handle` is their only reader.
+"""
+
+from dataclasses import dataclass
+
+from common.model.job import Job
+from common.model.outcome import AttemptEnd
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Record, Reservation, TabletId
+from common.wire import AttemptProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSeen:
+    """A table exists, with these settings."""
+
+    table: Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableGone:
+    """A table has been dropped."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletPlanned:
+    """Planners have spoken; the plan replaces whatever is queued for the tablet."""
+
+    tablet: TabletId
+    plan: TabletPlan
+    record: Record
+    """As read with the files that the plan is made from."""
+    settings_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningFailed:
+    """A planner or dispatcher misbehaved on this tablet."""
+
+    tablet: TabletId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletGone:
+    """A tablet has no bounds any more."""
+
+    tablet: TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeAsked:
+    """A compactor waits for a job."""
+
+    take: str
+    compactor: str
+    incarnation: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeLeft:
+    """A compactor waits no longer: its time was up, or it is gone."""
+
+    take: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReserved:
+    """The store has let an attempt hold the job's inputs."""
+
+    take: str
+    job: Job
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRefused:
+    """The store did not allow the reservation; nothing is held."""
+
+    take: str
+    job: Job
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReserveUnknown:
+    """The store went silent at the reservation; it may be held by `attempt`."""
+
+    take: str
+    job: Job
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorHeard:
+    """A compactor's heartbeat."""
+
+    compactor: str
+    incarnation: str
+    group: str
+    node: str
+    slots: int
+    attempts: tuple[AttemptProgress, ...]
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorGone:
+    """A compactor's actor is dead for sure, or it has said goodbye."""
+
+    compactor: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReported:
+    """A compactor says how its attempt ended."""
+
+    compactor: str
+    attempt: str
+    end: AttemptEnd
+    error_class: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSettled:
+    """The store shows that an attempt is over (change feed, or an answer to `Release`)."""
+
+    tablet: TabletId
+    attempt: str
+    end: AttemptEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationsFound:
+    """A scan has read these running entries of a tablet: all that it has."""
+
+    tablet: TabletId
+    reservations: tuple[Reservation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptCancelAsked:
+    """An operator or request wants an attempt ended."""
+
+    attempt: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """A compactor shall finish what it holds and take nothing more."""
+
+    compactor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPaused:
+    """No job of the group is handed out."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResumed:
+    """Jobs of the group are handed out again."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineLifted:
+    """The operator wants a quarantined tablet tried again."""
+
+    tablet: TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Time has passed; nothing else happened."""
+
+
+Event = (
+    TableSeen
+    | TableGone
+    | TabletPlanned
+    | PlanningFailed
+    | TabletGone
+    | TakeAsked
+    | TakeLeft
+    | JobReserved
+    | JobRefused
+    | JobReserveUnknown
+    | CompactorHeard
+    | CompactorGone
+    | AttemptReported
+    | AttemptSettled
+    | ReservationsFound
+    | AttemptCancelAsked
+    | DrainAsked
+    | GroupPaused
+    | GroupResumed
+    | QuarantineLifted
+    | Ticked
+)
