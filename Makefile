@@ -1,0 +1,78 @@
+# One command each. `make` alone lists them.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# An active virtual environment is used; otherwise .venv is made.
+VENV := $(or $(VIRTUAL_ENV),.venv)
+BIN := $(abspath $(VENV))/bin
+PY := $(BIN)/python
+LOCK := requirements/lock.txt
+# Names this checkout, so that an environment shared by two is never taken for the other's.
+STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
+QUIET := $(if $(MAKE_TERMOUT),,--quiet)
+PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
+# A stuck run ends here; a healthy one needs a fraction of it.
+TEST_BUDGET_S := 2400
+FAST := not (integration or e2e or slow)
+
+export PATH := $(BIN):$(PATH)
+export PYTHON
+
+.PHONY: help
+help:  ## List the targets
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s ':'
+
+.PHONY: install
+install: $(STAMP)  ## Install the pinned requirements and Névé itself into .venv
+
+$(PY):
+	@python=$$(scripts/find-python) && \
+	echo "Making $(VENV) with $$python" && \
+	"$$python" -m venv $(VENV)
+
+$(STAMP): $(LOCK) pyproject.toml | $(PY)
+	@echo "Installing the pinned requirements into $(VENV); the first time takes some minutes"
+	@$(PIP) --require-hashes -r $(LOCK) || { \
+	echo "Installing failed. Is the network there, and is this Python 3.11 or 3.12 on a platform" \
+	"that has wheels of everything (Linux x86-64 has)? The lines above say which package it was." >&2; \
+	exit 1; }
+	@PYTHONWARNINGS=ignore $(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+	@echo "Installed. Next: make demo"
+
+.PHONY: demo
+demo: install  ## See a table being compacted, on this machine
+	@$(BIN)/neve demo
+
+.PHONY: test
+test: install  ## Run every test; needs neither Java nor Redis on the machine
+	@$(PY) -m pytest tests --session-timeout=$(TEST_BUDGET_S)
+
+.PHONY: check
+check: install  ## Format, lint, types, layers and the fast tests
+	@echo "ruff format" && ruff format --check .
+	@echo "ruff check" && ruff check .
+	@echo "mypy" && mypy
+	@echo "import contracts" && lint-imports
+	@echo "codespell" && codespell
+	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)"
+
+.PHONY: sim
+sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
+	@$(PY) -m pytest tests/sim
+
+.PHONY: e2e
+e2e: install  ## Run the tests on real Ray, Spark and Redis
+	@$(PY) -m pytest tests -m "integration or e2e"
+
+.PHONY: lock
+lock: install  ## Pin everything anew, with hashes
+	@scripts/lock $(PY) $(LOCK)
+
+.PHONY: clean
+clean:  ## Remove what builds and tools left; .venv stays
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	.import_linter_cache .coverage htmlcov spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
