@@ -1,0 +1,230 @@
+"""Keys as bytes that sort like the values they stand for.
+
+    null             00
+    value            01 payload          (integers from 2^63: 02 payload)
+    bool             00 or 01
+    int, date, time  8 bytes big-endian, sign bit flipped; from 2^63: as unsigned
+    float            8 bytes of the double: negative all bits, others the sign flipped;
+                     -0.0 is 0.0, every NaN is ff ff ff ff ff ff ff ff
+    decimal          32 bytes big-endian, sign bit flipped: the value in units of 10^-38
+    timestamp        12 bytes: seconds as int, nanoseconds in the second (UTC)
+    string, binary   the bytes with 00 written as 00 ff, then 00 01
+
+A key is the concatenation of its values. Fewer values than columns make a prefix, which
+sorts before every key that it begins. Types are families (`KeyType`), so widening a
+column changes no byte. Versions and times are keys of one value. How a third party
+writes the same bytes: docs/design/0002-row-encoding.md.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from decimal import Decimal
+
+from common.errors import RequestError
+from common.model.key_text import value_from_text, value_to_json
+from common.model.key_values import (
+    NANOS,
+    KeyType,
+    decimal_from_units,
+    decimal_units,
+    key_type_of,
+    plain_value,
+)
+from common.model.tablet import PLUS_INFINITY
+
+__all__ = [
+    "PLUS_INFINITY",
+    "KeyType",
+    "decode_key",
+    "decode_value",
+    "encode_key",
+    "encode_value",
+    "format_key",
+    "key_type_of",
+    "parse_key",
+]
+
+_NULL, _VALUE, _LARGE = b"\x00", b"\x01", b"\x02"
+_TERMINATOR = b"\x00\x01"
+_SIGN, _ALL = 1 << 63, (1 << 64) - 1
+_DOUBLE = struct.Struct(">d")
+_WORD = struct.Struct(">Q")
+_TIMESTAMP = struct.Struct(">QI")
+
+
+def encode_key(values: Sequence[object], types: Sequence[KeyType]) -> bytes:
+    """Return the bytes of a key or of a prefix of one.
+
+    Args:
+        values: One per key column, in order; fewer make a prefix.
+        types: The families of the key columns.
+
+    Raises:
+        RequestError: There are more values than columns, or one is not of its type.
+    """
+    if len(values) > len(types):
+        message = f"key has {len(values)} values, but only {len(types)} columns"
+        raise RequestError(message)
+    return b"".join(map(encode_value, values, types))
+
+
+def encode_value(value: object, key_type: KeyType) -> bytes:
+    """Return the bytes of one value: a version, a time, or one column of a key."""
+    plain = plain_value(value, key_type)
+    if plain is None:
+        return _NULL
+    if isinstance(plain, int) and plain >= _SIGN and key_type is KeyType.INT:
+        return _LARGE + _WORD.pack(plain)
+    return _VALUE + _payload(plain, key_type)
+
+
+def _payload(plain: object, key_type: KeyType) -> bytes:
+    match plain:
+        case bool():
+            return bytes([plain])
+        case int() if key_type is KeyType.TIMESTAMP:
+            seconds, nanos = divmod(plain, NANOS)
+            return _TIMESTAMP.pack(seconds + _SIGN, nanos)
+        case int():
+            return _WORD.pack(plain + _SIGN)
+        case float():
+            return _float_payload(plain)
+        case str():
+            return plain.encode().replace(b"\x00", b"\x00\xff") + _TERMINATOR
+        case bytes():
+            return plain.replace(b"\x00", b"\x00\xff") + _TERMINATOR
+        case _:
+            return _decimal_payload(plain)
+
+
+def _decimal_payload(plain: object) -> bytes:
+    assert isinstance(plain, Decimal)
+    units = decimal_units(plain)
+    assert units is not None
+    return (units + (1 << 255)).to_bytes(32, "big")
+
+
+def _float_payload(value: float) -> bytes:
+    if math.isnan(value):
+        return b"\xff" * 8
+    bits = _WORD.unpack(_DOUBLE.pack(value + 0.0))[0]  # + 0.0 makes 0.0 of -0.0
+    return _WORD.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
+
+
+def decode_key(data: bytes, types: Sequence[KeyType]) -> tuple[object, ...]:
+    """Return the plain values of an encoded key; fewer than columns if it is a prefix.
+
+    Raises:
+        ValueError: These bytes are no key of these types.
+    """
+    values, at = [], 0
+    for key_type in types:
+        if at == len(data):
+            break
+        value, at = _decode_at(data, at, key_type)
+        values.append(value)
+    if at != len(data):
+        message = f"encoded key {data.hex()} does not end where its {len(types)} columns do"
+        raise ValueError(message)
+    return tuple(values)
+
+
+def decode_value(data: bytes, key_type: KeyType) -> object:
+    """Return the plain value that `encode_value` encoded."""
+    (value,) = decode_key(data, (key_type,))
+    return value
+
+
+def _decode_at(data: bytes, at: int, key_type: KeyType) -> tuple[object, int]:
+    marker, at = data[at : at + 1], at + 1
+    if marker == _NULL:
+        return None, at
+    if marker == _LARGE and key_type is KeyType.INT:
+        return _WORD.unpack(_cut(data, at, 8))[0], at + 8
+    if marker != _VALUE:
+        message = f"encoded key {data.hex()} has no {key_type} at byte {at - 1}"
+        raise ValueError(message)
+    if key_type in (KeyType.STRING, KeyType.BINARY):
+        return _decode_text(data, at, key_type)
+    width = _WIDTHS.get(key_type, 8)
+    return _decode_fixed(_cut(data, at, width), key_type), at + width
+
+
+_WIDTHS = {KeyType.BOOL: 1, KeyType.DECIMAL: 32, KeyType.TIMESTAMP: 12}
+
+
+def _cut(data: bytes, at: int, width: int) -> bytes:
+    if len(data) < at + width:
+        message = f"encoded key {data.hex()} ends within a value"
+        raise ValueError(message)
+    return data[at : at + width]
+
+
+def _decode_fixed(payload: bytes, key_type: KeyType) -> object:
+    match key_type:
+        case KeyType.BOOL:
+            return payload == b"\x01"
+        case KeyType.FLOAT:
+            bits = _WORD.unpack(payload)[0]
+            return _DOUBLE.unpack(
+                _WORD.pack(bits ^ _SIGN if bits & _SIGN else ~bits & (_SIGN * 2 - 1))
+            )[0]
+        case KeyType.DECIMAL:
+            return decimal_from_units(int.from_bytes(payload, "big") - (1 << 255))
+        case KeyType.TIMESTAMP:
+            seconds, nanos = _TIMESTAMP.unpack(payload)
+            return int((seconds - _SIGN) * NANOS + nanos)
+        case _:
+            return int(_WORD.unpack(payload)[0]) - _SIGN
+
+
+def _decode_text(data: bytes, at: int, key_type: KeyType) -> tuple[object, int]:
+    end = data.find(_TERMINATOR, at)
+    if end < 0:
+        message = f"encoded key {data.hex()} ends within a {key_type}"
+        raise ValueError(message)
+    raw = data[at:end].replace(b"\x00\xff", b"\x00")
+    return (raw.decode() if key_type is KeyType.STRING else raw), end + 2
+
+
+def format_key(data: bytes, types: Sequence[KeyType]) -> str:
+    """Return a key for people: a JSON list that `parse_key` reads back, or `+inf`."""
+    if data == PLUS_INFINITY:
+        return "+inf"
+    values = decode_key(data, types)
+    return json.dumps(list(map(value_to_json, values, types)), ensure_ascii=False)
+
+
+def parse_key(written: str | Sequence[object], types: Sequence[KeyType]) -> bytes:
+    """Return the encoded key or prefix that a user wrote.
+
+    Args:
+        written: JSON values, or text: `+inf`, a JSON list, or else plain values with
+            commas between them (a key of one column may hold commas).
+        types: The families of the key columns.
+
+    Raises:
+        RequestError: It cannot be read as a key of these types.
+    """
+    if isinstance(written, str):
+        if written == "+inf":
+            return PLUS_INFINITY
+        written = _values_of_text(written, len(types))
+    if len(written) > len(types):
+        message = f"key {written!r} has {len(written)} values, but only {len(types)} columns"
+        raise RequestError(message)
+    return encode_key(list(map(value_from_text, written, types)), types)
+
+
+def _values_of_text(text: str, columns: int) -> Sequence[object]:
+    if not text.startswith("["):
+        return [text] if columns <= 1 else [part.strip() for part in text.split(",")]
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        message = f"key {text!r} begins like a JSON list, but is none: {error}"
+        raise RequestError(message) from error
+    assert isinstance(values, list)
+    return values
