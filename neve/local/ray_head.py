@@ -1,0 +1,149 @@
+"""The Ray head of a stack: its own ports, folder, token and session.
+
+Ray is told to treat the machine as one without a network (the switch that it uses
+on desktop systems): everything listens on the loopback address, and a laptop may
+change its network without losing the cluster. Every driver needs the same switch
+before it imports Ray; `environment` has it.
+"""
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import neve
+from common.errors import ConfigError
+from neve.local.find import Java
+from neve.local.ports import LOOPBACK, free_ports
+from neve.local.processes import MARK_VARIABLE, ProcessRef, members
+
+START_WAIT_MAX_S = 120.0
+NODE_RESOURCE = "neve_node_local"
+"""The node's own resource: a compactor pins its executors to its node with it."""
+NODE_RESOURCE_AMOUNT = 10_000
+ROLES = ("gcs_server", "raylet")
+LOG_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class RayHead:
+    """What is needed to start a head."""
+
+    folder: Path
+    log: Path
+    port: int
+    logical_cpus: int
+    object_store_bytes: int
+    object_folder: Path | None = None
+    dashboard_port: int | None = None
+
+    @property
+    def address(self) -> str:
+        """Where drivers join."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def start(self, environ: Mapping[str, str], mark: str) -> tuple[ProcessRef, ...]:
+        """Start the head, wait until it is up, and return its main processes.
+
+        Args:
+            environ: The environment of all its processes, from `environment`.
+            mark: The stack's, to find the processes by.
+        """
+        metrics, client = free_ports(2)
+        with self.log.open("wb") as output:
+            try:
+                code = subprocess.run(
+                    self._command(client),
+                    env={**environ, **_head_only(metrics)},
+                    # Python looks for modules in the folder it is started in.
+                    cwd=self.log.parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    timeout=START_WAIT_MAX_S,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                raise ConfigError(
+                    f"Ray did not start within {START_WAIT_MAX_S:.0f} s: see {self.log}"
+                ) from None
+        if code != 0:
+            raise ConfigError(f"Ray did not start: {self._complaint()}")
+        return _main_processes(mark)
+
+    def _command(self, client_port: int) -> list[str]:
+        """Return the command line; a port of 0 lets Ray choose."""
+        zero = ("node-manager", "object-manager", "metrics-export", "runtime-env-agent")
+        ports = [f"--{name}-port=0" for name in zero]
+        ports += ["--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0"]
+        ports += ["--min-worker-port=0", "--max-worker-port=0"]
+        dashboard = [f"--include-dashboard={str(self.dashboard_port is not None).lower()}"]
+        if self.dashboard_port is not None:
+            dashboard.append(f"--dashboard-port={self.dashboard_port}")
+        plasma = [f"--plasma-directory={self.object_folder}"] if self.object_folder else []
+        return [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
+            *(f"--node-ip-address={LOOPBACK}", f"--port={self.port}"),
+            *(*ports, f"--ray-client-server-port={client_port}", *dashboard, *plasma),
+            *(f"--num-cpus={self.logical_cpus}", f"--temp-dir={self.folder}"),
+            f"--object-store-memory={self.object_store_bytes}",
+            f"--resources={json.dumps({NODE_RESOURCE: NODE_RESOURCE_AMOUNT})}",
+            *("--disable-usage-stats", "--include-log-monitor=false", "--no-monitor"),
+            *("--log-style=record", "--log-color=false"),
+        ]
+
+    def _complaint(self) -> str:
+        """Return what Ray last said."""
+        tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        return f"{lines[-1] if lines else 'it said nothing'} (see {self.log})"
+
+
+def environment(
+    base: Mapping[str, str], *, mark: str, java: Java, token_file: Path
+) -> dict[str, str]:
+    """Return the environment of everything in a stack, drivers included.
+
+    Args:
+        base: What is inherited; settings that point to another cluster are left out.
+        mark: The stack's.
+        java: Ray's and RayDP's Java workers are started as `java` from PATH.
+        token_file: The token that Ray's processes show each other.
+    """
+    inherited = {k: v for k, v in base.items() if not k.startswith(("RAY_", "SPARK_"))}
+    scripts = sysconfig.get_path("scripts")
+    return inherited | {
+        MARK_VARIABLE: mark,
+        "JAVA_HOME": str(java.home),
+        "PATH": f"{java.home / 'bin'}:{scripts}:{base.get('PATH', '')}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": _python_path(base.get("PYTHONPATH", "")),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_file),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _head_only(metrics_port: int) -> dict[str, str]:
+    """Return variables for `ray start` alone; two heads must not share a metrics port."""
+    return {
+        "DASHBOARD_METRIC_PORT": str(metrics_port),
+        "RAY_START_HOOK": "neve.local.ray_hook.adjust",
+    }
+
+
+def _python_path(inherited: str) -> str:
+    """Return a search path on which workers find this project, installed or not."""
+    root = str(Path(neve.__path__[0]).parent)
+    return ":".join(dict.fromkeys(part for part in (root, *inherited.split(":")) if part))
+
+
+def _main_processes(mark: str) -> tuple[ProcessRef, ...]:
+    """Return the processes without which the cluster is down."""
+    named = {p.name(): p for p in members(mark)}
+    return tuple(ProcessRef.of(role, named[role]) for role in ROLES if role in named)

@@ -1,0 +1,249 @@
+"""Start and end a whole stack, and find one that runs.
+
+A start that fails, is interrupted or is killed leaves a state file with the stack's
+mark, so it is cleaned up at once, by the next start, or by a stop.
+"""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from common.clock import SystemClock
+from common.errors import ConfigError
+from neve.local.find import find_java
+from neve.local.options import StackOptions
+from neve.local.parts import Progress, Starter, look_round
+from neve.local.processes import end
+from neve.local.ray_head import environment
+from neve.local.state import StackFolder, StackState
+
+DEFAULT_NAME = "default"
+RAY_FOLDER_PREFIX = "neve-"
+SOCKET_FOLDER_LENGTH_MAX = 40
+"""Ray adds up to 64 characters for its sockets; the system takes 107 in all."""
+
+
+def _silent(_: str) -> None:
+    """Hear a step and say nothing."""
+
+
+class LocalStack:
+    """A stack that runs; `stop` ends it, and so does leaving the context."""
+
+    def __init__(self, folder: StackFolder, state: StackState) -> None:
+        """Hold a running stack; use `start` or `attach` to get one."""
+        self._folder = folder
+        self._state = state
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        home: Path | None = None,
+        name: str = DEFAULT_NAME,
+        options: StackOptions | None = None,
+        compactors: int | None = None,
+        slots: int | None = None,
+        on_progress: Progress = _silent,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start a stack and return when everything answers.
+
+        Args:
+            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
+            name: The stack's.
+            options: Size, ports and settings.
+            compactors: Number of compactors, before `options`.
+            slots: Jobs at a time per compactor, before `options`.
+            on_progress: Hears one sentence per step.
+            environ: What the processes inherit; this process's if left out.
+
+        Raises:
+            ConfigError: It runs already, or the machine or a setting does not allow it.
+        """
+        chosen = (options or StackOptions()).with_slots(slots)
+        if compactors is not None:
+            chosen = replace(chosen, compactors=compactors)
+        base = os.environ if environ is None else environ
+        folder = StackFolder.of(home, name, base)
+        with folder.locked():
+            _make_room(folder, on_progress)
+            folder.make()
+            return cls(folder, _start(folder, chosen, on_progress, base))
+
+    @classmethod
+    def attach(
+        cls,
+        *,
+        home: Path | None = None,
+        name: str = DEFAULT_NAME,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self | None:
+        """Return the stack that runs under a name, or None.
+
+        Args:
+            home: Where all stacks live.
+            name: The stack's.
+            environ: Where NEVE_HOME is looked up.
+        """
+        folder = StackFolder.of(home, name, os.environ if environ is None else environ)
+        state = folder.load()
+        return cls(folder, state) if state is not None and state.running() else None
+
+    @property
+    def name(self) -> str:
+        """The stack's name."""
+        return self._state.name
+
+    @property
+    def redis_url(self) -> str:
+        """Address of Redis, with its password."""
+        return self._state.redis_url
+
+    @property
+    def ray_address(self) -> str:
+        """Where Ray drivers join, given `driver_environ`."""
+        return self._state.ray_address
+
+    @property
+    def gateway_url(self) -> str:
+        """Address of the gateway; empty if the stack has no actors."""
+        return self._state.gateway_url
+
+    @property
+    def token(self) -> str:
+        """Bearer token of the gateway."""
+        return self._folder.secret(self._folder.token_file)
+
+    @property
+    def state(self) -> StackState:
+        """All that is known of it."""
+        return self._state
+
+    @property
+    def folder(self) -> StackFolder:
+        """Where its files are."""
+        return self._folder
+
+    def driver_environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment in which a process can join the Ray cluster.
+
+        It must be set before the process imports Ray. A process started with it
+        belongs to the stack and is ended with it.
+
+        Args:
+            base: What else is inherited; this process's environment if left out.
+        """
+        inherited = os.environ if base is None else base
+        java = find_java({**inherited, "JAVA_HOME": self._state.java_home})
+        token_file = self._folder.ray_token_file
+        return environment(inherited, mark=self._state.mark, java=java, token_file=token_file)
+
+    def stop(self, *, delete_data: bool = False) -> None:
+        """End every process of the stack; its data stays unless told otherwise.
+
+        Args:
+            delete_data: Also remove the tables, logs and token.
+        """
+        stop(self._folder, delete_data=delete_data)
+
+    def __enter__(self) -> Self:
+        """Return the running stack."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it."""
+        self.stop()
+
+
+def stop(folder: StackFolder, *, delete_data: bool = False) -> bool:
+    """End whatever is left of a stack, also of a start that was killed half-way.
+
+    Args:
+        folder: The stack's.
+        delete_data: Also remove the folder.
+
+    Returns:
+        Whether there was anything to end.
+    """
+    with folder.locked():
+        state = folder.load()
+        if state is not None:
+            _end(folder, state)
+        if delete_data:
+            shutil.rmtree(folder.path, ignore_errors=True)
+    return state is not None
+
+
+def _make_room(folder: StackFolder, on_progress: Progress) -> None:
+    """Refuse if the stack runs; clean up what a crash left."""
+    state = folder.load()
+    if state is None:
+        return
+    if state.running():
+        where = f" at {state.gateway_url}" if state.gateway_url else ""
+        raise ConfigError(
+            f"stack {state.name!r} is running already{where}: "
+            "use it, or end it with `neve down` first"
+        )
+    on_progress("cleaning up after an earlier start")
+    _end(folder, state)
+
+
+def _start(
+    folder: StackFolder, options: StackOptions, on_progress: Progress, environ: Mapping[str, str]
+) -> StackState:
+    """Start all parts; on any failure, also an interrupt, end those that were started."""
+    temporary = _short_temporary_folder()
+    machine = look_round(options, environ, temporary)
+    clock = SystemClock()
+    state = StackState(
+        name=folder.path.name,
+        mark=secrets.token_hex(16),
+        started_s=clock.now_s(),
+        ray_folder=str(temporary / f"{RAY_FOLDER_PREFIX}{secrets.token_hex(4)}"),
+        java_home=str(machine.java.home),
+    )
+    folder.save(state)
+    starter = Starter(folder, options, machine, environ, on_progress, clock)
+    try:
+        state = starter.start_ray(starter.start_redis(state))
+        if options.actors:
+            state = starter.start_actors(state)
+        state = replace(state, ready=True)
+        folder.save(state)
+    except BaseException:
+        _end(folder, state)
+        raise
+    return state
+
+
+def _end(folder: StackFolder, state: StackState) -> None:
+    """End the processes, Redis after all others, and forget the stack."""
+    redis = [p.pid for p in state.processes if p.role == "redis" and p.alive()]
+    end(state.mark, state.processes, spare=redis)
+    if stubborn := end(state.mark, state.processes):
+        raise ConfigError(
+            f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "
+            "end them by hand and try again"
+        )
+    if Path(state.ray_folder).name.startswith(RAY_FOLDER_PREFIX):
+        shutil.rmtree(state.ray_folder, ignore_errors=True)
+    folder.state_file.unlink(missing_ok=True)
+
+
+def _short_temporary_folder() -> Path:
+    """Return a folder for temporary files whose name leaves room for Ray's sockets."""
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) <= SOCKET_FOLDER_LENGTH_MAX else Path("/tmp")
