@@ -69,9 +69,6 @@ class CoordinatorSettings:
         900.0, "How long a replaced file is kept for readers that still list it."
     )
     collect_interval_s: float = _setting(30.0, "How often replaced files are looked at.")
-    manifest_interval_s: float = _setting(
-        0.0, "How often a table's manifest is published if it changed; 0: never."
-    )
     clock_skew_max_s: float = _setting(5.0, "Most that two clocks of the deployment differ.")
 
 

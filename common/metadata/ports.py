@@ -151,6 +151,10 @@ class TabletStore(Protocol):
         """Return how an attempt ended, or None if there is no mark (yet)."""
         ...
 
+    async def store_id(self) -> str:
+        """Return the random id of this store, made at its first use (`neve:store`)."""
+        ...
+
     async def coordinator(self) -> str | None:
         """Return the id of the coordinator that leads."""
         ...

@@ -1,0 +1,261 @@
+"""The coordinator as a Ray actor: options, wiring, loops; no decisions.
+
+The loops start with the actor; the failure of any of them ends the process, so that
+Ray restarts it: an actor that answers but no longer turns is worse than none.
+State comes from the store alone.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from typing import Any
+
+import ray
+
+from common.clock import SystemClock
+from common.ids import RandomIds
+from common.metadata.redis import connect
+from common.model.tablet import TabletId
+from common.settings import Settings
+from common.telemetry import event_log
+from common.wire import (
+    COORDINATOR_NAME,
+    NAMESPACE,
+    Assignment,
+    Beat,
+    BeatReply,
+    CompactorStatus,
+    CoordinatorStatus,
+    Explanation,
+    QueuedJob,
+    Report,
+    RunningAttempt,
+    TakeRequest,
+    compactor_actor_name,
+)
+from coordinator.collector import Collector, CollectorRules, collect_all
+from coordinator.core import events as on
+from coordinator.core.state import CoordinatorState
+from coordinator.full_scan import scan_forever
+from coordinator.recovery import recover, until_replaced
+from coordinator.registry import planner_for
+from coordinator.scanner import Scanner
+from coordinator.service import Context, CoordinatorService
+from coordinator.storage import ArrowStorage
+
+CALLS_AT_ONCE = 10_000
+"""Compactors wait in `take`, so a call may last; none of them blocks a thread."""
+
+
+class RayCompactors:
+    """Death notices from Ray: a call that never returns fails when its actor dies."""
+
+    async def wait_for_death(self, compactor: str, incarnation: str) -> str:
+        """Return the cause, when this incarnation of the compactor is dead for sure."""
+        try:
+            actor = ray.get_actor(compactor_actor_name(compactor), namespace=NAMESPACE)
+            return str(await actor.stay.remote(incarnation))
+        except ValueError:
+            return "its actor is gone"
+        except ray.exceptions.RayError as error:
+            return f"its actor died ({type(error).__name__})"
+
+
+class CoordinatorActor:
+    """Finds, orders and hands out compaction jobs. One per cluster leads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Wire the parts and start the loops."""
+        self._settings = settings
+        self._id = RandomIds().next("coord")
+        self._log = event_log("coordinator")
+        self._store = connect(settings.store)
+        self._scanner = Scanner(self._store, planner_for(settings), self._log)
+        self._watched: set[tuple[str, str]] = set()
+        self._compactors = RayCompactors()
+        state = CoordinatorState(settings.coordinator, coordinator=self._id)
+        context = Context(
+            state=state,
+            store=self._store,
+            clock=SystemClock(),
+            ids=RandomIds(),
+            log=self._log,
+            coordinator=self._id,
+        )
+        self._state = state
+        self._context = context
+        self._service = CoordinatorService(context, self._scanner)
+        self._scanner.attach(self._service.submit)
+        self._ready = asyncio.Event()
+        self._loops = [
+            asyncio.get_running_loop().create_task(self._guarded(self._run()))
+        ]
+
+    async def _guarded(self, loop: Awaitable[None]) -> None:
+        """Run a loop that must never end; if it does, end the process."""
+        try:
+            await loop
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is ends us
+            self._log("coordinator fails", cause=f"{type(error).__name__}: {error}")
+        os._exit(1)
+
+    async def _run(self) -> None:
+        settings = self._settings.coordinator
+        await recover(self._store, self._scanner, self._id, self._log)
+        self._ready.set()
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._scanner.plan_forever())
+            loops.create_task(self._scanner.follow_forever())
+            loops.create_task(self._scanner.refresh_tables_forever())
+            loops.create_task(
+                scan_forever(
+                    self._store, self._scanner, self._log, settings.full_scan_interval_s
+                )
+            )
+            loops.create_task(self._tick_forever(settings.tick_s))
+            loops.create_task(self._collect_forever(settings.collect_interval_s))
+            loops.create_task(self._leave_when_replaced())
+            loops.create_task(self._until_failed())
+
+    async def _until_failed(self) -> None:
+        await self._service.failed
+
+    async def _tick_forever(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            self._service.submit(on.Ticked())
+
+    async def _collect_forever(self, interval_s: float) -> None:
+        rules = CollectorRules(
+            grace_s=self._settings.coordinator.garbage_grace_s,
+            clock_skew_max_s=self._settings.coordinator.clock_skew_max_s,
+        )
+        collector = Collector(self._store, ArrowStorage(), rules, self._log)
+        while True:
+            await asyncio.sleep(interval_s)
+            tables = list(self._scanner.tables.values())
+            done = await collect_all(self._store, collector, tables, self._log)
+            if done.deleted:
+                self._log("files deleted", files=done.deleted, waiting=done.waiting)
+
+    async def _leave_when_replaced(self) -> None:
+        """Leave for good when another coordinator has been started: no restart."""
+        leader = await until_replaced(self._store, self._id, self._log)
+        self._log("coordinator leaves", leader=leader)
+        await self._service.stop()
+        ray.actor.exit_actor()
+
+    async def _watch(self, compactor: str, incarnation: str) -> None:
+        cause = await self._compactors.wait_for_death(compactor, incarnation)
+        self._watched.discard((compactor, incarnation))
+        self._service.submit(
+            on.CompactorGone(compactor=compactor, cause=cause, incarnation=incarnation)
+        )
+
+    async def ping(self) -> str:
+        """Answer with this coordinator's id when it is ready."""
+        await self._ready.wait()
+        return self._id
+
+    async def take(self, request: TakeRequest) -> Assignment | None:
+        """Wait for a job."""
+        await self._ready.wait()
+        return await self._service.take(request)
+
+    async def beat(self, beat: Beat) -> BeatReply:
+        """Hear a heartbeat; from the first one on, wait for the actor's death notice."""
+        await self._ready.wait()
+        known = (beat.compactor, beat.incarnation)
+        if known not in self._watched:
+            self._watched.add(known)
+            watch = self._guarded_watch(beat.compactor, beat.incarnation)
+            self._loops.append(asyncio.get_running_loop().create_task(watch))
+        return await self._service.beat(beat)
+
+    async def _guarded_watch(self, compactor: str, incarnation: str) -> None:
+        try:
+            await self._watch(compactor, incarnation)
+        finally:
+            self._loops = [task for task in self._loops if not task.done()]
+
+    async def report(self, report: Report) -> None:
+        """Hear how an attempt ended."""
+        await self._ready.wait()
+        self._service.report(report)
+
+    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
+        """Hear a compactor's goodbye."""
+        await self._ready.wait()
+        self._service.submit(
+            on.CompactorGone(compactor=compactor, cause=cause, incarnation=incarnation)
+        )
+
+    async def status(self) -> CoordinatorStatus:
+        """Return counters of groups and compactors."""
+        return self._state.status(self._now_s(), self._service.turns, self._service.conflicts)
+
+    async def queue(self, group: str | None = None, count: int = 100) -> list[QueuedJob]:
+        """Return the best queued jobs of a group, or of all groups."""
+        return self._state.queued(group, count, self._now_s())
+
+    async def running(self) -> list[RunningAttempt]:
+        """Return the attempts under way."""
+        return self._state.running(self._now_s())
+
+    async def compactors(self) -> list[CompactorStatus]:
+        """Return the compactors."""
+        return list((await self.status()).compactors)
+
+    async def explain(self, table: str, tablet: str) -> Explanation:
+        """Return why a tablet is as it is."""
+        return self._state.explain(TabletId.parse(table, tablet), self._now_s())
+
+    async def drain(self, compactor: str) -> None:
+        """Have a compactor finish what it holds and take nothing more."""
+        self._service.submit(on.DrainAsked(compactor=compactor))
+
+    async def cancel(self, attempt: str, cause: str = "cancelled by the operator") -> None:
+        """End an attempt."""
+        self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
+
+    async def pause_group(self, group: str) -> None:
+        """Hand out no job of a group."""
+        self._service.submit(on.GroupPaused(group=group))
+
+    async def resume_group(self, group: str) -> None:
+        """Hand out jobs of a group again."""
+        self._service.submit(on.GroupResumed(group=group))
+
+    async def lift_quarantine(self, table: str, tablet: str) -> None:
+        """Try a quarantined tablet again."""
+        self._service.submit(on.QuarantineLifted(tablet=TabletId.parse(table, tablet)))
+
+    async def replan(self, table: str) -> None:
+        """Look at every tablet of a table now."""
+        await self._scanner.refresh_tables()
+        await self._scanner.ask_all(table)
+
+    def _now_s(self) -> float:
+        return self._context.clock.now_s()
+
+
+def start(settings: Settings, **options: Any) -> Any:
+    """Start the coordinator as a detached actor, or return the one that runs.
+
+    Args:
+        settings: All settings of the service.
+        options: Further Ray actor options, such as `resources`.
+    """
+    actor = ray.remote(CoordinatorActor)
+    return actor.options(
+        name=COORDINATOR_NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=CALLS_AT_ONCE,
+        num_cpus=0,
+        **options,
+    ).remote(settings)

@@ -1,0 +1,38 @@
+"""What the coordinator's shell needs of the outside, beside the store."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from coordinator.core.events import Event
+
+Submit = Callable[[Event], None]
+"""Hand an event to the state; the turn happens before it returns."""
+
+Log = Callable[..., None]
+"""`log("job assigned", job=…, compactor=…)`: an event with fields."""
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Compactors(Protocol):
+    """The compactors, as far as the coordinator looks after them."""
+
+    async def wait_for_death(self, compactor: str, incarnation: str) -> str:
+        """Return, with the cause, when this incarnation of a compactor is dead for sure."""
+        ...
+
+
+class Storage(Protocol):
+    """Deletion of files, and the mark that says whose a location is."""
+
+    async def delete(self, location: str, path: str) -> bool:
+        """Delete a file; return whether it was there.
+
+        Raises:
+            RewriteError: The storage refused or did not answer; try again later.
+        """
+        ...
+
+    async def store_id(self, location: str) -> str | None:
+        """Return the id in `_neve/store` of a location, or None if there is none."""
+        ...

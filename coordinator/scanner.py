@@ -1,0 +1,205 @@
+"""Finds work: hears which tablets changed, reads them, asks their planners.
+
+Changes come from the tables' streams within milliseconds; the full scan finds what
+the feed has missed. Both end in `ask`, which coalesces: a tablet that changes ten
+times while it waits is planned once.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from common.errors import MetadataError, PluginError, UnavailableError
+from common.metadata.changes import WriteAnalysis
+from common.metadata.ports import TabletChanged, TabletStore
+from common.model.outcome import AttemptEnd
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Analysis, Tablet, TabletId
+from coordinator.core import events as on
+from coordinator.core.settle import next_marks
+from coordinator.ports import Log, Submit
+
+BATCH_TABLETS = 200
+"""Read and planned before the loop may do something else."""
+PAUSE_AFTER_ERROR_S = 1.0
+TABLES_REFRESH_S = 2.0
+FEED_BLOCK_S = 0.5
+CHANGES_MAX = 2000
+_ENDS = {
+    "commit": AttemptEnd.COMMITTED,
+    "release": AttemptEnd.LOST,
+}
+
+PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
+"""The registry's planners, bound: tablet, table, now → plan of every kind."""
+
+
+class Scanner:
+    """The set of tablets to look at, and the loops that fill and empty it."""
+
+    def __init__(self, store: TabletStore, plan: PlanTablet, log: Log) -> None:
+        """Look at nothing yet; `submit` is set by `attach`."""
+        self._store = store
+        self._plan = plan
+        self._log = log
+        self._submit: Submit = lambda _event: None
+        self._asked: dict[TabletId, None] = {}
+        self._news = asyncio.Event()
+        self._positions: dict[str, str] = {}
+        self.tables: dict[str, Table] = {}
+        self.planned = 0
+
+    def attach(self, submit: Submit) -> None:
+        """Say where events go."""
+        self._submit = submit
+
+    def ask(self, tablet: TabletId) -> None:
+        """Have a tablet looked at soon."""
+        self._asked[tablet] = None
+        self._news.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many tablets wait to be looked at."""
+        return len(self._asked)
+
+    async def plan_forever(self) -> None:
+        """Read and plan the tablets asked for, in batches."""
+        while True:
+            await self._news.wait()
+            batch = [*self._asked][:BATCH_TABLETS]
+            for tablet in batch:
+                del self._asked[tablet]
+            if not self._asked:
+                self._news.clear()
+            await self._plan_again(batch)
+
+    async def _plan_again(self, batch: Sequence[TabletId]) -> None:
+        try:
+            await self.plan_batch(batch)
+        except (MetadataError, UnavailableError) as error:
+            self._log("planning waits for the store", cause=str(error), tablets=len(batch))
+            await asyncio.sleep(PAUSE_AFTER_ERROR_S)
+            for tablet in batch:
+                self.ask(tablet)
+
+    async def plan_batch(self, batch: Sequence[TabletId]) -> None:
+        """Read these tablets and tell the state what their planners want.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+        """
+        now_s = await self._store.now_s()
+        for tablet_id, tablet in zip(batch, await self._store.tablets(batch), strict=True):
+            table = self.tables.get(tablet_id.table)
+            if tablet is None:
+                self._submit(on.TabletGone(tablet=tablet_id))
+            elif table is not None:
+                await self._plan_one(tablet, table, now_s)
+
+    async def _plan_one(self, tablet: Tablet, table: Table, now_s: float) -> None:
+        if tablet.running:
+            entries = tuple(entry for _, entry in sorted(tablet.running.items()))
+            self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
+        await self._mark_versions(tablet, table, now_s)
+        try:
+            plan = self._plan(tablet, table, now_s)
+        except PluginError as error:
+            self._submit(on.PlanningFailed(tablet=tablet.id, cause=str(error)))
+            return
+        self.planned += 1
+        self._submit(
+            on.TabletPlanned(
+                tablet=tablet.id,
+                plan=plan,
+                record=tablet.record,
+                settings_version=table.settings_version,
+            )
+        )
+
+    async def _mark_versions(self, tablet: Tablet, table: Table, now_s: float) -> None:
+        """Remember now and then which versions the files hold (protocol: settled versions)."""
+        if table.version_column is None or not tablet.files:
+            return
+        highest = max(file.version_max or b"" for file in tablet.files.values())
+        marks = next_marks(
+            tablet.record.settled, now_s, highest, table.settings.tombstone_retention_s
+        )
+        if marks != tablet.record.settled:
+            await self._store.apply(
+                WriteAnalysis(
+                    tablet=tablet.id,
+                    analysis=Analysis.UNKNOWN,
+                    version=-1,
+                    settings_version=-1,
+                    settled=marks,
+                )
+            )
+
+    async def follow_forever(self) -> None:
+        """Hear the change streams of all tables."""
+        while True:
+            try:
+                await self._follow_once()
+            except (MetadataError, UnavailableError) as error:
+                self._log("change feed waits for the store", cause=str(error))
+                await asyncio.sleep(PAUSE_AFTER_ERROR_S)
+
+    async def _follow_once(self) -> None:
+        if not self._positions:
+            await asyncio.sleep(FEED_BLOCK_S)
+            return
+        changes = await self._store.changes(
+            dict(self._positions), count=CHANGES_MAX, block_s=FEED_BLOCK_S
+        )
+        for change in changes:
+            self._heard(change)
+
+    def _heard(self, change: TabletChanged) -> None:
+        table = change.tablet.table
+        if table in self._positions:
+            self._positions[table] = change.position
+        if change.attempt is not None and change.what in _ENDS:
+            self._submit(
+                on.AttemptSettled(
+                    tablet=change.tablet, attempt=change.attempt, end=_ENDS[change.what]
+                )
+            )
+        self.ask(change.tablet)
+
+    async def refresh_tables_forever(self) -> None:
+        """Notice new, changed and dropped tables."""
+        while True:
+            try:
+                await self.refresh_tables()
+            except (MetadataError, UnavailableError) as error:
+                self._log("list of tables waits for the store", cause=str(error))
+            await asyncio.sleep(TABLES_REFRESH_S)
+
+    async def refresh_tables(self) -> None:
+        """Read the list of tables; look at every tablet of one that is new or has changed."""
+        found = {table.id: table for table in await self._store.tables()}
+        for gone in [table for table in self.tables if table not in found]:
+            del self.tables[gone]
+            self._positions.pop(gone, None)
+            self._submit(on.TableGone(table=gone))
+        await self._notice(found)
+
+    async def _notice(self, found: Mapping[str, Table]) -> None:
+        for table in found.values():
+            if self.tables.get(table.id) == table:
+                continue
+            if table.id not in self._positions:
+                # The position comes first: what changes while we look is heard again.
+                self._positions[table.id] = await self._store.tail(table.id)
+            self.tables[table.id] = table
+            self._submit(on.TableSeen(table=table))
+            await self.ask_all(table.id)
+
+    async def ask_all(self, table: str) -> None:
+        """Have every tablet of a table looked at."""
+        after: bytes | None = None
+        while ids := await self._store.tablet_ids(table, after=after):
+            for tablet in ids:
+                self.ask(tablet)
+            after = ids[-1].end
