@@ -1,0 +1,144 @@
+"""Wire models of tables: what the HTTP interface takes and returns, as frozen values.
+
+Client, gateway and command line share these classes; `neve.client_decode` builds them
+from JSON. Those of the work on tables are in `neve.api_work`. Nothing of the project is
+imported here. Sizes are in bytes, times in seconds since the epoch. A tablet is named by
+its end: hex, or `last`. Keys are texts that a person can read and that every `start`,
+`end` and `splits` parameter takes back.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+STRICT = {"extra": "forbid"}
+"""Bodies are refused if they hold a name that nobody knows (read by the gateway)."""
+
+CALL_HEADER = "Neve-Call"
+"""Header that carries the id of a call, so that a repeated call counts once."""
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+PROBLEM = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table; `type` as Arrow writes it: `int64`, `timestamp[us, tz=UTC]`."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """A table to create. Give `schema`, or the path of a Parquet file as `example`."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    location: str
+    schema: tuple[Column, ...] | None = None
+    example: str | None = None
+    key: tuple[str, ...] = ()
+    version_column: str | None = None
+    tombstone_column: str | None = None
+    time_column: str | None = None
+    partition_by: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
+    """Last keys of all tablets but the last, ascending."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """New values for some settings; the others stay."""
+
+    __pydantic_config__ = STRICT
+
+    settings: dict[str, Any]
+    settings_version: int | None = None
+    """Refuse if the table's settings have another version by now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table and its totals; totals are None in listings."""
+
+    id: str
+    name: str
+    location: str
+    state: str
+    schema: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    version_column: str | None = None
+    tombstone_column: str | None = None
+    time_column: str | None = None
+    partition_by: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    settings_version: int = 1
+    created_at_s: float = 0.0
+    tablets: int | None = None
+    files: int | None = None
+    rows: int | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A data file of a table; `path` is relative to the table's location."""
+
+    path: str
+    tablet: str
+    size_bytes: int
+    rows: int
+    key_min: str | None = None
+    key_max: str | None = None
+    tombstones: int = 0
+    clean: bool = False
+    open: bool = False
+    added_at_s: float = 0.0
+    time_min_s: float | None = None
+    time_max_s: float | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    job: str | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFiles:
+    """Parquet files to add: relative to the table's location, or URIs below it."""
+
+    __pydantic_config__ = STRICT
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What an `add` or `append` brought into the table."""
+
+    call: str
+    files: tuple[File, ...]
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tablet:
+    """A tablet and what holds it. `start` is the key before its first, None: from the beginning."""
+
+    tablet: str
+    files: int
+    size_bytes: int
+    rows: int
+    start: str | None = None
+    end: str | None = None
+    partition: str | None = None
+    running: int = 0
+    waiting: int = 0
+    selected: bool = False
+    operation: str | None = None
+    analysis: str = "unknown"
+    failures: int = 0
+    failure: str = ""

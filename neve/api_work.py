@@ -1,0 +1,138 @@
+"""Wire models of the work on tables: jobs, plans, compactors, groups, the service.
+
+Like `neve.api`, whose conventions hold here; nothing of the project is imported.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A job that would be planned now, or (with an id) that waits in a queue."""
+
+    tablet: str
+    files: tuple[str, ...]
+    input_bytes: int
+    group: str
+    priority: int
+    kind: str
+    reason: str
+    id: str | None = None
+    table: str = ""
+    place: int | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would be planned now; `left`: path → why no job takes it."""
+
+    jobs: tuple[PlannedJob, ...] = ()
+    left: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job that runs."""
+
+    id: str
+    attempt: str
+    table: str
+    tablet: str
+    kind: str
+    group: str
+    compactor: str
+    inputs: int
+    input_bytes: int
+    since_s: float
+    state: str = ""
+    fraction: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished attempt, from the history."""
+
+    attempt: str
+    job: str
+    tablet: str
+    kind: str
+    end: str
+    group: str
+    compactor: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_out: int
+    started_s: float
+    ended_s: float
+    reason: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a tablet is as it is; `left`: path → why no job takes it."""
+
+    tablet: str
+    table: str
+    sentences: tuple[str, ...]
+    left: dict[str, str] = field(default_factory=dict)
+    queued: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compactor:
+    """A compactor as the coordinator sees it."""
+
+    compactor: str
+    group: str
+    node: str
+    slots: int
+    busy: int
+    heard_ago_s: float
+    draining: bool = False
+    failures: int = 0
+    backing_off_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A compaction group: one queue and the compactors that serve it."""
+
+    group: str
+    queued: int
+    queued_bytes: int
+    queued_cost_bytes: int
+    running: int
+    compactors: int
+    waiting_takes: int
+    accepted: int
+    rejected: int
+    evicted: int
+    oldest_age_s: float
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The service as a whole."""
+
+    coordinator: str
+    started_s: float
+    now_s: float
+    groups: tuple[Group, ...]
+    compactors: tuple[Compactor, ...]
+    tables: int
+    tablets_known: int
+    committed: int
+    failed: int
+    released: int
+    conflicts: int
+    quarantined: int
+    turns: int = 0
+    errors: tuple[str, ...] = ()

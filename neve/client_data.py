@@ -1,0 +1,186 @@
+"""Calls that bring rows in and out: add, append, files, scan."""
+
+import io
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, overload
+
+import pyarrow as pa
+
+from neve.api import ARROW_STREAM, Added, File
+from neve.client_decode import decode, decode_list
+from neve.client_errors import ProtocolError
+from neve.client_http import Connection, Parameters, new_call
+from neve.client_tables import table_path
+
+
+class DataCalls:
+    """The part of the client that is about rows and files."""
+
+    _connection: Connection
+
+    def files(self, table: str) -> list[File]:
+        """Return the files of a table, tablet by tablet."""
+        answer = self._connection.call("GET", table_path(table, "files"))
+        return decode_list(File, answer, "files")
+
+    def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
+        """Add Parquet files that lie below the table's location: all of them, or none.
+
+        Args:
+            table: Its name.
+            paths: Relative to the location, or URIs below it.
+            call: Id of this call (UUIDv7), to repeat one whose outcome is unknown.
+        """
+        body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
+        answer = self._connection.call(
+            "POST", table_path(table, "files"), body=body, call=call or new_call()
+        )
+        return decode(Added, answer)
+
+    def append(
+        self,
+        table: str,
+        rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+        *,
+        call: str | None = None,
+    ) -> Added:
+        """Add rows: they are sorted, split by tablet and written as files, all or none.
+
+        Args:
+            table: Its name.
+            rows: Columns by name; a missing one is null.
+            call: Id of this call (UUIDv7), to repeat one whose outcome is unknown.
+        """
+        answer = self._connection.call(
+            "POST",
+            table_path(table, "append"),
+            content=_stream_of(rows),
+            headers={"Content-Type": ARROW_STREAM},
+            call=call or new_call(),
+        )
+        return decode(Added, answer)
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        batches: Literal[False] = False,
+    ) -> pa.Table: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        batches: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        batches: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader:
+        """Return the rows of a table, merged: per key the newest, without the deleted.
+
+        Args:
+            table: Its name.
+            columns: Those wanted; None: all.
+            start: First key, included; None: from the beginning.
+            end: Last key, included; None: to the end.
+            batches: Return a reader that streams, instead of the whole table in memory.
+        """
+        wanted = None if columns is None else list(columns)
+        opened = self._scan_stream(table, {"columns": wanted, "start": start, "end": end})
+        if batches:
+            return _reader(opened)
+        return _reader(opened).read_all()
+
+    def count(self, table: str, start: str | None = None, end: str | None = None) -> int:
+        """Return how many rows a scan would give.
+
+        Args:
+            table: Its name.
+            start: First key, included; None: from the beginning.
+            end: Last key, included; None: to the end.
+        """
+        parameters = {"start": start, "end": end}
+        answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)
+        return int(answer["rows"])
+
+    def _scan_stream(
+        self, table: str, parameters: Parameters
+    ) -> Generator[pa.RecordBatch | pa.Schema, None, None]:
+        """Yield the schema, then the batches."""
+        with (
+            self._connection.stream(table_path(table, "scan"), parameters) as chunks,
+            _arrow_reader(chunks) as reader,
+        ):
+            yield reader.schema
+            yield from reader
+
+
+def _stream_of(rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> bytes:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        schema, pieces = rows.schema, [rows]
+    else:
+        pieces = list(rows)
+        if not pieces:
+            raise ValueError("there are no rows to append: give a table or at least one batch")
+        schema = pieces[0].schema
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for piece in pieces:
+            writer.write(piece)
+    return sink.getvalue()
+
+
+def _reader(stream: Generator[pa.RecordBatch | pa.Schema, None, None]) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(next(stream), stream)
+
+
+@contextmanager
+def _arrow_reader(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatchReader]:
+    try:
+        with pa.ipc.open_stream(pa.PythonFile(_Chunks(chunks), mode="r")) as reader:
+            yield reader
+    except pa.ArrowInvalid as error:
+        raise ProtocolError(f"the answer of a scan is no Arrow stream: {error}") from error
+
+
+class _Chunks(io.RawIOBase):
+    """Chunks of bytes as a file that Arrow can read."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return exactly `size` bytes, fewer only at the end."""
+        parts = [self._rest]
+        length = len(self._rest)
+        while size < 0 or length < size:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            parts.append(chunk)
+            length += len(chunk)
+        whole = b"".join(parts)
+        cut = length if size < 0 else min(size, length)
+        self._rest = whole[cut:]
+        return whole[:cut]

@@ -1,0 +1,192 @@
+"""One HTTP call of the client: token, call id, bounded retries, errors as exceptions.
+
+A call is repeated only if that is safe: reads, and writes that carry a call id, by
+which the server recognises a repetition. Nothing of the project but the wire is used.
+"""
+
+import json
+import secrets
+import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from neve.api import CALL_HEADER, PROBLEM
+from neve.client_errors import (
+    CallerError,
+    NeveError,
+    ProtocolError,
+    UnavailableError,
+    UnknownOutcomeError,
+    error_of,
+)
+
+TRIES_MAX = 4
+PAUSE_FIRST_S = 0.2
+PAUSE_MAX_S = 2.0
+MESSAGE_BYTES_MAX = 1 << 20
+CONNECT_TIMEOUT_S = 5.0
+
+Parameters = Mapping[str, str | int | float | bool | list[str] | None]
+
+
+def new_call() -> str:
+    """Return a fresh call id that carries its time (UUIDv7, RFC 9562)."""
+    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) & ~(0b11 << 62) | 7 << 76 | 0b10 << 62
+    text = f"{value:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class Connection:
+    """A connection to one gateway; knows paths and bytes, but no wire model."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        timeout_s: float = 60.0,
+        sleep: Callable[[float], None] = time.sleep,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise CallerError(f"URL {url!r} of the service must begin with http:// or https://")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._sleep = sleep
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Parameters | None = None,
+        body: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        call: str | None = None,
+    ) -> Any:
+        """Return the JSON answer of one call.
+
+        Args:
+            method: `GET`, `POST`, …
+            path: Below the URL, with a leading slash.
+            parameters: Query parameters; None values are left out.
+            body: Sent as JSON.
+            content: Sent as it is.
+            headers: Besides the token.
+            call: The id by which the server recognises a repetition.
+
+        Raises:
+            NeveError: The server refused, failed or did not answer.
+        """
+        sent = dict(headers or {})
+        if call is not None:
+            sent[CALL_HEADER] = call
+        request = self._http.build_request(
+            method, path, params=_present(parameters), json=body, content=content, headers=sent
+        )
+        repeatable = method == "GET" or call is not None
+        response = self._send(request, tries_max=TRIES_MAX if repeatable else 1)
+        if response.status_code >= 400:
+            raise _problem(response)
+        return _json(response)
+
+    @contextmanager
+    def stream(self, path: str, parameters: Parameters) -> Iterator[Iterator[bytes]]:
+        """Open a streamed answer; yields its chunks of bytes.
+
+        Raises:
+            NeveError: As `call`; also in the middle, if the server breaks off.
+        """
+        request = self._http.build_request("GET", path, params=_present(parameters))
+        response = self._send(request, tries_max=TRIES_MAX, stream=True)
+        try:
+            if response.status_code >= 400:
+                with _translated(self.url):
+                    response.read()
+                raise _problem(response)
+            yield _chunks(response, self.url)
+        finally:
+            response.close()
+
+    def _send(
+        self, request: httpx.Request, *, tries_max: int, stream: bool = False
+    ) -> httpx.Response:
+        for number in range(1, tries_max + 1):
+            last = number == tries_max
+            try:
+                with _translated(self.url, writes=request.method != "GET"):
+                    response = self._http.send(request, stream=stream)
+            except UnavailableError:
+                if last:
+                    raise
+            else:
+                if last or response.status_code not in (502, 503, 504):
+                    return response
+                response.close()
+            self._sleep(min(PAUSE_FIRST_S * 2 ** (number - 1), PAUSE_MAX_S))
+        raise AssertionError("a bounded loop ends in its last try")
+
+
+@contextmanager
+def _translated(url: str, *, writes: bool = False) -> Iterator[None]:
+    """Raise what httpx raises as errors of this client."""
+    lost = UnknownOutcomeError if writes else UnavailableError
+    hint = "; it may have been done" if writes else ""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise UnavailableError(
+            f"nobody answers at {url}: is the service running? "
+            "(`neve up` starts one on this machine, `neve doctor` checks)"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise lost(f"{url} did not answer in time{hint}") from error
+    except httpx.HTTPError as error:
+        raise lost(f"the connection to {url} broke: {error}{hint}") from error
+
+
+def _chunks(response: httpx.Response, url: str) -> Iterator[bytes]:
+    with _translated(url):
+        yield from response.iter_bytes()
+
+
+def _present(parameters: Parameters | None) -> dict[str, Any]:
+    return {name: value for name, value in (parameters or {}).items() if value is not None}
+
+
+def _json(response: httpx.Response) -> Any:
+    if response.status_code == 204 or not response.content:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        kind = response.headers.get("content-type", "nothing")
+        raise ProtocolError(
+            f"{response.url} answered with {kind} where JSON was expected: is this a Névé service?"
+        ) from error
+
+
+def _problem(response: httpx.Response) -> NeveError:
+    problem: Any = {}
+    if response.headers.get("content-type", "").startswith(PROBLEM):
+        try:
+            problem = json.loads(response.content[:MESSAGE_BYTES_MAX])
+        except ValueError:
+            problem = {}
+    return error_of(response.status_code, problem if isinstance(problem, dict) else {})

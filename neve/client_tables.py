@@ -1,0 +1,112 @@
+"""Calls about tables: create, look, change, drop, pause."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from neve.api import Column, NewTable, Table, Tablet
+from neve.client_decode import decode, decode_list
+from neve.client_http import Connection
+
+
+def table_path(table: str, *rest: str) -> str:
+    """Return the path of a table's route."""
+    return "/".join(["/v1/tables", quote(table, safe=""), *rest])
+
+
+class TableCalls:
+    """The part of the client that is about tables."""
+
+    _connection: Connection
+
+    def tables(self) -> list[Table]:
+        """Return every table, by name."""
+        return decode_list(Table, self._connection.call("GET", "/v1/tables"), "tables")
+
+    def create_table(
+        self,
+        name: str,
+        location: str,
+        *,
+        schema: pa.Schema | None = None,
+        example: str | None = None,
+        key: Sequence[str] = (),
+        splits: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
+        **columns: Any,
+    ) -> Table:
+        """Create a table and return it.
+
+        Args:
+            name: A DNS label: lower-case letters, digits, dashes.
+            location: URI of the folder of its files, or an absolute path there.
+            schema: Its columns; or give `example`.
+            example: Path or URI of a Parquet file that has the schema.
+            key: Sort and primary key; empty: an append-only bag of rows.
+            splits: Last keys of all tablets but the last, ascending.
+            settings: By name: `{"ratio": 3, "target_bytes": "256MB", "ttl_s": "7d"}`.
+            columns: `version_column`, `tombstone_column`, `time_column`, `partition_by`,
+                `paused`.
+        """
+        body = NewTable(
+            name=name,
+            location=location,
+            schema=None if schema is None else columns_of(schema),
+            example=example,
+            key=tuple(key),
+            splits=tuple(splits),
+            settings=dict(settings or {}),
+            **columns,
+        )
+        return decode(Table, self._connection.call("POST", "/v1/tables", body=asdict(body)))
+
+    def describe(self, table: str) -> Table:
+        """Return a table with its totals."""
+        return decode(Table, self._connection.call("GET", table_path(table)))
+
+    def set(
+        self, table: str, settings: Mapping[str, Any], *, settings_version: int | None = None
+    ) -> Table:
+        """Change some settings of a table and return it.
+
+        Args:
+            table: Its name.
+            settings: By name, in the units that `create_table` takes.
+            settings_version: Refuse if the settings have another version by now.
+        """
+        body = {"settings": dict(settings), "settings_version": settings_version}
+        return decode(Table, self._connection.call("PATCH", table_path(table), body=body))
+
+    def drop(self, table: str, *, delete_files: bool = False) -> None:
+        """Drop a table.
+
+        Args:
+            table: Its name.
+            delete_files: Also delete its files, once no reader can need them.
+        """
+        parameters = {"delete_files": delete_files}
+        self._connection.call("DELETE", table_path(table), parameters=parameters)
+
+    def tablets(self, table: str) -> list[Tablet]:
+        """Return the tablets of a table, ascending by end."""
+        return decode_list(
+            Tablet, self._connection.call("GET", table_path(table, "tablets")), "tablets"
+        )
+
+    def pause(self, table: str) -> Table:
+        """Start no new job on a table; running ones go on."""
+        return decode(Table, self._connection.call("POST", table_path(table, "pause")))
+
+    def resume(self, table: str) -> Table:
+        """End a pause."""
+        return decode(Table, self._connection.call("POST", table_path(table, "resume")))
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """Return an Arrow schema as columns."""
+    return tuple(
+        Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
+    )
