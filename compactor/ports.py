@@ -1,43 +1,24 @@
-"""What the compactor's service needs of the outside: the coordinator and an engine."""
+"""What the compactor's service needs of the outside: coordinator, engine and own files."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.model.file import DataFile
-from common.model.outcome import DroppedRows, RowCounts
+from common.model.table import Table
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from compactor.core.result import RewriteProgress, RewriteResult
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteProgress:
-    """How far the engine is with one attempt."""
-
-    fraction: float
-    bytes_done: int = 0
-    rows_done: int = 0
-    state: str = "rewriting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteResult:
-    """What the engine has written and verified: outputs with their statistics."""
-
-    outputs: tuple[DataFile, ...]
-    counts: RowCounts
-    dropped: DroppedRows | None = None
-    kernel: str = ""
-    timings_s: dict[str, float] = field(default_factory=dict)
+__all__ = ["Coordinator", "Engine", "OwnFiles", "RewriteProgress", "RewriteResult"]
 
 
 class Engine(Protocol):
     """Rewrites the files of an assignment. Several at a time, up to its slots."""
 
     async def start(self) -> None:
-        """Be ready to run; returns when it is.
+        """Be ready to run; returns when it is. A running engine stays as it is.
 
         Raises:
             ConfigError: It cannot start on this machine.
+            EngineDiedError: It died while it started.
         """
         ...
 
@@ -85,4 +66,23 @@ class Coordinator(Protocol):
 
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
         """Say goodbye: nothing is held any more."""
+        ...
+
+
+class OwnFiles(Protocol):
+    """The compactor's own hand on storage: is the location ours, and deletion of outputs."""
+
+    async def check_location(self, table: Table) -> None:
+        """Make sure that the table's location belongs to this store.
+
+        Raises:
+            InputError: It belongs to another store, or to none.
+        """
+        ...
+
+    async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
+        """Delete outputs of an attempt whose commit was never sent; missing ones are fine.
+
+        What cannot be deleted stays for the collector.
+        """
         ...

@@ -1,1 +1,1 @@
-"""Pure decisions of a compactor: the life of an attempt, back-off, progress."""
+"""Decisions of the compactor: values in, values out; no I/O, clock, chance or logging."""

@@ -1,0 +1,48 @@
+"""What an attempt wants done. All but `CancelRewrite` are answered by exactly one event."""
+
+from dataclasses import dataclass
+
+from common.metadata.changes import Commit
+from common.wire import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Let the engine rewrite the inputs. Answer: RewriteDone or RewriteFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRewrite:
+    """Let the engine end the rewrite soon; the answer to `Rewrite` comes all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommit:
+    """Ask the store to commit. Answer: one of the four Commit… events."""
+
+    commit: Commit
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOutcome:
+    """Ask the store how the attempt ended. Answer: OutcomeRead or OutcomeUnread."""
+
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOutputs:
+    """Delete files of this attempt that no commit can have named. Answer: OutputsDeleted."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """Tell the coordinator, however long it takes. Answer: ReportDelivered."""
+
+    report: Report
+
+
+Action = Rewrite | CancelRewrite | SendCommit | ReadOutcome | DeleteOutputs | SendReport

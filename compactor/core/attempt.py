@@ -1,0 +1,203 @@
+"""The life of one attempt on its compactor, as a state machine without I/O.
+
+    preparing → rewriting → verifying → committing → reported
+                    │            │           │
+                    └── failed, cancelled ───┴── refused, unknown
+
+Two rules of the metadata protocol live here. An attempt deletes its own outputs only
+if no commit of it can ever have been executed. And a commit of unknown outcome is
+neither done nor refused: its mark is looked for, and it is sent again until the store
+says which.
+"""
+
+from typing import assert_never
+
+from common.metadata.changes import Commit
+from common.model.outcome import AttemptEnd, RowCounts
+from common.wire import Assignment, Report
+from compactor.core import actions as do
+from compactor.core import events as on
+from compactor.core.backoff import Backoff
+from compactor.core.progress import AttemptState, Progress
+from compactor.core.result import RewriteResult
+
+CONFLICTS_MAX = 8
+"""Rounds of lost races at commit before the attempt fails; each has tries of its own."""
+RESOLVE_MAX_S = 12 * 3600.0
+"""How long an unknown commit is looked after; its mark lives twice as long."""
+
+
+class Attempt:
+    """One attempt: told events, it says what to do next.
+
+    At most one action that awaits an answer is open at a time. `progress` may be read
+    whenever, nothing else of it changes from outside.
+    """
+
+    def __init__(self, assignment: Assignment, now_s: float) -> None:
+        reservation = assignment.reservation
+        self.assignment = assignment
+        self.progress = Progress(
+            attempt=reservation.attempt,
+            bytes_total=sum(file.size_bytes for file in assignment.inputs),
+            since_s=now_s,
+        )
+        self.end: AttemptEnd | None = None
+        """How it ended, known before it is reported."""
+        self.over = False
+        """Whether the coordinator has been told; nothing happens after that."""
+        self._cancel: on.CancelAsked | None = None
+        self._commit: Commit | None = None
+        self._maybe_sent = False
+        self._backoff = Backoff()
+        self._asked_s = now_s
+        self._refused: on.CommitRefused | None = None
+        self._error = ("", "")
+
+    @property
+    def id(self) -> str:
+        """The attempt's id: its fencing token."""
+        return self.assignment.reservation.attempt
+
+    def handle(self, event: on.Event, now_s: float) -> list[do.Action]:
+        """Take in what happened and return what to do.
+
+        Args:
+            event: What happened, in the order in which it did.
+            now_s: When.
+        """
+        assert not self.over, (self.id, event)
+        if isinstance(event, on.RewriteEvent):
+            return self._rewriting(event, now_s)
+        if isinstance(event, on.CommitEvent):
+            return self._committing(event, now_s)
+        if isinstance(event, on.OutcomeEvent):
+            return self._resolving(event, now_s)
+        if isinstance(event, on.OutputsDeleted):
+            return [self._report(now_s)]
+        self.over = True
+        return []
+
+    def _rewriting(self, event: on.RewriteEvent, now_s: float) -> list[do.Action]:
+        match event:
+            case on.AttemptStarted():
+                return [do.Rewrite()]
+            case on.RewriteProgressed(progress):
+                self.progress = self.progress.advanced(progress)
+                return []
+            case on.RewriteDone(result):
+                return self._rewritten(result, now_s)
+            case on.RewriteFailed():
+                return self._rewrite_failed(event)
+            case on.CancelAsked():
+                return self._cancelled(event)
+            case _:
+                assert_never(event)
+
+    def _rewritten(self, result: RewriteResult, now_s: float) -> list[do.Action]:
+        if self._cancel is not None:
+            # The engine was done before it heard of the cancellation.
+            return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
+        assert result.counts.balanced, (self.id, result.counts)
+        job = self.assignment.job
+        self._commit = Commit(
+            tablet=job.tablet,
+            attempt=self.id,
+            outputs=result.outputs,
+            counts=result.counts,
+            dropped=result.dropped,
+            outside=tuple(file.path for file in self.assignment.outside),
+            elapsed_s=now_s - self.progress.since_s,
+            reason=job.reason,
+        )
+        self._asked_s = now_s
+        self.progress = self.progress.at(AttemptState.COMMITTING)
+        return [do.SendCommit(self._commit)]
+
+    def _rewrite_failed(self, event: on.RewriteFailed) -> list[do.Action]:
+        if self._cancel is not None:
+            return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
+        end = AttemptEnd.CANCELLED if event.cancelled else AttemptEnd.FAILED
+        return self._give_up(end, event.error_class, event.cause)
+
+    def _cancelled(self, event: on.CancelAsked) -> list[do.Action]:
+        if self.end is not None or self._commit is not None:
+            # Once a commit is sent, the store alone says how the attempt ends.
+            return []
+        # Asked again, the engine is told again: it may not have known the attempt yet.
+        self._cancel = self._cancel or event
+        return [do.CancelRewrite()]
+
+    def _committing(self, event: on.CommitEvent, now_s: float) -> list[do.Action]:
+        assert self._commit is not None, self.id
+        match event:
+            case on.CommitApplied():
+                return self._finished(AttemptEnd.COMMITTED, now_s)
+            case on.CommitRefused():
+                self._maybe_sent |= event.sent
+                self._refused = event
+                return [do.ReadOutcome()]
+            case on.CommitUnknown(reason):
+                self._maybe_sent = True
+                self._error = ("UnknownOutcomeError", reason)
+                self._backoff = self._backoff.failed()
+                return [do.ReadOutcome(self._backoff.wait_s())]
+            case on.CommitConflicted(reason):
+                self._backoff = self._backoff.failed()
+                if self._backoff.failures > CONFLICTS_MAX:
+                    return self._give_up(AttemptEnd.FAILED, "ConflictError", reason)
+                return [do.SendCommit(self._commit, self._backoff.wait_s())]
+            case _:
+                assert_never(event)
+
+    def _resolving(self, event: on.OutcomeEvent, now_s: float) -> list[do.Action]:
+        assert self._commit is not None, self.id
+        if isinstance(event, on.OutcomeRead) and event.end is AttemptEnd.COMMITTED:
+            return self._finished(AttemptEnd.COMMITTED, now_s)
+        if self._refused is not None:
+            return self._ended_by_refusal(self._refused, event)
+        if isinstance(event, on.OutcomeRead) and event.end is not None:
+            return self._give_up(event.end, "ConflictError", event.cause)
+        if now_s - self._asked_s > RESOLVE_MAX_S:
+            return self._give_up(AttemptEnd.LOST, *self._error)
+        if isinstance(event, on.OutcomeUnread):
+            self._backoff = self._backoff.failed()
+            return [do.ReadOutcome(self._backoff.wait_s())]
+        return [do.SendCommit(self._commit)]
+
+    def _ended_by_refusal(
+        self, refused: on.CommitRefused, outcome: on.OutcomeEvent
+    ) -> list[do.Action]:
+        """End after a refusal; the mark, if there is one, knows better why."""
+        cause = f"commit refused ({refused.code}): {refused.reason}"
+        if isinstance(outcome, on.OutcomeRead) and outcome.end is not None:
+            return self._give_up(outcome.end, "ConflictError", f"{cause}; {outcome.cause}")
+        return self._give_up(AttemptEnd.FAILED, "ConflictError", cause)
+
+    def _finished(self, end: AttemptEnd, now_s: float) -> list[do.Action]:
+        self.end = end
+        self._error = ("", "")
+        return [self._report(now_s)]
+
+    def _give_up(self, end: AttemptEnd, error_class: str, cause: str) -> list[do.Action]:
+        """End without a commit; own outputs are deleted if none can have been executed."""
+        self.end = end
+        self._error = (error_class, cause)
+        paths = () if self._maybe_sent else self.assignment.reservation.output_paths
+        return [do.DeleteOutputs(paths)]
+
+    def _report(self, now_s: float) -> do.SendReport:
+        assert self.end is not None, self.id
+        done = self._commit if self.end is AttemptEnd.COMMITTED else None
+        error_class, cause = self._error
+        report = Report(
+            compactor=self.assignment.reservation.compactor,
+            attempt=self.id,
+            end=self.end,
+            error_class=error_class,
+            cause=cause,
+            counts=done.counts if done else RowCounts(),
+            outputs=tuple(file.path for file in done.outputs) if done else (),
+            elapsed_s=now_s - self.progress.since_s,
+        )
+        return do.SendReport(report)

@@ -1,0 +1,62 @@
+"""Progress of an attempt: many small reports in, one that only grows out."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+
+from common.wire import AttemptProgress
+from compactor.core.result import RewriteProgress
+
+
+class AttemptState(StrEnum):
+    """Where an attempt is, as heartbeats tell it; an attempt only moves forward."""
+
+    PREPARING = "preparing"
+    REWRITING = "rewriting"
+    VERIFYING = "verifying"
+    COMMITTING = "committing"
+
+
+_ORDER = tuple(AttemptState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one attempt is. No number in it ever falls and no state is left twice."""
+
+    attempt: str
+    bytes_total: int
+    since_s: float
+    state: AttemptState = AttemptState.PREPARING
+    fraction: float = 0.0
+    bytes_done: int = 0
+    rows_done: int = 0
+
+    def at(self, state: AttemptState) -> Self:
+        """Return the progress in a later state; an earlier one changes nothing."""
+        if _ORDER.index(state) <= _ORDER.index(self.state):
+            return self
+        return replace(self, state=state)
+
+    def advanced(self, news: RewriteProgress) -> Self:
+        """Return the progress after what the engine told, stragglers included."""
+        known = news.state in set(_ORDER[:-1])
+        moved = self.at(AttemptState(news.state)) if known else self
+        return replace(
+            moved,
+            fraction=max(self.fraction, min(news.fraction, 1.0)),
+            bytes_done=max(self.bytes_done, min(news.bytes_done, self.bytes_total)),
+            rows_done=max(self.rows_done, news.rows_done),
+        )
+
+    def message(self) -> AttemptProgress:
+        """Return the progress as a heartbeat carries it."""
+        return AttemptProgress(
+            attempt=self.attempt,
+            state=self.state.value,
+            fraction=self.fraction,
+            bytes_done=self.bytes_done,
+            bytes_total=self.bytes_total,
+            rows_done=self.rows_done,
+            since_s=self.since_s,
+        )

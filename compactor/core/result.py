@@ -1,0 +1,27 @@
+"""What an engine tells of a rewrite: how far it is, and what came of it."""
+
+from dataclasses import dataclass, field
+
+from common.model.file import DataFile
+from common.model.outcome import DroppedRows, RowCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteProgress:
+    """How far the engine is with one attempt."""
+
+    fraction: float
+    bytes_done: int = 0
+    rows_done: int = 0
+    state: str = "rewriting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteResult:
+    """What the engine has written and verified: outputs with their statistics."""
+
+    outputs: tuple[DataFile, ...]
+    counts: RowCounts
+    dropped: DroppedRows | None = None
+    kernel: str = ""
+    timings_s: dict[str, float] = field(default_factory=dict)
