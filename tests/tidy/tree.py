@@ -1,0 +1,49 @@
+"""The repository's own files, for the tests that read them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("common", "coordinator", "compactor", "neve")
+CODE = (*PACKAGES, "tests", "benchmarks", "scripts")
+TEXT = (*CODE, "docs", "k8s", "requirements", ".ci")
+LEAVINGS = {"__pycache__", ".hypothesis", "spark-warehouse", "build", "dist"}
+
+
+def name_of(path: Path) -> str:
+    """Return a file's name as a message shows it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def python_files(*folders: str) -> tuple[Path, ...]:
+    """Return the Python files below `folders`, all of them without one."""
+    return tuple(path for path in _below(folders or CODE) if path.suffix == ".py")
+
+
+def text_files() -> Iterator[tuple[Path, str]]:
+    """Yield every text file of the repository with its text."""
+    top = (path for path in sorted(ROOT.iterdir()) if path.is_file() and path.name != ".git")
+    for path in (*top, *_below(TEXT)):
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a picture or a Parquet file
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a Python file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def _below(folders: tuple[str, ...]) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            parts = set(path.relative_to(ROOT).parts)
+            if path.is_file() and not parts & LEAVINGS and path.suffix != ".pyc":
+                yield path
