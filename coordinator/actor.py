@@ -87,9 +87,7 @@ class CoordinatorActor:
         self._service = CoordinatorService(context, self._scanner)
         self._scanner.attach(self._service.submit)
         self._ready = asyncio.Event()
-        self._loops = [
-            asyncio.get_running_loop().create_task(self._guarded(self._run()))
-        ]
+        self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
 
     async def _guarded(self, loop: Awaitable[None]) -> None:
         """Run a loop that must never end; if it does, end the process."""
@@ -110,9 +108,7 @@ class CoordinatorActor:
             loops.create_task(self._scanner.follow_forever())
             loops.create_task(self._scanner.refresh_tables_forever())
             loops.create_task(
-                scan_forever(
-                    self._store, self._scanner, self._log, settings.full_scan_interval_s
-                )
+                scan_forever(self._store, self._scanner, self._log, settings.full_scan_interval_s)
             )
             loops.create_task(self._tick_forever(settings.tick_s))
             loops.create_task(self._collect_forever(settings.collect_interval_s))

@@ -53,8 +53,6 @@ def compose(
         bounds=tablet.bounds,
         inputs=tuple(tablet.files[path] for path in reservation.inputs),
         outside=outside,
-        settled=settled_version(
-            tablet.record.settled, now_s, table.settings.tombstone_retention_s
-        ),
+        settled=settled_version(tablet.record.settled, now_s, table.settings.tombstone_retention_s),
         purge=tablet.purge,
     )

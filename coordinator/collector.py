@@ -56,7 +56,9 @@ def due(entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: Coll
 class Collector:
     """One look at a table's garbage per call; holds nothing between calls."""
 
-    def __init__(self, store: TabletStore, storage: Storage, rules: CollectorRules, log: Log) -> None:
+    def __init__(
+        self, store: TabletStore, storage: Storage, rules: CollectorRules, log: Log
+    ) -> None:
         """Use this store and this storage."""
         self._store = store
         self._storage = storage
@@ -107,9 +109,7 @@ class Collector:
             return False
         ours = await self._store.store_id()
         if found is not None and found != ours:
-            self._log(
-                "location belongs to another store", table=table.name, found=found, ours=ours
-            )
+            self._log("location belongs to another store", table=table.name, found=found, ours=ours)
             return False
         return True
 

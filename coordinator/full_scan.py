@@ -60,9 +60,7 @@ def _ask(
     return asked
 
 
-async def scan_forever(
-    store: TabletStore, scanner: Scanner, log: Log, interval_s: float
-) -> None:
+async def scan_forever(store: TabletStore, scanner: Scanner, log: Log, interval_s: float) -> None:
     """Scan all tables, several at a time, every `interval_s` seconds."""
     gate = asyncio.Semaphore(TABLES_AT_ONCE)
 

@@ -261,7 +261,9 @@ class CoordinatorService:
             elif isinstance(outcome, Refused):
                 end = await self._settled_end(action)
             if end is not None:
-                self.submit(on.AttemptSettled(tablet=action.tablet, attempt=action.attempt, end=end))
+                self.submit(
+                    on.AttemptSettled(tablet=action.tablet, attempt=action.attempt, end=end)
+                )
                 return
             await asyncio.sleep(RETRY_PAUSE_S)
         self._context.log("release not answered", attempt=action.attempt, tablet=str(action.tablet))

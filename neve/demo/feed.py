@@ -58,9 +58,9 @@ class FeedFile:
     rows: int
 
 
-def month_splits() -> list[list[str]]:
+def month_splits() -> list[str]:
     """Return the split points that give one tablet per month."""
-    return [[date(2013, month, 1).isoformat()] for month in range(2, 13)]
+    return [date(2013, month, 1).isoformat() for month in range(2, 13)]
 
 
 def write_feed(folder: Path) -> list[FeedFile]:

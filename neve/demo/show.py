@@ -1,0 +1,136 @@
+"""What the demo shows: live progress, before and after, and the proof."""
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as Grid
+
+from neve.api_work import Status
+from neve.client import Client
+from neve.cli.units import format_bytes
+from neve.demo.proof import Proof
+
+PLAIN_EVERY_S = 5.0
+"""How often a line is printed where the terminal cannot be redrawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a table costs its readers at one moment."""
+
+    files: int
+    size_bytes: int
+    stored_rows: int
+    visible_rows: int
+    scan_s: float
+    added_bytes: int
+    rewritten_bytes: int
+
+
+class Watch:
+    """Live progress of the compaction; lines instead of a picture where output is a pipe."""
+
+    def __init__(self, client: Client, table: str, console: Console, *, total_files: int) -> None:
+        """Watch one table."""
+        self._client = client
+        self._table = table
+        self._console = console
+        self._total_files = total_files
+        self._began_s = time.monotonic()
+        self._printed_s = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop drawing; the last picture stays."""
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def look(self) -> None:
+        """Read how far the compaction is, and draw it."""
+        status = self._client.status()
+        files = self._client.describe(self._table).files or 0
+        elapsed_s = time.monotonic() - self._began_s
+        if self._live is not None:
+            self._live.update(self._picture(status, files, elapsed_s))
+        elif elapsed_s - self._printed_s >= PLAIN_EVERY_S:
+            self._printed_s = elapsed_s
+            self._console.print(
+                f"  {elapsed_s:4.0f} s  files {files}, queued {_queued(status)}, "
+                f"running {_running(status)}, committed {status.committed}"
+            )
+
+    def at_rest(self) -> bool:
+        """Return whether nothing runs, waits or would be planned."""
+        if any(tablet.running for tablet in self._client.tablets(self._table)):
+            return False
+        return not self._client.plan(self._table).jobs
+
+    def _picture(self, status: Status, files: int, elapsed_s: float) -> Grid:
+        grid = Grid(box=None, padding=(0, 2), show_header=False)
+        width = 40
+        share = min(1.0, files / max(1, self._total_files))
+        bar = "█" * round(width * share) + "░" * (width - round(width * share))
+        grid.add_row("files", f"[cyan]{bar}[/] {files}")
+        grid.add_row("queue", f"{_queued(status)} jobs wait, {_running(status)} run")
+        grid.add_row("done", f"{status.committed} committed, {status.failed} failed")
+        grid.add_row("time", f"{elapsed_s:.0f} s")
+        for job in self._client.jobs()[:6]:
+            done = round(20 * job.fraction)
+            grid.add_row(
+                job.compactor[-8:],
+                f"{'━' * done}{'┈' * (20 - done)} {job.inputs} files, "
+                f"{format_bytes(job.input_bytes)}, {job.state}",
+            )
+        return grid
+
+
+def _queued(status: Status) -> int:
+    return sum(group.queued for group in status.groups)
+
+
+def _running(status: Status) -> int:
+    return sum(group.running for group in status.groups)
+
+
+def show_before_after(console: Console, before: Measured, after: Measured) -> None:
+    """Print the table before and after compaction."""
+    grid = Grid(title="\nThe table, as its readers see it")
+    for title in ("", "three quarters in, untended", "whole feed in, at rest"):
+        grid.add_column(title, justify="right" if title else "left")
+    grid.add_row("files", f"{before.files:,}", f"{after.files:,}")
+    grid.add_row("bytes", format_bytes(before.size_bytes), format_bytes(after.size_bytes))
+    grid.add_row("rows stored", f"{before.stored_rows:,}", f"{after.stored_rows:,}")
+    grid.add_row("rows visible", f"{before.visible_rows:,}", f"{after.visible_rows:,}")
+    grid.add_row("full scan", f"{before.scan_s:.2f} s", f"{after.scan_s:.2f} s")
+    amplification = after.rewritten_bytes / max(1, after.added_bytes)
+    grid.add_row("bytes added", format_bytes(before.added_bytes), format_bytes(after.added_bytes))
+    grid.add_row("bytes rewritten", "0 B", format_bytes(after.rewritten_bytes))
+    grid.add_row("write amplification", "", f"{amplification:.2f}")
+    console.print(grid)
+
+
+def show_proof(console: Console, proof: Proof, elapsed_s: float) -> None:
+    """Print what the independent reading found."""
+    mark, word = ("[green]✓[/]", "proven") if proof.holds else ("[red]✗[/]", "NOT proven")
+    console.print(
+        f"\n{mark} [bold]{word}[/] against the {proof.fed_rows:,} raw rows of the feed: "
+        f"{proof.found_rows:,} visible rows, {proof.expected_rows:,} expected; "
+        f"{proof.lost} lost, {proof.doubled} doubled, {proof.resurrected} resurrected, "
+        f"{proof.different} different ({elapsed_s:.0f} s in all)"
+    )
