@@ -1,0 +1,95 @@
+"""Open the Spark session of a driver process: on RayDP, or in the process itself."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import compactor
+from compactor.spark.settings import DriverSettings, Engines
+
+EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
+MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
+PIN_AMOUNT = "0.001"
+"""Enough to be placed on the node that has the resource, whatever its amount."""
+ARROW_OPENINGS = " ".join(
+    f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")
+)
+"""Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
+
+
+def open_session(settings: DriverSettings, namespace: str) -> Any:
+    """Return a Spark session.
+
+    Args:
+        settings: The application.
+        namespace: Ray namespace of this very driver, used by nobody before.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    configs = spark_configs(settings)
+    if settings.engine is Engines.LOCAL:
+        return _local(settings, configs)
+    return _raydp(settings, configs, namespace)
+
+
+def spark_configs(settings: DriverSettings) -> dict[str, str]:
+    """Return the settings of the application, for either engine."""
+    pins = {
+        f"{EXECUTOR_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
+        f"{MASTER_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
+    }
+    return {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.executor.extraJavaOptions": ARROW_OPENINGS,
+        # Executors import the task code of this very project.
+        "spark.executorEnv.PYTHONPATH": _project_path(),
+        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # Jobs share the executor; without this, a small one waits for all tasks of a large one.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": str(2 * settings.executor_cores),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **(pins if settings.node_resource else {}),
+        **settings.configs,
+    }
+
+
+def _raydp(settings: DriverSettings, configs: dict[str, str], namespace: str) -> Any:
+    """Join the Ray cluster and open a session with one executor in it."""
+    import ray  # only a driver on Ray may load it
+    import raydp
+
+    ray.init(
+        address=settings.ray_address, namespace=namespace, log_to_driver=False, logging_level="WARN"
+    )
+    # The app master only waits; a logical CPU would be wasted on it.
+    configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
+    return raydp.init_spark(
+        app_name=settings.name,
+        num_executors=1,
+        executor_cores=settings.executor_cores,
+        executor_memory=settings.executor_memory,
+        configs=configs,
+        fault_tolerant_mode=False,
+    )
+
+
+def _local(settings: DriverSettings, configs: dict[str, str]) -> Any:
+    """Open a session whose tasks run in the driver's JVM."""
+    from pyspark.sql import SparkSession
+
+    # There is no executor: its heap is the driver's.
+    heap = {"spark.driver.memory": settings.executor_memory, **settings.configs}
+    builder = SparkSession.builder.master(f"local[{settings.executor_cores}]")
+    builder = builder.appName(settings.name)
+    for name, value in {**configs, "spark.driver.host": "127.0.0.1", **heap}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _project_path() -> str:
+    """Return a search path on which Spark's Python workers find this project."""
+    root = str(Path(compactor.__path__[0]).parent)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(part for part in (root, *inherited) if part))

@@ -1,0 +1,128 @@
+"""The driver process: `python -m compactor.spark.child FD PARENT`.
+
+It lives exactly as long as its parent: the kernel kills it when the parent dies
+(Linux), and the end of the pipe ends it everywhere. Its JVM ends with it, since Spark
+ties that to the driver's pipe; Ray ends app master and executors when the driver is gone.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import Any, NoReturn
+
+from common.clock import SystemClock
+from compactor.spark import messages
+from compactor.spark.application import open_session
+from compactor.spark.settings import DriverSettings
+from compactor.spark.worker import Worker, load_work
+
+PR_SET_PDEATHSIG = 1
+
+
+class Driver:
+    """Holds the pipe: one thread reads orders, any thread may send notices."""
+
+    def __init__(self, link: socket.socket) -> None:
+        """Take the pipe over."""
+        self._link = link
+        self._sending = threading.Lock()
+        self._worker: Worker | None = None
+        self._stopping = threading.Event()
+
+    def serve(self) -> None:
+        """Open the session, then do as told until told to stop."""
+        settings = messages.receive(self._link)
+        assert isinstance(settings, DriverSettings), type(settings)
+        threading.Thread(target=self._read_orders, daemon=True, name="orders").start()
+        clock = SystemClock()
+        begun_s = clock.now_s()
+        try:
+            # A namespace that no driver had before: the name of a dead one's app master may linger.
+            work = load_work(settings.work)
+            spark = open_session(settings, f"{settings.name}-{os.getpid()}")
+        except Exception as error:
+            # A process boundary: whatever it is, the parent has to hear it before we end.
+            self.send(messages.NotStarted(_sentence(error)))
+            raise
+        self._worker = Worker(spark, work, self.send)
+        took_s = clock.now_s() - begun_s
+        self.send(messages.Started(spark.sparkContext.applicationId, took_s))
+        self._stopping.wait()
+        _close(spark)
+
+    def send(self, notice: messages.Notice) -> None:
+        """Tell the parent something; if it is gone, so are we."""
+        data = messages.frame(notice)
+        with self._sending:
+            try:
+                self._link.sendall(data)
+            except OSError:
+                _vanish()
+
+    def _read_orders(self) -> None:
+        """Follow the parent's orders; the thread that notices its end."""
+        while True:
+            try:
+                order = messages.receive(self._link)
+            except EOFError:
+                _vanish()
+            self._follow(order)
+
+    def _follow(self, order: messages.Order) -> None:
+        """Do one thing."""
+        match order:
+            case messages.Run(attempt, payload):
+                assert self._worker is not None, "an order to run before Spark is up"
+                self._worker.run(attempt, payload)
+            case messages.Cancel(attempt):
+                if self._worker is not None:
+                    self._worker.cancel(attempt)
+            case messages.Stop():
+                self._stopping.set()
+
+
+def _close(spark: Any) -> None:
+    """End the session in order, so that Ray's side is told at once."""
+    if "raydp" in sys.modules:
+        import ray
+        import raydp
+
+        raydp.stop_spark()
+        ray.shutdown()
+    else:
+        spark.stop()
+
+
+def _vanish() -> NoReturn:
+    """End now: the parent is gone, nothing that we could finish is wanted."""
+    os._exit(1)
+
+
+def _sentence(error: BaseException) -> str:
+    """Return the kind and first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no text'}"
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before we asked.
+    if os.getppid() != parent:
+        _vanish()
+
+
+def main() -> None:
+    """Run the driver on the inherited end of the pipe."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Driver(socket.socket(fileno=descriptor)).serve()
+
+
+if __name__ == "__main__":
+    main()

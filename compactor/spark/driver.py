@@ -1,0 +1,121 @@
+"""One driver process as its parent sees it: started, spoken to, ended."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from common.errors import EngineDiedError
+from compactor.spark.messages import Order, Stop, frame, read
+from compactor.spark.settings import DriverSettings
+
+STOP_WAIT_MAX_S = 15.0
+DEATH_WAIT_MAX_S = 0.5
+"""A process whose pipe is closed is about to be reaped; killing it now would get in the way."""
+ACTOR_VARIABLES = ("RAY_JOB_ID", "RAY_ADDRESS", "RAY_RAYLET_PID", "RAY_CLIENT_MODE")
+"""What a Ray worker has in its environment and a driver must not inherit."""
+
+
+class DriverProcess:
+    """A living or dead child with its pipe; never started again."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Hold what `start` opened."""
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, settings: DriverSettings) -> "DriverProcess":
+        """Start the process and hand it its settings; it opens Spark on its own.
+
+        Must be called on the event loop's own thread: the kernel ends the child with
+        the *thread* that started it.
+
+        Args:
+            settings: The application.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await _spawn(settings, theirs.fileno())
+        reader, writer = await asyncio.open_connection(sock=ours)
+        driver = cls(process, reader, writer)
+        await driver._send(settings)
+        return driver
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    async def receive(self) -> Any:
+        """Return the next notice.
+
+        Raises:
+            EOFError: The process is gone.
+        """
+        return await read(self._reader)
+
+    async def order(self, order: Order) -> None:
+        """Tell the process something.
+
+        Raises:
+            EngineDiedError: It is gone.
+        """
+        await self._send(order)
+
+    async def end(self, *, politely: bool) -> int:
+        """End the process and return its exit code.
+
+        Args:
+            politely: Let it close Spark first.
+        """
+        patience_s = STOP_WAIT_MAX_S if politely else DEATH_WAIT_MAX_S
+        with contextlib.suppress(EngineDiedError, TimeoutError):
+            if politely:
+                await self._send(Stop())
+            await asyncio.wait_for(self._process.wait(), patience_s)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        self._writer.close()
+        return await self._process.wait()
+
+    async def _send(self, message: object) -> None:
+        """Write one frame; frames are whole because the writer's buffer keeps order."""
+        try:
+            self._writer.write(frame(message))
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise EngineDiedError(f"Spark driver {self.pid} is gone") from error
+
+
+async def _spawn(settings: DriverSettings, descriptor: int) -> asyncio.subprocess.Process:
+    """Start the child with one end of the pipe; its output goes to the log."""
+    with open(settings.log_file, "ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "compactor.spark.child",
+            str(descriptor),
+            str(os.getpid()),
+            pass_fds=(descriptor,),
+            env=_environment(os.environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the child's environment: ours, on our module path, without the actor's own."""
+    kept = {k: v for k, v in inherited.items() if k not in ACTOR_VARIABLES}
+    return kept | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}

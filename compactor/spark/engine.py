@@ -1,0 +1,196 @@
+"""The engine that the compactor's service sees: Spark in a driver process.
+
+One task reads the driver's notices. When the driver dies, every attempt under way
+fails at once with `EngineDiedError`, and a new driver is started, sooner after the first
+death than after the fifth; an attempt that comes meanwhile waits for it.
+"""
+
+import asyncio
+from typing import Any
+
+from common.errors import AttemptCancelledError, ConfigError, EngineDiedError
+from common.wire import Assignment
+from compactor.core.result import RewriteResult
+from compactor.spark import messages
+from compactor.spark.attempts import Attempts, OnProgress
+from compactor.spark.driver import DriverProcess
+from compactor.spark.settings import DriverSettings
+
+RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pause before the n-th start in a row that did not come up; the last one repeats."""
+
+
+class SparkEngine:
+    """Runs attempts in a driver process; several at a time, as many as are asked for."""
+
+    def __init__(self, settings: DriverSettings) -> None:
+        """Start nothing yet."""
+        self._settings = settings
+        self._driver: DriverProcess | None = None
+        self._up = asyncio.Event()
+        self._attempts = Attempts()
+        self._keeper: asyncio.Task[None] | None = None
+        self.starts = 0
+        """How many drivers came up so far."""
+        self.start_took_s = 0.0
+        """How long the last one needed for it."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the driver, or None."""
+        return self._driver.pid if self._driver is not None else None
+
+    async def start(self) -> None:
+        """Be ready to run; returns when it is. A running engine stays as it is.
+
+        Raises:
+            ConfigError: Spark cannot start on this machine.
+            EngineDiedError: The driver died while it started.
+        """
+        if self._keeper is not None:
+            return
+        driver = await self._bring_up()
+        self._keeper = asyncio.create_task(self._keep(driver), name="spark-driver")
+        self._keeper.add_done_callback(self._kept)
+
+    async def run(self, assignment: Assignment, on_progress: OnProgress) -> RewriteResult:
+        """Rewrite, verify, and return the outputs; nothing is committed here.
+
+        Args:
+            assignment: The work.
+            on_progress: Hears how far it is; called on the event loop.
+
+        Raises:
+            RewriteError: The job failed; its class says whether it is worth another try.
+        """
+        attempt = assignment.reservation.attempt
+        result = await self.run_payload(attempt, assignment, on_progress)
+        assert isinstance(result, RewriteResult), type(result)
+        return result
+
+    async def run_payload(self, attempt: str, payload: Any, on_progress: OnProgress) -> Any:
+        """Run the work on any payload that can be pickled.
+
+        Args:
+            attempt: Its id; names the Spark jobs.
+            payload: Passed to the work.
+            on_progress: Hears how far it is.
+
+        Raises:
+            RewriteError: As the work raised it.
+        """
+        result = self._attempts.open(attempt, on_progress)
+        try:
+            driver = await self._living(result)
+            await driver.order(messages.Run(attempt, payload))
+            return await result
+        except asyncio.CancelledError:
+            await self._order_cancel(attempt)
+            raise
+        finally:
+            self._attempts.close(attempt)
+
+    async def cancel(self, attempt: str) -> None:
+        """End an attempt soon; its `run` raises AttemptCancelledError.
+
+        Args:
+            attempt: One that may be over already.
+        """
+        if self._up.is_set():
+            await self._order_cancel(attempt)
+        else:
+            self._attempts.fail(attempt, AttemptCancelledError(f"attempt {attempt} was cancelled"))
+
+    async def stop(self) -> None:
+        """End everything and leave no process behind."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        self._attempts.fail_all("the engine was stopped")
+        driver, self._driver = self._driver, None
+        self._up.clear()
+        if driver is not None:
+            await driver.end(politely=True)
+
+    async def _living(self, result: asyncio.Future[Any]) -> DriverProcess:
+        """Return a driver that is up; wait for one while it is started again."""
+        if self._keeper is None:
+            raise EngineDiedError("the Spark engine is not started")
+        up = asyncio.ensure_future(self._up.wait())
+        try:
+            patience_s = self._settings.start_timeout_s
+            await asyncio.wait(
+                {up, result}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            up.cancel()
+        if result.done():
+            result.result()
+        if self._driver is None or not self._up.is_set():
+            raise EngineDiedError(f"no Spark driver came up within {patience_s:.0f} s")
+        return self._driver
+
+    async def _order_cancel(self, attempt: str) -> None:
+        """Tell the driver, if there is one; a dead one has cancelled everything."""
+        if self._driver is not None:
+            try:
+                await self._driver.order(messages.Cancel(attempt))
+            except EngineDiedError:
+                return
+
+    async def _bring_up(self) -> DriverProcess:
+        """Start a driver and wait until Spark is up in it."""
+        driver = await DriverProcess.start(self._settings)
+        self._driver = driver
+        timeout_s = self._settings.start_timeout_s
+        try:
+            notice = await asyncio.wait_for(driver.receive(), timeout_s)
+        except (EOFError, TimeoutError, asyncio.CancelledError) as error:
+            await driver.end(politely=False)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            what = "died" if isinstance(error, EOFError) else f"was not up in {timeout_s:.0f} s"
+            raise EngineDiedError(f"Spark driver {what}: see {self._settings.log_file}") from None
+        if not isinstance(notice, messages.Started):
+            await driver.end(politely=False)
+            cause = getattr(notice, "cause", notice)
+            raise ConfigError(f"Spark does not start: {cause} (see {self._settings.log_file})")
+        self.starts += 1
+        self.start_took_s = notice.took_s
+        self._up.set()
+        return driver
+
+    async def _keep(self, driver: DriverProcess) -> None:
+        """Listen to the driver; whenever it dies, start another one. Never ends by itself."""
+        while True:
+            await self._listen(driver)
+            self._up.clear()
+            code = await driver.end(politely=False)
+            self._attempts.fail_all(f"Spark driver {driver.pid} died (code {code})")
+            driver = await self._again()
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        """Let nobody wait for a keeper that failed; `start` may be called again."""
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            self._keeper = None
+            self._up.clear()
+            self._attempts.fail_all(f"the Spark engine failed: {type(error).__name__}: {error}")
+
+    async def _again(self) -> DriverProcess:
+        """Bring up another driver, trying until it works."""
+        tries = 0
+        while True:
+            await asyncio.sleep(RESTART_PAUSES_S[min(tries, len(RESTART_PAUSES_S) - 1)])
+            try:
+                return await self._bring_up()
+            except (EngineDiedError, ConfigError):
+                tries += 1
+
+    async def _listen(self, driver: DriverProcess) -> None:
+        """Pass notices on until the driver is gone."""
+        while True:
+            try:
+                self._attempts.hear(await driver.receive())
+            except EOFError:
+                return

@@ -1,0 +1,70 @@
+"""What a driver process is told when it starts."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from common.settings import CompactorSettings
+
+WORK = "compactor.rewrite.engine:rewrite"
+
+
+class Engines(StrEnum):
+    """Where Spark's tasks run."""
+
+    RAYDP = "raydp"
+    """In executors that RayDP starts as Ray actors."""
+    LOCAL = "local"
+    """In the driver's own JVM: no Ray is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """One Spark application. Crosses the pipe once, before anything else."""
+
+    name: str
+    """The compactor's: names application and Ray namespace."""
+    engine: Engines = Engines.RAYDP
+    ray_address: str = ""
+    node_resource: str = ""
+    """A Ray resource that only the compactor's node has: it pins app master and executors."""
+    executor_cores: int = 2
+    executor_memory: str = "1g"
+    driver_memory: str = "512m"
+    start_timeout_s: float = 120.0
+    log_file: str = os.devnull
+    work: str = WORK
+    """`module:function`, called with Spark session, payload, progress and cancelled."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Further Spark settings; they win."""
+
+
+def driver_settings(
+    settings: CompactorSettings,
+    *,
+    name: str,
+    ray_address: str = "",
+    node_resource: str = "",
+    log_file: str = os.devnull,
+) -> DriverSettings:
+    """Return a driver's settings from the compactor's.
+
+    Args:
+        settings: The compactor's section.
+        name: The compactor's.
+        ray_address: The cluster that its actor is part of.
+        node_resource: A resource of the actor's node.
+        log_file: Where the driver's output goes.
+    """
+    return DriverSettings(
+        name=name,
+        engine=Engines(settings.engine),
+        ray_address=ray_address,
+        node_resource=node_resource,
+        executor_cores=settings.executor_cores,
+        executor_memory=settings.executor_memory,
+        driver_memory=settings.driver_memory,
+        start_timeout_s=settings.start_timeout_s,
+        log_file=log_file,
+    )
