@@ -1,0 +1,228 @@
+"""Schemas: uniting them by column name, and their readable JSON.
+
+Columns meet by name. A column that a file lacks is null there. Types widen where no
+value changes: integers to wider ones, float to double, decimals to more digits, times
+and timestamps to a finer unit, structs by field. Everything else is an error that names
+both sides.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+from pyarrow import types as is_type
+
+from common.errors import RequestError
+from common.model.table import Column
+from common.rows.type_text import type_from_text, type_to_text
+from common.rows.types import normal_field, normal_type
+
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """Return the Arrow schema of a table's columns.
+
+    Raises:
+        RequestError: A type is not known, or a name comes twice.
+    """
+    fields = [
+        pa.field(column.name, type_from_text(column.type), column.nullable) for column in columns
+    ]
+    return _checked(pa.schema(fields), "table schema")
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """Return the columns of an Arrow schema, in its order, with normal types."""
+    return tuple(Column(field.name, type_to_text(field.type), field.nullable) for field in schema)
+
+
+def schema_to_json(schema: pa.Schema) -> list[dict[str, object]]:
+    """Return `[{"name", "type", "nullable"}, …]`."""
+    return [
+        {"name": column.name, "type": column.type, "nullable": column.nullable}
+        for column in columns_of(schema)
+    ]
+
+
+def schema_from_json(items: Sequence[Mapping[str, object]]) -> pa.Schema:
+    """Return the schema that `schema_to_json` wrote; `nullable` may be left out.
+
+    Raises:
+        RequestError: An item is not a column, or a type is not known.
+    """
+    columns = []
+    for item in items:
+        name, text, nullable = item.get("name"), item.get("type"), item.get("nullable", True)
+        if not (isinstance(name, str) and isinstance(text, str) and isinstance(nullable, bool)):
+            message = f'schema column {item!r} is not of the form {{"name", "type", "nullable"}}'
+            raise RequestError(message)
+        columns.append(Column(name, text, nullable))
+    return arrow_schema(columns)
+
+
+def unite_schemas(sources: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
+    """Return the one schema that all rows of all sources fit into.
+
+    Args:
+        sources: Names for messages (a file's path, `table schema`) with their schemas.
+            Columns keep the order in which they are first met.
+
+    Raises:
+        RequestError: Two sources have a column of types that do not widen to one.
+    """
+    united: dict[str, pa.Field] = {}
+    origin: dict[str, str] = {}
+    for count, (source, schema) in enumerate(sources):
+        for field in map(normal_field, _checked(schema, source)):
+            known = united.get(field.name)
+            if known is None:
+                united[field.name] = field if count == 0 else field.with_nullable(nullable=True)
+                origin[field.name] = source
+                continue
+            arrow = widened(known.type, field.type)
+            if arrow is None:
+                raise _mismatch(field.name, (origin[field.name], known.type), (source, field.type))
+            if arrow != known.type:
+                origin[field.name] = source
+            united[field.name] = pa.field(field.name, arrow, known.nullable or field.nullable)
+        _loosen_missing(united, set(schema.names))
+    return pa.schema(list(united.values()))
+
+
+def require_readable(source: str, schema: pa.Schema, into: pa.Schema) -> None:
+    """Refuse a schema with a column that does not widen to the table's type of it.
+
+    Columns that the table does not know are no reason; see `unite_schemas` for those.
+
+    Raises:
+        RequestError: Names the source, the column and both types.
+    """
+    for field in into:
+        if schema.get_field_index(field.name) < 0:
+            continue
+        found = schema.field(field.name).type
+        if widened(normal_type(found), normal_type(field.type)) != normal_type(field.type):
+            raise _mismatch(field.name, (source, found), ("the table", field.type))
+
+
+def _checked(schema: pa.Schema, source: str) -> pa.Schema:
+    names = schema.names
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        message = f"{source} has the columns {', '.join(twice)} more than once, wanted each once"
+        raise RequestError(message)
+    return schema
+
+
+def _loosen_missing(united: dict[str, pa.Field], present: set[str]) -> None:
+    for name in united.keys() - present:
+        united[name] = united[name].with_nullable(nullable=True)
+
+
+def _mismatch(
+    column: str, first: tuple[str, pa.DataType], second: tuple[str, pa.DataType]
+) -> RequestError:
+    (first_name, first_type), (second_name, second_type) = first, second
+    message = (
+        f"column {column} is {type_to_text(first_type)} in {first_name}, but "
+        f"{type_to_text(second_type)} in {second_name}; neither can be widened to the other"
+    )
+    return RequestError(message)
+
+
+def widened(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Return the smallest type that holds every value of both normal types, or None."""
+    if first == second or is_type.is_null(second):
+        return first
+    if is_type.is_null(first):
+        return second
+    for belongs, widen in _WIDENING:
+        if belongs(first) and belongs(second):
+            return widen(first, second)
+    return None
+
+
+def _wider_integer(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    if is_type.is_signed_integer(first) == is_type.is_signed_integer(second):
+        return max(first, second, key=lambda arrow: arrow.bit_width)
+    signed, unsigned = (first, second) if is_type.is_signed_integer(first) else (second, first)
+    bits = max(signed.bit_width, 2 * unsigned.bit_width)
+    return getattr(pa, f"int{bits}")() if bits <= 64 else None
+
+
+def _wider_float(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    return max(first, second, key=lambda arrow: arrow.bit_width)
+
+
+def _wider_decimal(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    scale = max(first.scale, second.scale)
+    precision = scale + max(first.precision - first.scale, second.precision - second.scale)
+    if precision <= 38:
+        return pa.decimal128(precision, scale)
+    # More digits than Spark knows: only where a file has brought them already.
+    known = is_type.is_decimal256(first) or is_type.is_decimal256(second)
+    return pa.decimal256(precision, scale) if known and precision <= 76 else None
+
+
+def _wider_bytes(_first: pa.DataType, _second: pa.DataType) -> pa.DataType:
+    return pa.binary()
+
+
+def _finer_time(first: pa.DataType, second: pa.DataType) -> pa.DataType:
+    return max(first, second, key=lambda arrow: _UNITS.index(arrow.unit))
+
+
+def _finer_timestamp(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    if (first.tz is None) != (second.tz is None):
+        return None
+    # A zone says only how an instant is shown.
+    zone = first.tz if first.tz == second.tz else "UTC"
+    return pa.timestamp(_finer_time(first, second).unit, tz=zone)
+
+
+def _wider_list(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    element = _wider_field(first.value_field, second.value_field)
+    return None if element is None else pa.list_(element)
+
+
+def _wider_map(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    key, item = (
+        widened(first.key_type, second.key_type),
+        _wider_field(first.item_field, second.item_field),
+    )
+    return None if key is None or item is None else pa.map_(key, item)
+
+
+def _wider_field(first: pa.Field, second: pa.Field) -> pa.Field | None:
+    arrow = widened(first.type, second.type)
+    return None if arrow is None else pa.field(first.name, arrow, first.nullable or second.nullable)
+
+
+def _wider_struct(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    others = {field.name: field for field in second}
+    fields = []
+    for field in first:
+        other = others.pop(field.name, None)
+        wide = field.with_nullable(nullable=True) if other is None else _wider_field(field, other)
+        if wide is None:
+            return None
+        fields.append(wide)
+    return pa.struct(fields + [field.with_nullable(nullable=True) for field in others.values()])
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(is_type.is_binary(arrow) or is_type.is_fixed_size_binary(arrow))
+
+
+_WIDENING = (
+    (is_type.is_integer, _wider_integer),
+    (is_type.is_floating, _wider_float),
+    (is_type.is_decimal, _wider_decimal),
+    (_is_bytes, _wider_bytes),
+    (is_type.is_time, _finer_time),
+    (is_type.is_timestamp, _finer_timestamp),
+    (is_type.is_duration, _finer_time),
+    (is_type.is_list, _wider_list),
+    (is_type.is_map, _wider_map),
+    (is_type.is_struct, _wider_struct),
+)
