@@ -59,6 +59,11 @@ class Attempt:
         """The attempt's id: its fencing token."""
         return self.assignment.reservation.attempt
 
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether somebody wants it back; the rewrite need not begin."""
+        return self._cancel is not None
+
     def handle(self, event: on.Event, now_s: float) -> list[do.Action]:
         """Take in what happened and return what to do.
 
@@ -172,7 +177,9 @@ class Attempt:
         cause = f"commit refused ({refused.code}): {refused.reason}"
         if isinstance(outcome, on.OutcomeRead) and outcome.end is not None:
             return self._give_up(outcome.end, "ConflictError", f"{cause}; {outcome.cause}")
-        return self._give_up(AttemptEnd.FAILED, "ConflictError", cause)
+        # Released without a word: nobody's failure. Anything else is wrong with the attempt.
+        end = AttemptEnd.LOST if refused.code == "released" else AttemptEnd.FAILED
+        return self._give_up(end, "ConflictError", cause)
 
     def _finished(self, end: AttemptEnd, now_s: float) -> list[do.Action]:
         self.end = end

@@ -124,7 +124,9 @@ def test_a_rewrite_that_ends_by_cancel_is_cancelled() -> None:
 def test_cancel_wins_over_whatever_the_engine_says(end: AttemptEnd, answer: on.Event) -> None:
     attempt = started()
     asked = on.CancelAsked(cause="the user wants it back", end=end)
+    assert not attempt.cancel_asked
     assert attempt.handle(asked, 11.0) == [do.CancelRewrite()]
+    assert attempt.cancel_asked
     again = on.CancelAsked(cause="second thoughts")
     assert attempt.handle(again, 12.0) == [do.CancelRewrite()], "the engine may have missed it"
 
@@ -165,6 +167,13 @@ def test_refused_without_a_mark_is_a_failure(answer: on.Event) -> None:
     paths, report = after_deleting(attempt, answer)
     assert paths
     assert (report.end, report.error_class) == (AttemptEnd.FAILED, "ConflictError")
+
+
+def test_released_without_a_mark_is_lost_and_nobodys_failure() -> None:
+    attempt, _ = committing()
+    attempt.handle(on.CommitRefused(code="released", reason="no reservation"), 16.0)
+    _, report = after_deleting(attempt, on.OutcomeRead(end=None))
+    assert report.end is AttemptEnd.LOST
 
 
 def test_refused_after_something_was_sent_never_deletes() -> None:

@@ -1,0 +1,1 @@
+"""Rewriting files by the row rules: read, merge, write, verify. Nothing here commits."""

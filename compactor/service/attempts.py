@@ -1,0 +1,149 @@
+"""Performs the actions of one attempt and feeds the answers back, until it is reported."""
+
+import asyncio
+import logging
+from typing import assert_never
+
+from common.clock import Clock
+from common.errors import (
+    AttemptCancelledError,
+    CompactionError,
+    ConflictError,
+    MetadataError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from common.metadata.changes import Applied, Commit, Refused, Unknown
+from common.metadata.ports import TabletStore
+from common.wire import Report
+from compactor.core import actions as do
+from compactor.core import events as on
+from compactor.core.attempt import Attempt
+from compactor.core.backoff import Backoff
+from compactor.core.result import RewriteProgress
+from compactor.ports import Coordinator, Engine, OwnFiles
+
+log = logging.getLogger("neve.compactor")
+
+
+class AttemptRunner:
+    """Sees attempts through. Several at a time; it keeps nothing of them.
+
+    Commits go to the store directly: the coordinator may be away all the while, and is
+    only waited for when everything is done and there is a report to deliver.
+    """
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        engine: Engine,
+        store: TabletStore,
+        files: OwnFiles,
+        clock: Clock,
+    ) -> None:
+        self._coordinator = coordinator
+        self._engine = engine
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Wait no longer for a coordinator that does not answer: the process ends soon."""
+        self._hurry.set()
+
+    async def run(self, attempt: Attempt) -> None:
+        """Return when the attempt is over and its end has been reported."""
+        actions = attempt.handle(on.AttemptStarted(), self._clock.now_s())
+        while not attempt.over:
+            (action,) = actions
+            answer = await self._perform(attempt, action)
+            actions = attempt.handle(answer, self._clock.now_s())
+
+    async def cancel(self, attempt: Attempt, asked: on.CancelAsked) -> None:
+        """Tell an attempt and its engine that somebody wants it back."""
+        for action in attempt.handle(asked, self._clock.now_s()):
+            assert isinstance(action, do.CancelRewrite), action
+            await self._engine.cancel(attempt.id)
+
+    async def _perform(self, attempt: Attempt, action: do.Action) -> on.Event:
+        match action:
+            case do.Rewrite():
+                return await self._rewrite(attempt)
+            case do.SendCommit(commit, delay_s):
+                await asyncio.sleep(delay_s)
+                return await self._commit(commit)
+            case do.ReadOutcome(delay_s):
+                await asyncio.sleep(delay_s)
+                return await self._read_outcome(attempt)
+            case do.DeleteOutputs(paths):
+                await self._files.delete(attempt.assignment.table, paths)
+                return on.OutputsDeleted()
+            case do.SendReport(report):
+                return await self._report(report)
+            case do.CancelRewrite():
+                raise AssertionError(action)  # Performed where it arises; it has no answer.
+            case _:
+                assert_never(action)
+
+    async def _rewrite(self, attempt: Attempt) -> on.Event:
+        def on_progress(progress: RewriteProgress) -> None:
+            if attempt.end is None:
+                attempt.handle(on.RewriteProgressed(progress), self._clock.now_s())
+
+        try:
+            await self._files.check_location(attempt.assignment.table)
+            if attempt.cancel_asked:
+                return on.RewriteFailed(
+                    error_class="AttemptCancelledError", cause="not begun", cancelled=True
+                )
+            return on.RewriteDone(await self._engine.run(attempt.assignment, on_progress))
+        except CompactionError as error:
+            name = type(error).__name__
+            log.warning("rewrite of %s failed: %s: %s", attempt.id, name, error)
+            cancelled = isinstance(error, AttemptCancelledError)
+            return on.RewriteFailed(error_class=name, cause=str(error), cancelled=cancelled)
+
+    async def _commit(self, commit: Commit) -> on.Event:
+        try:
+            outcome = await self._store.apply(commit)
+        except ConflictError as error:
+            return on.CommitConflicted(str(error))
+        except (UnknownOutcomeError, UnavailableError) as error:
+            return on.CommitUnknown(str(error))
+        except MetadataError as error:
+            # Nobody can say how far it came: the files stay for the collector.
+            return on.CommitRefused(code="metadata", reason=str(error), sent=True)
+        match outcome:
+            case Applied():
+                return on.CommitApplied()
+            case Refused():
+                return on.CommitRefused(code=outcome.code, reason=outcome.reason, sent=outcome.sent)
+            case Unknown():
+                return on.CommitUnknown(outcome.reason)
+            case _:
+                assert_never(outcome)
+
+    async def _read_outcome(self, attempt: Attempt) -> on.Event:
+        try:
+            mark = await self._store.outcome(attempt.assignment.table.id, attempt.id)
+        except (MetadataError, UnavailableError) as error:
+            return on.OutcomeUnread(str(error))
+        if mark is None:
+            return on.OutcomeRead(end=None)
+        return on.OutcomeRead(end=mark.end, cause=mark.cause)
+
+    async def _report(self, report: Report) -> on.Event:
+        backoff = Backoff()
+        while True:
+            try:
+                await self._coordinator.report(report)
+            except UnavailableError as error:
+                log.warning("report of %s not heard yet: %s", report.attempt, error)
+                if self._hurry.is_set():
+                    return on.ReportDelivered()
+                backoff = backoff.failed()
+                await asyncio.sleep(backoff.wait_s())
+            else:
+                return on.ReportDelivered()

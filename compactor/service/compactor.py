@@ -1,0 +1,186 @@
+"""One compactor: takes jobs while it has free slots, says that it lives, drains, leaves."""
+
+import asyncio
+import logging
+
+from common.clock import Clock
+from common.errors import EngineDiedError, UnavailableError
+from common.ids import IdSource
+from common.metadata.ports import TabletStore
+from common.model.outcome import AttemptEnd
+from common.settings import CompactorSettings
+from common.wire import Assignment, Beat, BeatReply, TakeRequest
+from compactor.core import events as on
+from compactor.core.attempt import Attempt
+from compactor.core.backoff import Backoff
+from compactor.ports import Coordinator, Engine, OwnFiles
+from compactor.service.attempts import AttemptRunner
+
+log = logging.getLogger("neve.compactor")
+
+STOP_MAX_S = 30.0
+"""Longest wait at a stop for attempts that were told to end."""
+
+
+class CompactorService:
+    """Runs up to `slots` attempts at a time, each held until its end has been reported.
+
+    All methods belong to one event loop. `run` ends when everything held is reported
+    after `drain`; an error that it raises is a broken invariant or a machine that
+    cannot work, and should end the process.
+    """
+
+    def __init__(
+        self,
+        compactor: str,
+        settings: CompactorSettings,
+        *,
+        node: str,
+        coordinator: Coordinator,
+        engine: Engine,
+        store: TabletStore,
+        files: OwnFiles,
+        ids: IdSource,
+        clock: Clock,
+    ) -> None:
+        self._compactor = compactor
+        self._settings = settings
+        self._node = node
+        self._coordinator = coordinator
+        self._engine = engine
+        self._ids = ids
+        self._clock = clock
+        self._runner = AttemptRunner(
+            coordinator=coordinator, engine=engine, store=store, files=files, clock=clock
+        )
+        self._incarnation = ids.next("compactor")
+        self._attempts: dict[str, Attempt] = {}
+        self._draining = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._engine_lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Work until drained, then say goodbye and stop the engine."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                beats = group.create_task(self._beat_forever())
+                slots = [group.create_task(self._slot()) for _ in range(self._settings.slots)]
+                await asyncio.gather(*slots)
+                beats.cancel()
+            await self._leave("drained")
+        finally:
+            await self._engine.stop()
+            self._ended.set()
+
+    def drain(self) -> None:
+        """Take nothing more; finish what is held."""
+        if not self._draining.is_set():
+            log.info("draining, %d attempts held", len(self._attempts))
+        self._draining.set()
+
+    async def stop(self) -> None:
+        """Drain; what runs longer than the settings allow is given back."""
+        self.drain()
+        if await self._has_ended(self._settings.drain_timeout_s):
+            return
+        self._runner.hurry()
+        asked = on.CancelAsked(cause="the compactor stops", end=AttemptEnd.DRAINED)
+        for attempt in list(self._attempts.values()):
+            await self._runner.cancel(attempt, asked)
+        if not await self._has_ended(STOP_MAX_S):
+            log.error("attempts still held at the end: %s", ", ".join(self._attempts))
+
+    async def _has_ended(self, within_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._ended.wait(), within_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def status(self) -> Beat:
+        """Return what a heartbeat would say now."""
+        return Beat(
+            compactor=self._compactor,
+            incarnation=self._incarnation,
+            group=self._settings.group,
+            node=self._node,
+            slots=self._settings.slots,
+            attempts=tuple(held.progress.message() for held in self._attempts.values()),
+            draining=self._draining.is_set(),
+            engine_pid=self._engine.pid,
+        )
+
+    async def _beat_forever(self) -> None:
+        while True:
+            try:
+                await self._obey(await self._coordinator.beat(self.status()))
+            except UnavailableError as error:
+                log.warning("heartbeat not heard: %s", error)
+            await asyncio.sleep(self._settings.beat_interval_s)
+
+    async def _obey(self, reply: BeatReply) -> None:
+        if reply.drain:
+            self.drain()
+        for name in reply.cancel:
+            held = self._attempts.get(name)
+            if held is not None:
+                asked = on.CancelAsked(cause="the coordinator took it back")
+                await self._runner.cancel(held, asked)
+
+    async def _slot(self) -> None:
+        """Take a job, see it through, take the next; repeat a call that was not answered."""
+        backoff = Backoff()
+        take = self._ids.next("take")
+        while not self._draining.is_set():
+            try:
+                await self._start_engine()
+                assignment = await self._coordinator.take(self._take_request(take))
+            except (UnavailableError, EngineDiedError) as error:
+                backoff = backoff.failed()
+                log.warning("cannot take a job: %s", error)
+                await self._pause(backoff.wait_s())
+                continue
+            backoff = backoff.succeeded()
+            take = self._ids.next("take")
+            if assignment is not None:
+                await self._run_attempt(assignment)
+
+    def _take_request(self, take: str) -> TakeRequest:
+        return TakeRequest(
+            take=take,
+            compactor=self._compactor,
+            incarnation=self._incarnation,
+            group=self._settings.group,
+            node=self._node,
+            wait_max_s=self._settings.take_wait_max_s,
+        )
+
+    async def _start_engine(self) -> None:
+        """Make sure that the engine lives before a job is taken for it."""
+        async with self._engine_lock:
+            await self._engine.start()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until a drain."""
+        try:
+            await asyncio.wait_for(self._draining.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _run_attempt(self, assignment: Assignment) -> None:
+        attempt = Attempt(assignment, self._clock.now_s())
+        if attempt.id in self._attempts:
+            return  # The same answer to a call that was repeated.
+        self._attempts[attempt.id] = attempt
+        log.info("attempt %s of %s begins", attempt.id, assignment.job.id)
+        try:
+            await self._runner.run(attempt)
+        finally:
+            del self._attempts[attempt.id]
+        log.info("attempt %s of %s ended: %s", attempt.id, assignment.job.id, attempt.end)
+
+    async def _leave(self, cause: str) -> None:
+        try:
+            await self._coordinator.leave(self._compactor, self._incarnation, cause)
+        except UnavailableError as error:
+            log.warning("left without goodbye: %s", error)

@@ -1,0 +1,157 @@
+"""Fakes round a compactor's service: coordinator, engine, store and files that obey tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from common.errors import AttemptCancelledError, EngineDiedError, UnavailableError
+from common.metadata.changes import Applied, Change, Commit, Outcome
+from common.metadata.ports import AttemptOutcome
+from common.model.file import DataFile
+from common.model.outcome import RowCounts
+from common.model.table import Table
+from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from compactor.core.result import RewriteProgress, RewriteResult
+
+
+class FakeCoordinator:
+    """Hands out what is put into `jobs`; silent while `away`."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[Assignment] = deque()
+        self.away = False
+        self.takes: list[TakeRequest] = []
+        self.beats: list[Beat] = []
+        self.reports: list[Report] = []
+        self.left: list[tuple[str, str]] = []
+        self.reply = BeatReply(coordinator="coordinator-1")
+
+    async def _answering(self) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise UnavailableError("coordinator does not answer")
+
+    async def take(self, request: TakeRequest) -> Assignment | None:
+        self.takes.append(request)
+        await self._answering()
+        if self.jobs:
+            return self.jobs.popleft()
+        await asyncio.sleep(request.wait_max_s)
+        return None
+
+    async def beat(self, beat: Beat) -> BeatReply:
+        await self._answering()
+        self.beats.append(beat)
+        return self.reply
+
+    async def report(self, report: Report) -> None:
+        await self._answering()
+        self.reports.append(report)
+
+    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
+        await self._answering()
+        self.left.append((compactor, cause))
+
+
+class FakeEngine:
+    """Rewrites nothing: answers at once, or when the test says so."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.dies_at_start = 0
+        self.stopped = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+        self.running: dict[str, asyncio.Event] = {}
+        self.most_at_once = 0
+        self.cancelled: list[str] = []
+
+    @property
+    def pid(self) -> int | None:
+        return 4711
+
+    async def start(self) -> None:
+        self.starts += 1
+        if self.dies_at_start:
+            self.dies_at_start -= 1
+            raise EngineDiedError("Spark driver died")
+
+    async def run(
+        self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]
+    ) -> RewriteResult:
+        attempt = assignment.reservation.attempt
+        self.running[attempt] = asyncio.Event()
+        self.most_at_once = max(self.most_at_once, len(self.running))
+        try:
+            on_progress(RewriteProgress(fraction=0.5, bytes_done=10))
+            await self._until_let_go(attempt)
+        finally:
+            del self.running[attempt]
+        on_progress(RewriteProgress(fraction=1.0, state="verifying"))
+        rows = sum(file.rows for file in assignment.inputs)
+        output = DataFile(path=assignment.reservation.output_path(0), size_bytes=1, rows=rows)
+        return RewriteResult(outputs=(output,), counts=RowCounts(rows_in=rows, rows_out=rows))
+
+    async def _until_let_go(self, attempt: str) -> None:
+        if self.error is not None:
+            raise self.error
+        waits = [
+            asyncio.ensure_future(event.wait()) for event in (self.gate, self.running[attempt])
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if self.running[attempt].is_set():
+            raise AttemptCancelledError(f"attempt {attempt} was cancelled")
+
+    async def cancel(self, attempt: str) -> None:
+        self.cancelled.append(attempt)
+        if attempt in self.running:
+            self.running[attempt].set()
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+class FakeStore:
+    """Answers commits from a script, `Applied` when it is empty. Only what a compactor asks."""
+
+    def __init__(self) -> None:
+        self.answers: deque[Outcome | Exception] = deque()
+        self.marks: dict[str, AttemptOutcome | Exception] = {}
+        self.commits: list[Commit] = []
+
+    async def apply(self, change: Change) -> Outcome:
+        assert isinstance(change, Commit)
+        await asyncio.sleep(0)
+        self.commits.append(change)
+        answer: Any = self.answers.popleft() if self.answers else Applied()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
+        mark = self.marks.get(attempt)
+        if isinstance(mark, Exception):
+            raise mark
+        return mark
+
+
+class FakeFiles:
+    """Remembers what was deleted; refuses the location if told to."""
+
+    def __init__(self) -> None:
+        self.deleted: list[tuple[str, ...]] = []
+        self.error: Exception | None = None
+
+    async def check_location(self, table: Table) -> None:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+
+    async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
+        self.deleted.append(paths)

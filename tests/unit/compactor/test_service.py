@@ -1,0 +1,328 @@
+"""The compactor's shell against fakes: taking, beating, committing, draining, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from common.clock import SystemClock
+from common.errors import (
+    CompactionError,
+    ConfigError,
+    ConflictError,
+    EngineDiedError,
+    InputError,
+    MetadataError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from common.ids import CountedIds
+from common.metadata.changes import Refused, Unknown
+from common.metadata.ports import AttemptOutcome, TabletStore
+from common.model.outcome import AttemptEnd
+from common.settings import CompactorSettings
+from common.wire import BeatReply, Report
+from compactor.service import CompactorService
+from tests.support.assignments import an_assignment
+from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
+
+
+@dataclass
+class World:
+    coordinator: FakeCoordinator = field(default_factory=FakeCoordinator)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    store: FakeStore = field(default_factory=FakeStore)
+    files: FakeFiles = field(default_factory=FakeFiles)
+    settings: CompactorSettings = field(
+        default_factory=lambda: CompactorSettings(
+            slots=2, beat_interval_s=0.01, take_wait_max_s=0.02, drain_timeout_s=5.0
+        )
+    )
+
+    def service(self) -> CompactorService:
+        return CompactorService(
+            "c-1",
+            self.settings,
+            node="node-1",
+            coordinator=self.coordinator,
+            engine=self.engine,
+            store=cast(TabletStore, self.store),
+            files=self.files,
+            ids=CountedIds(),
+            clock=SystemClock(),
+        )
+
+
+Script = Callable[[World, CompactorService], Awaitable[None]]
+
+
+def play(script: Script, setup: Callable[[World], None] = lambda _: None) -> World:
+    """Run a service while the script acts on its world, then drain it."""
+
+    async def main() -> World:
+        world = World()
+        setup(world)
+        service = world.service()
+        running = asyncio.create_task(service.run())
+        async with asyncio.timeout(10):
+            await script(world, service)
+            service.drain()
+            await running
+        return world
+
+    return asyncio.run(main())
+
+
+async def until(true: Callable[[], object]) -> None:
+    while not true():
+        await asyncio.sleep(0.002)
+
+
+def reported(count: int) -> Script:
+    async def script(world: World, _: CompactorService) -> None:
+        await until(lambda: len(world.coordinator.reports) >= count)
+
+    return script
+
+
+def test_jobs_are_run_committed_and_reported_with_all_slots() -> None:
+    def setup(world: World) -> None:
+        world.coordinator.jobs.extend(an_assignment(attempt=f"a{n}") for n in range(5))
+
+    world = play(reported(5), setup)
+    assert {report.attempt for report in world.coordinator.reports} == {f"a{n}" for n in range(5)}
+    assert {report.end for report in world.coordinator.reports} == {AttemptEnd.COMMITTED}
+    assert len(world.store.commits) == 5
+    assert world.engine.most_at_once == 2
+    assert world.coordinator.left == [("c-1", "drained")]
+    assert world.engine.stopped
+    assert world.files.deleted == []
+
+
+def test_heartbeats_tell_what_is_held_and_how_far_it_is() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: any(beat.attempts for beat in world.coordinator.beats))
+        (progress,) = next(beat.attempts for beat in world.coordinator.beats if beat.attempts)
+        assert (progress.attempt, progress.fraction, progress.bytes_done) == ("a", 0.5, 10)
+        service.drain()
+        await until(lambda: world.coordinator.beats[-1].draining)
+        world.engine.gate.set()
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.coordinator.jobs.append(an_assignment(attempt="a"))
+
+    world = play(script, setup)
+    first = world.coordinator.beats[0]
+    assert (first.compactor, first.node, first.slots, first.engine_pid) == (
+        "c-1",
+        "node-1",
+        2,
+        4711,
+    )
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
+
+
+def test_an_unanswered_take_is_repeated_under_the_same_id() -> None:
+    async def script(world: World, _: CompactorService) -> None:
+        await until(lambda: len(world.coordinator.takes) >= 4)
+        world.coordinator.away = False
+        await until(lambda: world.coordinator.reports)
+
+    def setup(world: World) -> None:
+        world.coordinator.away = True
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(script, setup)
+    per_slot = {take.take for take in world.coordinator.takes[:4]}
+    assert len(per_slot) == 2, "two slots, each with one id until it is answered"
+
+
+def test_a_job_commits_while_the_coordinator_is_away_and_is_reported_later() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        world.coordinator.away = True
+        world.engine.gate.set()
+        await until(lambda: world.store.commits)
+        assert [held.attempt for held in service.status().attempts] == ["attempt-1"]
+        assert world.coordinator.reports == []
+        await asyncio.sleep(0.05)
+        world.coordinator.away = False
+        await until(lambda: world.coordinator.reports)
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(script, setup)
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
+
+
+def test_a_cancel_in_a_heartbeat_ends_the_attempt() -> None:
+    async def script(world: World, _: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        cancel = ("attempt-1", "never-heard-of")
+        world.coordinator.reply = BeatReply(coordinator="coordinator-1", cancel=cancel)
+        await until(lambda: world.coordinator.reports)
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(script, setup)
+    (report,) = world.coordinator.reports
+    assert (report.end, report.cause) == (AttemptEnd.CANCELLED, "the coordinator took it back")
+    assert world.store.commits == []
+    assert world.files.deleted == [an_assignment().reservation.output_paths]
+
+
+def test_a_drain_in_a_heartbeat_ends_the_service() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        world.coordinator.reply = BeatReply(coordinator="coordinator-1", drain=True)
+        await until(lambda: service.status().draining)
+        await until(lambda: world.coordinator.left)
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("file a is missing"), EngineDiedError("killed"), CompactionError("odd")]
+)
+def test_a_failed_rewrite_is_reported_with_its_class(error: CompactionError) -> None:
+    def setup(world: World) -> None:
+        world.engine.error = error
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(reported(1), setup)
+    (report,) = world.coordinator.reports
+    assert (report.end, report.error_class) == (AttemptEnd.FAILED, type(error).__name__)
+    assert report.cause == str(error)
+    assert len(world.files.deleted) == 1
+
+
+def test_a_foreign_location_fails_the_job_before_the_engine_sees_it() -> None:
+    def setup(world: World) -> None:
+        world.files.error = InputError("location belongs to another store")
+        world.engine.error = AssertionError("must not run")
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(reported(1), setup)
+    assert world.coordinator.reports[0].error_class == "InputError"
+
+
+def test_an_engine_that_dies_at_its_start_takes_no_job_until_it_lives() -> None:
+    def setup(world: World) -> None:
+        world.engine.dies_at_start = 2
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(reported(1), setup)
+    assert world.engine.starts >= 3
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
+
+
+def test_a_machine_that_cannot_run_the_engine_ends_the_service() -> None:
+    async def main() -> World:
+        world = World()
+
+        async def start() -> None:
+            raise ConfigError("no Java")
+
+        world.engine.start = start  # type: ignore[method-assign]
+        with pytest.raises(ExceptionGroup) as raised:
+            await world.service().run()
+        assert raised.group_contains(ConfigError)
+        return world
+
+    assert asyncio.run(main()).engine.stopped
+
+
+def committed(setup: Callable[[World], None]) -> tuple[World, Report]:
+    def both(world: World) -> None:
+        world.coordinator.jobs.append(an_assignment())
+        setup(world)
+
+    world = play(reported(1), both)
+    return world, world.coordinator.reports[0]
+
+
+def test_a_refused_commit_deletes_own_outputs() -> None:
+    world, report = committed(
+        lambda world: world.store.answers.append(Refused(code="released", reason="none held"))
+    )
+    assert report.end is AttemptEnd.LOST
+    assert world.files.deleted == [an_assignment().reservation.output_paths]
+
+
+@pytest.mark.parametrize(
+    "silence", [Unknown(reason="lost"), UnknownOutcomeError("lost"), UnavailableError("lost")]
+)
+def test_an_unknown_commit_is_looked_for_and_leaves_files_alone(
+    silence: Unknown | Exception,
+) -> None:
+    def setup(world: World) -> None:
+        world.store.answers.append(silence)
+        mark = AttemptOutcome(attempt="attempt-1", end=AttemptEnd.COMMITTED)
+        world.store.marks["attempt-1"] = mark
+
+    world, report = committed(setup)
+    assert report.end is AttemptEnd.COMMITTED
+    assert len(world.store.commits) == 1
+    assert world.files.deleted == []
+
+
+def test_an_unknown_commit_without_a_mark_is_sent_again() -> None:
+    world, report = committed(lambda world: world.store.answers.append(Unknown(reason="lost")))
+    assert report.end is AttemptEnd.COMMITTED
+    assert len(world.store.commits) == 2
+
+
+def test_lost_races_are_tried_again() -> None:
+    world, report = committed(lambda world: world.store.answers.append(ConflictError("busy")))
+    assert (report.end, len(world.store.commits)) == (AttemptEnd.COMMITTED, 2)
+
+
+def test_an_undecodable_store_fails_the_attempt_and_leaves_its_files() -> None:
+    def setup(world: World) -> None:
+        world.store.answers.append(MetadataError("format version 9"))
+        world.store.marks["attempt-1"] = MetadataError("format version 9")
+
+    world, report = committed(setup)
+    assert report.end is AttemptEnd.FAILED
+    assert world.files.deleted == [()]
+
+
+def test_stop_gives_back_what_takes_too_long() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        await service.stop()
+        assert world.coordinator.left
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.coordinator.jobs.append(an_assignment())
+        world.settings = CompactorSettings(
+            slots=1, beat_interval_s=0.01, take_wait_max_s=0.02, drain_timeout_s=0.03
+        )
+
+    world = play(script, setup)
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.DRAINED]
+
+
+def test_stop_does_not_wait_for_a_coordinator_that_is_gone() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.store.commits)
+        world.coordinator.away = True
+        world.engine.gate.set()
+        await service.stop()
+
+    def setup(world: World) -> None:
+        world.coordinator.jobs.append(an_assignment())
+        world.settings = CompactorSettings(
+            slots=1, beat_interval_s=0.01, take_wait_max_s=0.02, drain_timeout_s=0.03
+        )
+
+    play(script, setup)
