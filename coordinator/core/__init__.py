@@ -1,0 +1,1 @@
+"""Decisions of the coordinator: no I/O, no clock, no chance, no logging in here."""

@@ -1,0 +1,95 @@
+"""What a queue answers, and what it thinks a job weighs. Values only."""
+
+from dataclasses import dataclass
+
+from common.errors import ConfigError
+from common.model.job import Job
+from common.units import format_bytes
+
+JOB_BYTES = 1250
+"""A queued job without its texts: objects, heaps and indexes (measured, see the tests)."""
+TEXT_BYTES = 64
+"""Header of one text and its place in a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The job is queued; `evicted` had to leave for it, lowest first."""
+
+    evicted: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The job is not queued and nothing has changed.
+
+    `code` is `too_large` (no room even in an empty queue) or `full`.
+    """
+
+    code: str
+    reason: str
+
+
+Admission = Accepted | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """What replacing the jobs of a tablet did, for the store's and the operator's eyes."""
+
+    kept: tuple[Job, ...] = ()
+    """Were queued and still are, with their age."""
+    accepted: tuple[Job, ...] = ()
+    removed: tuple[Job, ...] = ()
+    """Were queued and are no longer wanted."""
+    rejected: tuple[tuple[Job, Rejected], ...] = ()
+    evicted: tuple[Job, ...] = ()
+    """Had to leave for the accepted ones, whatever tablet they are of."""
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """How often things have happened to a queue since it was made."""
+
+    accepted: int = 0
+    rejected: int = 0
+    evicted: int = 0
+    taken: int = 0
+    removed: int = 0
+
+
+def weight_bytes(job: Job) -> int:
+    """Return about how much memory a queued job takes, its share of the indexes included."""
+    inputs = job.inputs
+    size = JOB_BYTES + sum(map(len, inputs)) + TEXT_BYTES * len(inputs)
+    size += len(job.reason) + len(job.tablet.end) + len(job.group)
+    if job.depends_on or job.cuts or job.output_tags:
+        size += sum(map(len, job.depends_on)) + sum(map(len, job.cuts))
+        size += sum(len(name) + len(value) + TEXT_BYTES for name, value in job.output_tags)
+        size += TEXT_BYTES * (len(job.depends_on) + len(job.cuts) + len(job.output_tags))
+    return size
+
+
+def too_large(job: Job, size_bytes: int, bytes_max: int) -> Rejected:
+    """Refuse a job that no queue of this bound could hold."""
+    weight, bound = format_bytes(size_bytes), format_bytes(bytes_max)
+    reason = f"queue {job.group}: the job takes {weight} of memory, the bound is {bound}"
+    return Rejected("too_large", reason)
+
+
+def full(job: Job, count: int, size_bytes: int) -> Rejected:
+    """Refuse a job for which not enough others would have to make room."""
+    held = f"{count} jobs, {format_bytes(size_bytes)}"
+    reason = f"queue {job.group} is full ({held}), and not enough of it ranks below the job"
+    return Rejected("full", reason)
+
+
+def require_bounds(bytes_max: int, count_max: int) -> None:
+    """Refuse bounds that would let nothing in.
+
+    Raises:
+        ConfigError: One of them is not positive.
+    """
+    if bytes_max <= 0 or count_max <= 0:
+        message = f"queue: bounds are {bytes_max} bytes and {count_max} jobs, expected at least 1"
+        raise ConfigError(message)

@@ -1,0 +1,262 @@
+"""The bounded queue of one compaction group: the best job leaves, the worst makes room.
+
+Order: effective priority, then more files, then older (`coordinator.core.priority`).
+Bounds are strict in jobs and in bytes: a newcomer is let in only if it fits after
+jobs that rank below it have left; otherwise nothing changes. The queue does not look
+at dependencies between jobs: whoever offers a job knows that it may run.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+
+from common.errors import ConfigError
+from common.model.job import Job
+from common.model.priority import class_of
+from common.model.tablet import TabletId
+from coordinator.core.admission import (
+    Accepted,
+    Admission,
+    QueueCounts,
+    Rejected,
+    Replacement,
+    full,
+    require_bounds,
+    too_large,
+    weight_bytes,
+)
+from coordinator.core.fair_share import FairShare
+from coordinator.core.job_index import Entry, JobIndex
+from coordinator.core.priority import AGEING_S, rank_of
+
+LOOK_MAX = 64
+"""How many jobs `take` looks at for one that suits."""
+
+_ACCEPTED = Accepted()
+
+
+class JobQueue:
+    """A bounded priority queue with two ends; jobs are known by id and by tablet.
+
+    Always true: at most `count_max` jobs of at most `bytes_max` bytes are queued.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int,
+        count_max: int,
+        *,
+        ageing_s: float = AGEING_S,
+        shares: FairShare | None = None,
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            bytes_max: Most bytes, by `weight_bytes`.
+            count_max: Most jobs.
+            ageing_s: Seconds of waiting worth one point of priority.
+            shares: Turns of tables at `take`, for this queue alone; None: by rank only.
+        """
+        require_bounds(bytes_max, count_max)
+        if not ageing_s > 0:
+            raise ConfigError(f"queue: ageing_s is {ageing_s}, expected more than 0")
+        self.bytes_max, self.count_max = bytes_max, count_max
+        self.counts = QueueCounts()
+        self._ageing_s = ageing_s
+        self._shares = shares
+        self._index = JobIndex(shares)
+        self._arrivals = 0
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._index.by_id
+
+    def __iter__(self) -> Iterator[Job]:
+        """Yield jobs by rank, best first; the queue must not change meanwhile."""
+        return (entry.job for entry in self._index.best_first())
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all queued jobs, by `weight_bytes`."""
+        return self._index.size_bytes
+
+    def top(self, count: int) -> tuple[Job, ...]:
+        """Return the best jobs by rank, best first."""
+        return tuple(islice(self, count))
+
+    def peek(self) -> Job | None:
+        """Return the job of the highest rank, or None."""
+        entry = self._index.highest()
+        return None if entry is None else entry.job
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a queued job, or None."""
+        entry = self._index.by_id.get(job_id)
+        return None if entry is None else entry.job
+
+    def jobs_of(self, tablet: TabletId) -> tuple[Job, ...]:
+        """Return the queued jobs of a tablet."""
+        return tuple(entry.job for entry in self._index.entries_of(tablet))
+
+    def oldest_age_s(self, now_s: float) -> float:
+        """Return how long the oldest job has waited; 0 if there is none. O(n)."""
+        return max((now_s - entry.offered_s for entry in self._index), default=0.0)
+
+    def offer(self, job: Job, now_s: float, boost: int = 0) -> Admission:
+        """Queue a job, or say why not. A job that is queued already keeps its age.
+
+        Args:
+            job: Known by its id.
+            now_s: The time now.
+            boost: Added to the planner's priority.
+        """
+        present = self._index.by_id.get(job.id)
+        if present is not None:
+            return self._update(present, job, boost)
+        self._arrivals += 1
+        return self._admit(self._entry(job, boost, now_s, self._arrivals))
+
+    def take(self, suits: Callable[[Job], bool] | None = None) -> Job | None:
+        """Take the best job out, or None: of the table whose turn it is, if tables share.
+
+        Args:
+            suits: May refuse a job now; then the best of the next `LOOK_MAX` that it
+                allows is taken.
+        """
+        entry = self._index.next()
+        if entry is None:
+            return None
+        if suits is not None and not suits(entry.job):
+            near = islice(self._index.best_first(), LOOK_MAX)
+            entry = next((each for each in near if suits(each.job)), None)
+            if entry is None:
+                return None
+        if self._shares is not None:
+            self._shares.charge(
+                class_of(entry.priority), entry.job.tablet.table, entry.job.cost_bytes
+            )
+        self.counts.taken += 1
+        return self._index.drop(entry)
+
+    def evict(self) -> Job | None:
+        """Take the job of the lowest rank out, or None."""
+        entry = self._index.lowest()
+        if entry is None:
+            return None
+        self.counts.evicted += 1
+        return self._index.drop(entry)
+
+    def remove(self, job_id: str) -> Job | None:
+        """Take a job out wherever it is; None if it is not queued."""
+        entry = self._index.by_id.get(job_id)
+        if entry is None:
+            return None
+        self.counts.removed += 1
+        return self._index.drop(entry)
+
+    def remove_tablet(self, tablet: TabletId) -> tuple[Job, ...]:
+        """Take all jobs of a tablet out and return them."""
+        entries = self._index.entries_of(tablet)
+        self.counts.removed += len(entries)
+        return tuple(self._index.drop(entry) for entry in entries)
+
+    def replace(
+        self,
+        tablet: TabletId,
+        jobs: Iterable[Job],
+        now_s: float,
+        boosts: Mapping[str, int] | None = None,
+    ) -> Replacement:
+        """Make `jobs` the queued jobs of a tablet; unchanged ones keep age and place.
+
+        Args:
+            tablet: Whose jobs.
+            jobs: All that are wanted in this queue; none clears the tablet.
+            now_s: The time now.
+            boosts: Request id → boost of its jobs.
+        """
+        wanted = {job.id: job for job in jobs}
+        assert all(job.tablet == tablet for job in wanted.values()), tablet
+        before = [job.id for job in self.jobs_of(tablet)]
+        removed = [self.remove(each) for each in before if each not in wanted]
+        evicted: list[Job] = []
+        rejected: list[tuple[Job, Rejected]] = []
+        for job in wanted.values():
+            match self.offer(job, now_s, (boosts or {}).get(job.request or "", 0)):
+                case Accepted(left):
+                    evicted.extend(left)
+                case Rejected() as refusal:
+                    rejected.append((job, refusal))
+        queued = [job for job in wanted.values() if job.id in self]
+        return Replacement(
+            kept=tuple(job for job in queued if job.id in before),
+            accepted=tuple(job for job in queued if job.id not in before),
+            removed=tuple(job for job in removed if job is not None),
+            rejected=tuple(rejected),
+            evicted=tuple(evicted),
+        )
+
+    def resize(self, bytes_max: int, count_max: int) -> tuple[Job, ...]:
+        """Set other bounds; return what had to leave for them, lowest first."""
+        require_bounds(bytes_max, count_max)
+        self.bytes_max, self.count_max = bytes_max, count_max
+        return self._shrink()
+
+    def check(self) -> None:
+        """Assert what is always true of the queue; for tests."""
+        assert len(self) <= self.count_max
+        assert self.size_bytes <= self.bytes_max
+        self._index.check()
+
+    def _entry(self, job: Job, boost: int, offered_s: float, arrival: int) -> Entry:
+        priority = job.priority + boost
+        aged = priority - int(offered_s // self._ageing_s)
+        rank = rank_of(aged, len(job.inputs), arrival)
+        return Entry(job, rank, weight_bytes(job), arrival, offered_s, priority)
+
+    def _admit(self, entry: Entry) -> Admission:
+        """Let an entry in if it fits after lower ones have left; all or nothing."""
+        index = self._index
+        spare_bytes = self.bytes_max - index.size_bytes - entry.weight_bytes
+        spare_jobs = self.count_max - len(index) - 1
+        if spare_bytes >= 0 and spare_jobs >= 0:
+            index.put(entry)
+            self.counts.accepted += 1
+            return _ACCEPTED
+        if entry.weight_bytes > self.bytes_max:
+            self.counts.rejected += 1
+            return too_large(entry.job, entry.weight_bytes, self.bytes_max)
+        leaving: list[Entry] = []
+        for lowest in index.worst_first():
+            if lowest.rank > entry.rank:
+                self.counts.rejected += 1
+                return full(entry.job, len(self), self.size_bytes)
+            leaving.append(lowest)
+            spare_bytes += lowest.weight_bytes
+            spare_jobs += 1
+            if spare_bytes >= 0 and spare_jobs >= 0:
+                break
+        evicted = tuple(index.drop(each) for each in leaving)
+        index.put(entry)
+        self.counts.accepted += 1
+        self.counts.evicted += len(evicted)
+        return Accepted(evicted)
+
+    def _update(self, present: Entry, job: Job, boost: int) -> Admission:
+        """Let a queued job take its new form; if there is no room for that, it leaves."""
+        entry = self._entry(job, boost, present.offered_s, present.arrival)
+        if entry.rank != present.rank or entry.priority != present.priority:
+            self._index.drop(present)
+            return self._admit(entry)
+        self._index.swap(present, entry)
+        evicted = self._shrink()
+        return Accepted(evicted) if evicted else _ACCEPTED
+
+    def _shrink(self) -> tuple[Job, ...]:
+        evicted: list[Job] = []
+        while self.size_bytes > self.bytes_max or len(self) > self.count_max:
+            job = self.evict()
+            assert job is not None
+            evicted.append(job)
+        return tuple(evicted)

@@ -1,0 +1,1 @@
+"""Built-in dispatchers, one module each; entry point group `neve.dispatchers`."""

@@ -1,0 +1,1 @@
+"""Built-in planners, one module each; entry point group `neve.planners`."""
