@@ -128,7 +128,9 @@ def _overrides(
         yield f"flag {flag!r}", section, name, value
 
 
-def _with_value(settings: Settings, section: str, name: str, value: object, source: str) -> Settings:
+def _with_value(
+    settings: Settings, section: str, name: str, value: object, source: str
+) -> Settings:
     if section not in SECTIONS:
         raise _unknown(f"section {section!r}", section, list(SECTIONS), source)
     known = {entry.name: entry for entry in fields(SECTIONS[section])}
@@ -186,7 +188,10 @@ def _services(values: object, source: str) -> dict[str, Service]:
         for group in service.groups:
             other = owners.setdefault(group.name, service.name)
             if other != service.name:
-                message = f"{source}: group {group.name!r} is used by services {other!r} and {service.name!r}; a queue has one planner"
+                message = (
+                    f"{source}: group {group.name!r} is used by services {other!r} and "
+                    f"{service.name!r}; a queue has one planner"
+                )
                 raise ConfigError(message)
     return services
 
@@ -220,7 +225,9 @@ def parse_group(entry: object, where: str) -> Group:
         ConfigError: A field is unknown, missing or malformed.
     """
     if not isinstance(entry, Mapping) or "group" not in entry or set(entry) - {"group", "max_size"}:
-        message = f"{where}: group {entry!r} must have a field group and may have max_size, no other"
+        message = (
+            f"{where}: group {entry!r} must have a field group and may have max_size, no other"
+        )
         raise ConfigError(message)
     name, size = entry["group"], entry.get("max_size")
     if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):

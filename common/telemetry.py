@@ -27,7 +27,9 @@ class Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("neve_http_requests_total", "counter", "Requests answered.", ("route", "method", "code")),
+    Metric(
+        "neve_http_requests_total", "counter", "Requests answered.", ("route", "method", "code")
+    ),
     Metric("neve_http_request_seconds", "histogram", "Time to answer.", ("route", "method")),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers."),
     Metric("neve_queue_jobs", "gauge", "Jobs queued.", ("group",)),

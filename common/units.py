@@ -5,7 +5,15 @@ import re
 from common.errors import RequestError
 
 _SIZE_UNITS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_UNITS = {
+    "": 1.0,
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:I?B)?\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
 
@@ -24,7 +32,9 @@ def parse_size_bytes(text: str | int, name: str = "size") -> int:
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        message = f"{name} {text!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
+        message = (
+            f"{name} {text!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
+        )
         raise RequestError(message)
     return int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()])
 
@@ -43,7 +53,9 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
         return float(text)
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        message = f"{name} {text!r} is not a duration; write seconds or a text such as 500ms, 2m, 7d"
+        message = (
+            f"{name} {text!r} is not a duration; write seconds or a text such as 500ms, 2m, 7d"
+        )
         raise RequestError(message)
     return float(match[1]) * _DURATION_UNITS[match[2]]
 

@@ -37,10 +37,11 @@ from coordinator.collector import Collector, CollectorRules, collect_all
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.full_scan import scan_forever
+from coordinator.performing import Context
 from coordinator.recovery import recover, until_replaced
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
-from coordinator.service import Context, CoordinatorService
+from coordinator.service import CoordinatorService
 from coordinator.storage import ArrowStorage
 
 CALLS_AT_ONCE = 10_000
@@ -75,7 +76,6 @@ class CoordinatorActor:
         self._compactors = RayCompactors()
         state = CoordinatorState(settings.coordinator, coordinator=self._id)
         context = Context(
-            state=state,
             store=self._store,
             clock=SystemClock(),
             ids=RandomIds(),
@@ -84,7 +84,7 @@ class CoordinatorActor:
         )
         self._state = state
         self._context = context
-        self._service = CoordinatorService(context, self._scanner)
+        self._service = CoordinatorService(state, context, self._scanner)
         self._scanner.attach(self._service.submit)
         self._ready = asyncio.Event()
         self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
@@ -95,7 +95,7 @@ class CoordinatorActor:
             await loop
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - a process boundary: whatever it is ends us
+        except BaseException as error:
             self._log("coordinator fails", cause=f"{type(error).__name__}: {error}")
         os._exit(1)
 

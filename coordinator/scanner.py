@@ -7,6 +7,7 @@ times while it waits is planned once.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.changes import WriteAnalysis
@@ -45,6 +46,7 @@ class Scanner:
         self._submit: Submit = lambda _event: None
         self._asked: dict[TabletId, None] = {}
         self._news = asyncio.Event()
+        self._tables_news = asyncio.Event()
         self._positions: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
         self.planned = 0
@@ -159,6 +161,9 @@ class Scanner:
         table = change.tablet.table
         if table in self._positions:
             self._positions[table] = change.position
+        if change.whole_table:
+            self._tables_news.set()
+            return
         if change.attempt is not None and change.what in _ENDS:
             self._submit(
                 on.AttemptSettled(
@@ -174,7 +179,9 @@ class Scanner:
                 await self.refresh_tables()
             except (MetadataError, UnavailableError) as error:
                 self._log("list of tables waits for the store", cause=str(error))
-            await asyncio.sleep(TABLES_REFRESH_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._tables_news.wait(), TABLES_REFRESH_S)
+            self._tables_news.clear()
 
     async def refresh_tables(self) -> None:
         """Read the list of tables; look at every tablet of one that is new or has changed."""

@@ -8,73 +8,47 @@ answer arrives as an event like any other.
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, assert_never
 
-from common.clock import Clock
-from common.errors import MetadataError, UnavailableError
-from common.ids import IdSource
-from common.metadata.changes import (
-    Applied,
-    Outcome,
-    Refused,
-    Release,
-    Reserve,
-    Unknown,
-    WriteAnalysis,
-)
-from common.metadata.ports import TabletStore
-from common.model.outcome import AttemptEnd
-from common.model.tablet import TabletId
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
-from coordinator.assignments import compose, output_prefix
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
-from coordinator.ports import Log
+from coordinator.performing import Context, StoreActions
 from coordinator.scanner import Scanner
 
-RELEASE_TRIES_MAX = 5
-"""Then the next full scan finds the reservation again."""
-RETRY_PAUSE_S = 0.5
 ANSWER_GRACE_S = 10.0
 """How long a take whose time is up waits for a reservation that is in flight."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What the service is made of."""
-
-    state: CoordinatorState
-    store: TabletStore
-    clock: Clock
-    ids: IdSource
-    log: Log
-    coordinator: str
-    """The random id that this coordinator wrote when it was started."""
-
-
 class CoordinatorService:
-    """Runs the turns. Every public method is called from the one event loop."""
+    """Runs the turns. Every method is called from the one event loop."""
 
-    def __init__(self, context: Context, scanner: Scanner) -> None:
+    def __init__(self, state: CoordinatorState, context: Context, scanner: Scanner) -> None:
         """Wrap the state; nothing runs before `submit` is called."""
+        self._state = state
         self._context = context
-        self._state = context.state
         self._scanner = scanner
+        self._store_actions = StoreActions(context, self.submit)
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}
         self._beats: dict[str, deque[asyncio.Future[BeatReply]]] = {}
-        self._assignments: dict[str, Assignment] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set to the exception that ended the shell; the actor waits for it."""
         self.turns = 0
-        self.conflicts = 0
+
+    @property
+    def conflicts(self) -> int:
+        """How often a change of ours was tried again after a lost race."""
+        return self._store_actions.conflicts
 
     def submit(self, event: on.Event) -> None:
-        """Let the state handle an event, and perform what it wants."""
+        """Let the state handle an event, and perform what it wants.
+
+        An event that an action raises at once waits until the turn is over.
+        """
         self._inbox.append(event)
         if self._turning:
             return
@@ -131,11 +105,11 @@ class CoordinatorService:
                 draining=beat.draining,
             )
         )
-        assert future.done(), "the state answers every heartbeat in its turn"
-        return future.result()
+        return await future
 
     def report(self, report: Report) -> None:
         """Hear how an attempt ended."""
+        self._store_actions.forget(report.attempt)
         self.submit(
             on.AttemptReported(
                 compactor=report.compactor,
@@ -148,28 +122,25 @@ class CoordinatorService:
 
     async def stop(self) -> None:
         """End what is under way; takes are answered with nothing."""
-        for future in self._takes.values():
-            if not future.done():
-                future.set_result(None)
+        for take in list(self._takes):
+            self._resolve(take, None)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _turn(self, event: on.Event) -> None:
         self.turns += 1
+        if isinstance(event, on.AttemptSettled):
+            self._store_actions.forget(event.attempt)
         for action in self._state.handle(event, self._context.clock.now_s()):
             self._perform(action)
 
     def _perform(self, action: do.Action) -> None:
         match action:
-            case do.Reserve():
-                self._spawn(self._reserve(action))
-            case do.Release():
-                self._spawn(self._release(action))
-            case do.NoteAnalysis():
-                self._spawn(self._note(action))
+            case do.Reserve() | do.Release() | do.NoteAnalysis():
+                self._spawn(self._store_actions.perform(action))
             case do.Assign():
-                self._resolve(action.take, self._assignments.pop(action.attempt, None))
+                self._resolve(action.take, self._store_actions.assignment(action.attempt))
             case do.AnswerNothing():
                 self._resolve(action.take, None)
             case do.AnswerBeat():
@@ -188,106 +159,15 @@ class CoordinatorService:
 
     def _answer_beat(self, action: do.AnswerBeat) -> None:
         waiting = self._beats.get(action.compactor)
-        if waiting:
-            reply = BeatReply(
+        if not waiting:
+            return
+        waiting.popleft().set_result(
+            BeatReply(
                 coordinator=self._context.coordinator, cancel=action.cancel, drain=action.drain
             )
-            waiting.popleft().set_result(reply)
-            if not waiting:
-                del self._beats[action.compactor]
-
-    async def _reserve(self, action: do.Reserve) -> None:
-        """Reserve under a fresh attempt id; the answer becomes an event."""
-        job = action.job
-        attempt = self._context.ids.next("att")
-        change = Reserve(
-            tablet=job.tablet,
-            attempt=attempt,
-            job=job.id,
-            kind=job.kind,
-            inputs=job.inputs,
-            output_prefix=output_prefix(job, attempt),
-            outputs_max=len(job.cuts) + 1,
-            group=job.group,
-            compactor=action.compactor,
-            request=job.request,
-            cuts_at=job.cuts[0] if len(job.cuts) == 1 else None,
         )
-        outcome = await self._apply(change)
-        table = await self._table(job.tablet) if isinstance(outcome, Applied) else None
-        if isinstance(outcome, Applied) and table is None:
-            outcome = Unknown(reason="the table could not be read after the reservation")
-        match outcome:
-            case Applied(reservation=reservation, tablet=tablet):
-                assert reservation is not None and tablet is not None and table is not None
-                now_s = self._context.clock.now_s()
-                self._assignments[attempt] = compose(job, reservation, table, tablet, now_s)
-                self.submit(on.JobReserved(take=action.take, job=job, reservation=reservation))
-                self._assignments.pop(attempt, None)
-            case Refused(code=code, reason=reason):
-                self.submit(on.JobRefused(take=action.take, job=job, code=code, reason=reason))
-            case Unknown():
-                self.submit(on.JobReserveUnknown(take=action.take, job=job, attempt=attempt))
-
-    async def _table(self, tablet: TabletId) -> Any:
-        try:
-            return await self._context.store.table(tablet.table)
-        except (MetadataError, UnavailableError):
-            return None
-
-    async def _apply(self, change: Reserve | Release) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
-        try:
-            outcome = await self._context.store.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            return Unknown(reason=str(error))
-        if isinstance(outcome, Applied):
-            self.conflicts += outcome.conflicts
-        return outcome
-
-    async def _release(self, action: do.Release) -> None:
-        change = Release(
-            tablet=action.tablet,
-            attempt=action.attempt,
-            end=action.end,
-            cause=action.cause,
-            coordinator=self._context.coordinator if action.for_silence else None,
-        )
-        end: AttemptEnd | None = None
-        for _ in range(RELEASE_TRIES_MAX):
-            outcome = await self._apply(change)
-            if isinstance(outcome, Applied):
-                end = action.end
-            elif isinstance(outcome, Refused):
-                end = await self._settled_end(action)
-            if end is not None:
-                self.submit(
-                    on.AttemptSettled(tablet=action.tablet, attempt=action.attempt, end=end)
-                )
-                return
-            await asyncio.sleep(RETRY_PAUSE_S)
-        self._context.log("release not answered", attempt=action.attempt, tablet=str(action.tablet))
-
-    async def _settled_end(self, action: do.Release) -> AttemptEnd | None:
-        """Return how an attempt that is held no more had ended."""
-        try:
-            mark = await self._context.store.outcome(action.tablet.table, action.attempt)
-        except (MetadataError, UnavailableError):
-            return None
-        return mark.end if mark is not None else AttemptEnd.LOST
-
-    async def _note(self, action: do.NoteAnalysis) -> None:
-        change = WriteAnalysis(
-            tablet=action.tablet,
-            analysis=action.analysis,
-            version=action.version,
-            settings_version=action.settings_version,
-        )
-        try:
-            await self._context.store.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            # Only a note: without it the next scan looks at the tablet once more.
-            self._context.log("analysis not written", tablet=str(action.tablet), cause=str(error))
+        if not waiting:
+            del self._beats[action.compactor]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

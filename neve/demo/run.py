@@ -8,13 +8,13 @@ while it works.
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from common.clock import SystemClock
 from common.settings import CompactorSettings, CoordinatorSettings, Settings
 from neve.client import Client
 from neve.demo.feed import KEY, SCHEMA, TOMBSTONE, VERSION, FeedFile, month_splits, write_feed
@@ -29,6 +29,10 @@ BATCH_FILES = 12
 LATE_PAUSE_S = 1.0
 REST_MAX_S = 200.0
 SCANS = 3
+LOOK_EVERY_S = 0.5
+CLOCK = SystemClock()
+PAUSE = threading.Event()
+"""Never set: waiting for it is a pause."""
 SETTINGS = {
     "tombstone_retention_s": 0,
     "file_limit": 8,
@@ -63,8 +67,8 @@ class Feeder:
             try:
                 for first in range(0, len(files), BATCH_FILES):
                     self.add(files[first : first + BATCH_FILES])
-                    time.sleep(LATE_PAUSE_S)
-            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+                    PAUSE.wait(LATE_PAUSE_S)
+            except BaseException as error:
                 self.error = error
 
         thread = threading.Thread(target=work, name="feed", daemon=True)
@@ -82,7 +86,7 @@ def main(*, keep: bool = False, compactors: int = 2, console: Console | None = N
     """
     console = console or Console()
     folder = Path(tempfile.mkdtemp(prefix="neve-demo-"))
-    began_s = time.monotonic()
+    began_s = CLOCK.now_s()
     console.print("[bold]Névé demo[/]: a year of flights as several hundred small files\n")
     try:
         stack = _start(compactors, console)
@@ -94,7 +98,7 @@ def main(*, keep: bool = False, compactors: int = 2, console: Console | None = N
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-    show_proof(console, proof, time.monotonic() - began_s)
+    show_proof(console, proof, CLOCK.now_s() - began_s)
     if keep:
         console.print(f"\nThe stack is yours: table {TABLE!r} below {folder}; `neve down` ends it.")
     return 0 if proof.holds else 1
@@ -158,12 +162,12 @@ def _compact(client: Client, feeder: Feeder, feed: list[FeedFile], console: Cons
     client.resume(TABLE)
     thread = feeder.add_slowly(feed[_early(feed) :])
     with Watch(client, TABLE, console, total_files=len(feed)) as watch:
-        end_s = time.monotonic() + REST_MAX_S
-        while time.monotonic() < end_s:
+        end_s = CLOCK.now_s() + REST_MAX_S
+        while CLOCK.now_s() < end_s:
             watch.look()
             if not thread.is_alive() and watch.at_rest():
                 break
-            time.sleep(0.5)
+            PAUSE.wait(LOOK_EVERY_S)
         else:
             console.print(f"[red]✗[/] the table did not come to rest within {REST_MAX_S:.0f} s")
     thread.join()
@@ -177,9 +181,9 @@ def measure(client: Client, added_bytes: int) -> Measured:
     scan_s = []
     rows = 0
     for _ in range(SCANS):
-        began_s = time.perf_counter()
+        began_s = CLOCK.now_s()
         rows = client.scan(TABLE).num_rows
-        scan_s.append(time.perf_counter() - began_s)
+        scan_s.append(CLOCK.now_s() - began_s)
     done = client.history(TABLE, count=HISTORY_MAX)
     rewritten = sum(each.bytes_out for each in done if each.end == "committed")
     return Measured(

@@ -1,6 +1,5 @@
 """What the demo shows: live progress, before and after, and the proof."""
 
-import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -9,11 +8,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as Grid
 
+from common.clock import SystemClock
 from neve.api_work import Status
-from neve.client import Client
 from neve.cli.units import format_bytes
+from neve.client import Client
 from neve.demo.proof import Proof
 
+CLOCK = SystemClock()
 PLAIN_EVERY_S = 5.0
 """How often a line is printed where the terminal cannot be redrawn."""
 
@@ -40,7 +41,7 @@ class Watch:
         self._table = table
         self._console = console
         self._total_files = total_files
-        self._began_s = time.monotonic()
+        self._began_s = CLOCK.now_s()
         self._printed_s = 0.0
         self._live: Live | None = None
 
@@ -65,7 +66,7 @@ class Watch:
         """Read how far the compaction is, and draw it."""
         status = self._client.status()
         files = self._client.describe(self._table).files or 0
-        elapsed_s = time.monotonic() - self._began_s
+        elapsed_s = CLOCK.now_s() - self._began_s
         if self._live is not None:
             self._live.update(self._picture(status, files, elapsed_s))
         elif elapsed_s - self._printed_s >= PLAIN_EVERY_S:

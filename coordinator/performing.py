@@ -1,0 +1,188 @@
+"""The actions that wait for the store: reserve, release, note. Each answers with an event.
+
+They run concurrently and decide nothing: what the store says becomes an event, and
+what it does not say for sure is passed on as unknown.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from common.clock import Clock
+from common.errors import MetadataError, UnavailableError
+from common.ids import IdSource
+from common.metadata.changes import (
+    Applied,
+    Outcome,
+    Refused,
+    Release,
+    Reserve,
+    Unknown,
+    WriteAnalysis,
+)
+from common.metadata.ports import TabletStore
+from common.model.outcome import AttemptEnd
+from common.model.table import Table
+from common.wire import Assignment
+from coordinator.assignments import compose, output_prefix
+from coordinator.core import actions as do
+from coordinator.core import events as on
+from coordinator.ports import Log, Submit
+
+RELEASE_TRIES_MAX = 5
+"""Then the core, which has had no answer, asks again."""
+RETRY_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the shell is made of, beside the state."""
+
+    store: TabletStore
+    clock: Clock
+    ids: IdSource
+    log: Log
+    coordinator: str
+    """The random id that this coordinator wrote when it was started."""
+
+
+class StoreActions:
+    """Performs actions on the store, and keeps the assignments of reserved jobs."""
+
+    def __init__(self, context: Context, submit: Submit) -> None:
+        """Answer through `submit`."""
+        self._context = context
+        self._submit = submit
+        self._assignments: dict[str, Assignment] = {}
+        self.conflicts = 0
+
+    def assignment(self, attempt: str) -> Assignment | None:
+        """Return what the compactor of an attempt is given."""
+        return self._assignments.get(attempt)
+
+    def forget(self, attempt: str) -> None:
+        """An attempt is over: nobody will ask for its assignment again."""
+        self._assignments.pop(attempt, None)
+
+    async def perform(self, action: do.Reserve | do.Release | do.NoteAnalysis) -> None:
+        """Perform one action; its answer has been submitted when this returns."""
+        match action:
+            case do.Reserve():
+                await self._reserve(action)
+            case do.Release():
+                await self._release(action)
+            case do.NoteAnalysis():
+                await self._note(action)
+
+    async def _reserve(self, action: do.Reserve) -> None:
+        """Reserve under a fresh attempt id: JobReserved, JobRefused or JobReserveUnknown."""
+        job, take = action.job, action.take
+        change = self._reserve_change(action)
+        outcome = await self._apply(change)
+        if isinstance(outcome, Applied):
+            outcome = await self._composed(action, outcome)
+        match outcome:
+            case Applied(reservation=reservation):
+                assert reservation is not None
+                self._submit(on.JobReserved(take=take, job=job, reservation=reservation))
+            case Refused(code=code, reason=reason):
+                self._submit(on.JobRefused(take=take, job=job, code=code, reason=reason))
+            case Unknown():
+                self._submit(on.JobReserveUnknown(take=take, job=job, attempt=change.attempt))
+
+    def _reserve_change(self, action: do.Reserve) -> Reserve:
+        job = action.job
+        attempt = self._context.ids.next("att")
+        return Reserve(
+            tablet=job.tablet,
+            attempt=attempt,
+            job=job.id,
+            kind=job.kind,
+            inputs=job.inputs,
+            output_prefix=output_prefix(job, attempt),
+            outputs_max=max(job.outputs_expected, len(job.cuts) + 1),
+            group=job.group,
+            compactor=action.compactor,
+            request=job.request,
+            cuts_at=job.cuts[0] if len(job.cuts) == 1 else None,
+        )
+
+    async def _composed(self, action: do.Reserve, applied: Applied) -> Applied | Unknown:
+        """Keep the assignment of a reserved job; without its table it is as good as lost."""
+        assert applied.reservation is not None
+        assert applied.tablet is not None
+        table = await self._table(action.job.tablet.table)
+        if table is None:
+            return Unknown(reason="the table could not be read after the reservation")
+        self._assignments[applied.reservation.attempt] = compose(
+            action.job, applied.reservation, table, applied.tablet, applied.now_s
+        )
+        return applied
+
+    async def _table(self, table: str) -> Table | None:
+        try:
+            return await self._context.store.table(table)
+        except (MetadataError, UnavailableError):
+            return None
+
+    async def _release(self, action: do.Release) -> None:
+        """Give a reservation up: AttemptSettled, or nothing while the store is silent."""
+        for _ in range(RELEASE_TRIES_MAX):
+            end = await self._released(action)
+            if end is not None:
+                settled = on.AttemptSettled(tablet=action.tablet, attempt=action.attempt, end=end)
+                self._submit(settled)
+                return
+            await asyncio.sleep(RETRY_PAUSE_S)
+        self._context.log("release not answered", attempt=action.attempt, tablet=str(action.tablet))
+
+    async def _released(self, action: do.Release) -> AttemptEnd | None:
+        change = Release(
+            tablet=action.tablet,
+            attempt=action.attempt,
+            end=action.end,
+            cause=action.cause,
+            coordinator=self._context.coordinator if action.for_silence else None,
+        )
+        match await self._apply(change):
+            case Applied():
+                return action.end
+            case Refused(code=code, reason=reason):
+                self._context.log("release refused", code=code, cause=reason)
+                return await self._settled_end(action)
+            case Unknown():
+                return None
+
+    async def _settled_end(self, action: do.Release) -> AttemptEnd | None:
+        """Return how an attempt that is held no more had ended; None: held, or not known."""
+        try:
+            mark = await self._context.store.outcome(action.tablet.table, action.attempt)
+            tablet = await self._context.store.tablet(action.tablet)
+        except (MetadataError, UnavailableError):
+            return None
+        if tablet is not None and action.attempt in tablet.running:
+            return None
+        return mark.end if mark is not None else AttemptEnd.LOST
+
+    async def _note(self, action: do.NoteAnalysis) -> None:
+        """Write what was said of a tablet; only a note, so a failure costs one more look."""
+        change = WriteAnalysis(
+            tablet=action.tablet,
+            analysis=action.analysis,
+            version=action.version,
+            settings_version=action.settings_version,
+        )
+        outcome = await self._apply(change)
+        if isinstance(outcome, Unknown):
+            self._context.log(
+                "analysis not written", tablet=str(action.tablet), cause=outcome.reason
+            )
+
+    async def _apply(self, change: Reserve | Release | WriteAnalysis) -> Outcome:
+        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        try:
+            outcome = await self._context.store.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+        if isinstance(outcome, Applied):
+            self.conflicts += outcome.conflicts
+        return outcome
