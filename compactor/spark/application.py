@@ -1,7 +1,9 @@
 """Open the Spark session of a driver process: on RayDP, or in the process itself."""
 
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
 MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
 PIN_AMOUNT = "0.001"
 """Enough to be placed on the node that has the resource, whatever its amount."""
+APP_MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 ARROW_OPENINGS = " ".join(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")
 )
 """Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
+JVM_END_WAIT_MAX_S = 10.0
 
 
 def open_session(settings: DriverSettings, namespace: str) -> Any:
@@ -32,15 +36,37 @@ def open_session(settings: DriverSettings, namespace: str) -> Any:
     return _raydp(settings, configs, namespace)
 
 
+def close_session(spark: Any) -> None:
+    """End a session in order: Ray's side is told at once, the JVM is gone on return."""
+    jvm = spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark does not say when it is gone
+    if "raydp" in sys.modules:
+        import ray
+        import raydp
+
+        raydp.stop_spark()
+        ray.shutdown()
+    else:
+        spark.stop()
+    jvm.stdin.close()
+    try:
+        jvm.wait(JVM_END_WAIT_MAX_S)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+
+
 def spark_configs(settings: DriverSettings) -> dict[str, str]:
     """Return the settings of the application, for either engine."""
     pins = {
         f"{EXECUTOR_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
         f"{MASTER_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
     }
+    # A JVM that is killed leaves files: let it be where the compactor's own go.
+    java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
     return {
         "spark.driver.memory": settings.driver_memory,
-        "spark.executor.extraJavaOptions": ARROW_OPENINGS,
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.executor.extraJavaOptions": f"{java_options} {ARROW_OPENINGS}",
+        APP_MASTER_OPTIONS: java_options,
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),

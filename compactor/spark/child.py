@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from common.clock import SystemClock
 from compactor.spark import messages
-from compactor.spark.application import open_session
+from compactor.spark.application import close_session, open_session
 from compactor.spark.settings import DriverSettings
 from compactor.spark.worker import Worker, load_work
 
@@ -51,7 +51,7 @@ class Driver:
         took_s = clock.now_s() - begun_s
         self.send(messages.Started(spark.sparkContext.applicationId, took_s))
         self._stopping.wait()
-        _close(spark)
+        close_session(spark)
 
     def send(self, notice: messages.Notice) -> None:
         """Tell the parent something; if it is gone, so are we."""
@@ -82,18 +82,6 @@ class Driver:
                     self._worker.cancel(attempt)
             case messages.Stop():
                 self._stopping.set()
-
-
-def _close(spark: Any) -> None:
-    """End the session in order, so that Ray's side is told at once."""
-    if "raydp" in sys.modules:
-        import ray
-        import raydp
-
-        raydp.stop_spark()
-        ray.shutdown()
-    else:
-        spark.stop()
 
 
 def _vanish() -> NoReturn:

@@ -119,6 +119,7 @@ class Starter:
             mark=state.mark,
             java=self.machine.java,
             token_file=self.folder.ray_token_file,
+            temporary=state.temporary,
         )
 
     def _saved(self, state: StackState) -> StackState:

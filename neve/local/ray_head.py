@@ -104,7 +104,7 @@ class RayHead:
 
 
 def environment(
-    base: Mapping[str, str], *, mark: str, java: Java, token_file: Path
+    base: Mapping[str, str], *, mark: str, java: Java, token_file: Path, temporary: Path
 ) -> dict[str, str]:
     """Return the environment of everything in a stack, drivers included.
 
@@ -113,6 +113,7 @@ def environment(
         mark: The stack's.
         java: Ray's and RayDP's Java workers are started as `java` from PATH.
         token_file: The token that Ray's processes show each other.
+        temporary: Where all of them put what is removed with the stack.
     """
     inherited = {k: v for k, v in base.items() if not k.startswith(("RAY_", "SPARK_"))}
     scripts = sysconfig.get_path("scripts")
@@ -126,6 +127,7 @@ def environment(
         "RAY_AUTH_TOKEN_PATH": str(token_file),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "TMPDIR": str(temporary),
     }
 
 

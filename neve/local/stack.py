@@ -142,8 +142,13 @@ class LocalStack:
         """
         inherited = os.environ if base is None else base
         java = find_java({**inherited, "JAVA_HOME": self._state.java_home})
-        token_file = self._folder.ray_token_file
-        return environment(inherited, mark=self._state.mark, java=java, token_file=token_file)
+        return environment(
+            inherited,
+            mark=self._state.mark,
+            java=java,
+            token_file=self._folder.ray_token_file,
+            temporary=self._state.temporary,
+        )
 
     def stop(self, *, delete_data: bool = False) -> None:
         """End every process of the stack; its data stays unless told otherwise.
@@ -216,6 +221,7 @@ def _start(
         java_home=str(machine.java.home),
     )
     folder.save(state)
+    state.temporary.mkdir(parents=True, mode=0o700)
     starter = Starter(folder, options, machine, environ, on_progress, clock)
     try:
         state = starter.start_ray(starter.start_redis(state))

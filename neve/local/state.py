@@ -43,6 +43,11 @@ class StackState:
     java_home: str = ""
     processes: tuple[ProcessRef, ...] = ()
 
+    @property
+    def temporary(self) -> Path:
+        """Temporary files of its processes; removed with Ray's own."""
+        return Path(self.ray_folder) / "tmp"
+
     def role_alive(self, role: str) -> bool:
         """Return whether the process with this role still runs."""
         return any(p.role == role and p.alive() for p in self.processes)
