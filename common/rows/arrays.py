@@ -33,16 +33,17 @@ def batches(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     for chunk in chunks:
         for start in range(0, len(chunk), BATCH_ROWS):
-            yield _stored(chunk.slice(start, BATCH_ROWS))
+            yield stored(chunk.slice(start, BATCH_ROWS))
 
 
-def _stored(array: pa.Array) -> pa.Array:
+def stored(array: pa.Array) -> pa.Array:
+    """Return the values that an extension, dictionary or run-end encoding stands for."""
     if isinstance(array, pa.ExtensionArray):
-        return _stored(array.storage)
+        return stored(array.storage)
     if is_type.is_dictionary(array.type):
-        return _stored(array.dictionary_decode())
+        return stored(array.dictionary_decode())
     if is_type.is_run_end_encoded(array.type):
-        return _stored(array.cast(array.type.value_type))
+        return stored(array.cast(array.type.value_type))
     return array
 
 
@@ -50,29 +51,29 @@ def validity(array: pa.Array) -> Flags:
     """Return which values are not null."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
-    return _numbers(array.is_valid().cast(pa.uint8()), np.uint8).astype(np.bool_)
+    return numbers(array.is_valid().cast(pa.uint8()), np.uint8).astype(np.bool_)
 
 
 def integers(array: pa.Array) -> Words:
     """Return bools, integers, dates (days) and times (ns) as 64-bit two's complement."""
     arrow = array.type
     if is_type.is_date64(arrow):
-        return (_numbers(array, np.int64) // 86_400_000).view(np.uint64)
+        return (numbers(array, np.int64) // 86_400_000).view(np.uint64)
     if is_type.is_date32(arrow):
-        return _numbers(array, np.int32).astype(np.int64).view(np.uint64)
+        return numbers(array, np.int32).astype(np.int64).view(np.uint64)
     if is_type.is_time(arrow):
         whole = array.cast(pa.int32() if is_type.is_time32(arrow) else pa.int64()).cast(pa.int64())
-        return (_numbers(whole, np.int64) * (_PER_SECOND["ns"] // _PER_SECOND[arrow.unit])).view(
+        return (numbers(whole, np.int64) * (_PER_SECOND["ns"] // _PER_SECOND[arrow.unit])).view(
             np.uint64
         )
     if is_type.is_uint64(arrow):
-        return _numbers(array, np.uint64)
-    return _numbers(array.cast(pa.int64()), np.int64).view(np.uint64)
+        return numbers(array, np.uint64)
+    return numbers(array.cast(pa.int64()), np.int64).view(np.uint64)
 
 
 def double_bits(array: pa.Array) -> Words:
     """Return the bits of floats as doubles, with one zero and one NaN."""
-    values = _numbers(array.cast(pa.float64()), np.float64) + 0.0  # makes 0.0 of -0.0
+    values = numbers(array.cast(pa.float64()), np.float64) + 0.0  # makes 0.0 of -0.0
     bits = values.view(np.uint64)
     return np.where(np.isnan(values), _NAN_BITS, bits)
 
@@ -87,7 +88,7 @@ def ordered_double_bits(array: pa.Array) -> Words:
 def instants(array: pa.Array) -> tuple[Int64s, Int64s]:
     """Return timestamps or durations as whole seconds and the nanoseconds left over."""
     per_second = _PER_SECOND[array.type.unit]
-    seconds, rest = np.divmod(_numbers(array, np.int64), np.int64(per_second))
+    seconds, rest = np.divmod(numbers(array, np.int64), np.int64(per_second))
     return seconds, rest * (_PER_SECOND["ns"] // per_second)
 
 
@@ -133,7 +134,8 @@ def spread(starts: Int64s, lengths: Int64s) -> Int64s:
     return np.repeat(starts - before, lengths) + np.arange(total, dtype=np.int64)
 
 
-def _numbers(array: pa.Array, kind: type[_Number]) -> npt.NDArray[_Number]:
+def numbers(array: pa.Array, kind: type[_Number]) -> npt.NDArray[_Number]:
+    """Return the values buffer of an array that stores its values as this kind."""
     raw = array.buffers()[1]
     if raw is None or len(array) == 0:
         return np.zeros(len(array), dtype=kind)

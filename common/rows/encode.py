@@ -16,13 +16,13 @@ from common.rows.arrays import (
     Bytes,
     Flags,
     Int64s,
-    batches,
     big_endian,
     decimal_units,
     instants,
     integers,
     ordered_double_bits,
     spread,
+    stored,
     text_bytes,
     validity,
 )
@@ -65,9 +65,7 @@ def encode_column(column: pa.ChunkedArray | pa.Array, key_type: KeyType) -> pa.L
 
 
 def _encode_batch(arrays: Sequence[pa.Array], types: Sequence[KeyType]) -> pa.LargeBinaryArray:
-    parts = [
-        _encode_array(next(batches(array)), kind) for array, kind in zip(arrays, types, strict=True)
-    ]
+    parts = [_encode_array(stored(array), kind) for array, kind in zip(arrays, types, strict=True)]
     run, lengths = parts[0] if len(parts) == 1 else _joined(parts)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(run))]

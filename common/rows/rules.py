@@ -1,0 +1,186 @@
+"""Which row of a key wins, and which dead row may go: said once, for everybody.
+
+Keyed table: per key the highest version wins (null is the lowest); of equal versions a
+tombstone, then the greater row hash. A winner that is a tombstone, or has expired, is
+*dead*: readers see neither it nor anything older of its key. A dead winner stays in a
+compaction's output until nothing older can come back. Append-only table: every row
+stays, except expired ones.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol, Self
+
+from common.errors import ConfigError
+from common.model.keys import KeyType, key_type_of
+from common.model.outcome import DroppedRows
+from common.model.table import Column, Table
+
+_NANOS = 1_000_000_000
+_TIME_FAMILIES = (KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRules:
+    """The rules of one table; every column that it names is in the schema.
+
+    A time column is a timestamp (without a zone: UTC), a date (its first moment), or a
+    number of seconds since the epoch.
+    """
+
+    schema: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    version_column: str | None = None
+    tombstone_column: str | None = None
+    time_column: str | None = None
+    ttl_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse rules that do not fit together."""
+        for problem in chain(self._missing(), self._unfit()):
+            raise ConfigError(problem)
+        for name in filter(None, (*self.key, self.version_column)):
+            key_type_of(self.type_of(name))  # Refuses a type that has no order.
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        """Return the rules of a table."""
+        return cls(
+            schema=table.schema,
+            key=table.key,
+            version_column=table.version_column,
+            tombstone_column=table.tombstone_column,
+            time_column=table.time_column,
+            ttl_s=table.settings.ttl_s,
+        )
+
+    @property
+    def key_types(self) -> tuple[KeyType, ...]:
+        """The families of the key columns."""
+        return tuple(key_type_of(self.type_of(name)) for name in self.key)
+
+    @property
+    def version_type(self) -> KeyType:
+        """The family of the version column, which must exist."""
+        assert self.version_column is not None
+        return key_type_of(self.type_of(self.version_column))
+
+    @property
+    def time_type(self) -> KeyType:
+        """The family of the time column, which must exist."""
+        assert self.time_column is not None
+        return key_type_of(self.type_of(self.time_column))
+
+    def type_of(self, name: str) -> str:
+        """Return the text form of a column's type."""
+        return next(column.type for column in self.schema if column.name == name)
+
+    def expiry_ns(self, now_s: float) -> int | None:
+        """Return the latest time (ns since the epoch) that has expired, None without TTL."""
+        if self.time_column is None or self.ttl_s is None:
+            return None
+        return math.floor((now_s - self.ttl_s) * _NANOS)
+
+    def _missing(self) -> Iterable[str]:
+        names = {column.name for column in self.schema}
+        used = (*self.key, self.version_column, self.tombstone_column, self.time_column)
+        for name in used:
+            if name is not None and name not in names:
+                yield f"column {name} is not in the schema ({', '.join(sorted(names))})"
+
+    def _unfit(self) -> Iterable[str]:
+        if self.key and self.version_column is None:
+            yield "a table with a key needs a version column"
+        if self.tombstone_column is not None and not self.key:
+            yield f"tombstone column {self.tombstone_column} needs a key"
+        if self.tombstone_column is not None and self.type_of(self.tombstone_column) != "bool":
+            yield f"tombstone column {self.tombstone_column} must be of type bool"
+        if self.time_column is not None and self.time_type not in _TIME_FAMILIES:
+            yield f"time column {self.time_column} must be a timestamp, a date or a number"
+        if self.ttl_s is not None and self.time_column is None:
+            yield "a time to live needs a time column"
+
+
+class HoldsRows(Protocol):
+    """A file of the tablet outside the job, as far as it matters here."""
+
+    @property
+    def key_min(self) -> bytes | None:
+        """Its smallest key; None: not known."""
+        ...
+
+    @property
+    def key_max(self) -> bytes | None:
+        """Its greatest key; None: not known."""
+        ...
+
+    @property
+    def version_min(self) -> bytes | None:
+        """Its lowest version; None: not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DropRule:
+    """When dead rows may be dropped: settled, and nothing outside is as old or older.
+
+    Attributes:
+        settled: The highest version (encoded) at which a dead row may go; None: none may.
+        outside: The files of the tablet that are no inputs of the job.
+    """
+
+    settled: bytes | None
+    outside: tuple[HoldsRows, ...] = ()
+
+    def allows(self, key: bytes, version: bytes) -> bool:
+        """Return whether a dead row may be dropped."""
+        if self.settled is None or version > self.settled:
+            return False
+        return not any(may_hold_older(file, key, version) for file in self.outside)
+
+
+def may_hold_older(file: HoldsRows, key: bytes, version: bytes) -> bool:
+    """Return whether a file may hold a row of this key that a dead row of `version` hides.
+
+    Equal versions count: a tombstone wins over them too. What is not known may be so.
+    """
+    if file.key_min is not None and key < file.key_min:
+        return False
+    if file.key_max is not None and key > file.key_max:
+        return False
+    return file.version_min is None or file.version_min <= version
+
+
+def expires_by(time: object, time_type: KeyType, expiry_ns: int | None) -> bool:
+    """Return whether a row with this plain time value has expired; null never does."""
+    if time is None or expiry_ns is None:
+        return False
+    assert isinstance(time, int | float)
+    return bool(time <= expiry_limit(time_type, expiry_ns))
+
+
+def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
+    """Return the latest expired value of a time column, in its own unit (timestamps: ns)."""
+    match time_type:
+        case KeyType.TIMESTAMP:
+            return expiry_ns
+        case KeyType.DATE:
+            return expiry_ns // (86_400 * _NANOS)
+        case KeyType.FLOAT:
+            return expiry_ns / _NANOS
+        case _:
+            return expiry_ns // _NANOS
+
+
+def join_dropped(parts: Iterable[DroppedRows | None]) -> DroppedRows | None:
+    """Return what several merges dropped together."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    return DroppedRows(
+        key_min=min(part.key_min for part in known),
+        key_max=max(part.key_max for part in known),
+        version_max=max(part.version_max for part in known),
+    )
