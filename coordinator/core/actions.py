@@ -24,7 +24,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Answer the take with the assignment of this attempt."""
+    """Answer the take with the assignment of this attempt; the same again if asked again."""
 
     take: str
     attempt: str
@@ -39,7 +39,10 @@ class AnswerNothing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Give an attempt's reservation up. Answers: AttemptSettled, however it had ended."""
+    """Give an attempt's reservation up. Answer: AttemptSettled, however it had ended.
+
+    While the store is silent there is no answer, and the core asks again.
+    """
 
     tablet: TabletId
     attempt: str
@@ -83,6 +86,4 @@ class Tell:
     fields: tuple[tuple[str, str | int | float], ...] = ()
 
 
-Action = (
-    Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | NoteAnalysis | Tell
-)
+Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | NoteAnalysis | Tell

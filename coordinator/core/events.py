@@ -1,7 +1,9 @@
 """What the coordinator's core is told: the past tense of everything that happened.
 
 The shell makes these from answers of the store, calls of compactors, plans of the
-scanner and the passing of time. `CoordinatorState.handle` is their only reader.
+scanner and the passing of time. `CoordinatorState.handle` is their only reader; it
+sorts them by family, in the order of this page. Every event may come late, twice or
+never.
 """
 
 from dataclasses import dataclass
@@ -118,6 +120,8 @@ class CompactorGone:
 
     compactor: str
     cause: str
+    incarnation: str = ""
+    """The process that is gone; empty: whichever lives under this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,26 +193,10 @@ class Ticked:
     """Time has passed; nothing else happened."""
 
 
-Event = (
-    TableSeen
-    | TableGone
-    | TabletPlanned
-    | PlanningFailed
-    | TabletGone
-    | TakeAsked
-    | TakeLeft
-    | JobReserved
-    | JobRefused
-    | JobReserveUnknown
-    | CompactorHeard
-    | CompactorGone
-    | AttemptReported
-    | AttemptSettled
-    | ReservationsFound
-    | AttemptCancelAsked
-    | DrainAsked
-    | GroupPaused
-    | GroupResumed
-    | QuarantineLifted
-    | Ticked
-)
+PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone
+TakeEvent = TakeAsked | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
+CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
+AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
+OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted
+
+Event = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked

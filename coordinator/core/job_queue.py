@@ -81,6 +81,10 @@ class JobQueue:
         """The bytes of all queued jobs, by `weight_bytes`."""
         return self._index.size_bytes
 
+    def entries(self) -> Iterator[Entry]:
+        """Yield what the queue knows of each job, best first; the queue must not change."""
+        return self._index.best_first()
+
     def top(self, count: int) -> tuple[Job, ...]:
         """Return the best jobs by rank, best first."""
         return tuple(islice(self, count))

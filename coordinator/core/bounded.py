@@ -1,0 +1,41 @@
+"""A map that forgets its oldest entries, for memories that may have gaps."""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class BoundedMap(Generic[Key, Value]):
+    """At most `count_max` entries; the one put longest ago leaves first."""
+
+    def __init__(self, count_max: int) -> None:
+        assert count_max > 0, count_max
+        self._count_max = count_max
+        self._entries: dict[Key, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[tuple[Key, Value]]:
+        """Yield all entries, the one put longest ago first."""
+        return iter(list(self._entries.items()))
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value under a key, or None."""
+        return self._entries.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Set a value; its key counts as new."""
+        self._entries.pop(key, None)
+        self._entries[key] = value
+        if len(self._entries) > self._count_max:
+            del self._entries[next(iter(self._entries))]
+
+    def pop(self, key: Key) -> Value | None:
+        """Take an entry out and return its value, or None."""
+        return self._entries.pop(key, None)

@@ -1,0 +1,142 @@
+"""Attempts end, are found in the store, and are taken back."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from common.model.outcome import AttemptEnd
+from common.model.tablet import Reservation, TabletId
+from coordinator.core import actions as do
+from coordinator.core import events as on
+from coordinator.core.actions import Action
+from coordinator.core.books import Books
+from coordinator.core.lifecycle import Attempt, AttemptState, Ending, of_reservation
+from coordinator.core.presence import adopt
+from coordinator.core.releasing import ask_release, finish, lose, release
+from coordinator.core.retry import Failure
+
+
+def decide(books: Books, event: on.AttemptEvent, now_s: float) -> list[Action]:
+    """Return what follows from news of an attempt."""
+    match event:
+        case on.AttemptReported():
+            return _reported(books, event, now_s)
+        case on.AttemptSettled(attempt=attempt, end=end):
+            return finish(books, attempt, end)
+        case on.ReservationsFound():
+            return _found(books, event, now_s)
+        case on.AttemptCancelAsked(attempt=attempt, cause=cause):
+            return _cancel(books, attempt, cause, now_s)
+        case _:
+            assert_never(event)
+
+
+def outwait(books: Books, now_s: float) -> list[Action]:
+    """Move on what only time moves: doubt, grace, and releases without an answer."""
+    limits = books.limits
+    actions: list[Action] = []
+    for attempt in books.attempts.restless():
+        waited_s = now_s - attempt.state_since_s
+        match attempt.state:
+            case AttemptState.DOUBTFUL if waited_s >= limits.doubt_max_s:
+                actions += lose(books, attempt, "its reservation got no answer", now_s)
+            case AttemptState.FOUND if waited_s >= limits.adopt_grace_max_s:
+                actions += _orphan(books, attempt, now_s)
+            case AttemptState.RELEASING if waited_s >= limits.release_retry_s:
+                books.attempts.update(replace(attempt, state_since_s=now_s))
+                actions.append(ask_release(attempt))
+            case _:
+                pass
+    return actions
+
+
+def _reported(books: Books, event: on.AttemptReported, now_s: float) -> list[Action]:
+    attempt = books.attempts.get(event.attempt)
+    if attempt is not None:
+        return _end_as_reported(books, attempt, event, now_s)
+    if books.attempts.over(event.attempt) is None:
+        books.reports.put(event.attempt, event)
+    return []
+
+
+def _end_as_reported(
+    books: Books, attempt: Attempt, event: on.AttemptReported, now_s: float
+) -> list[Action]:
+    """Believe a report, unless the store has been asked already: then it decides."""
+    if attempt.state is AttemptState.RELEASING:
+        return []
+    if event.end is AttemptEnd.COMMITTED:
+        return finish(books, attempt.id, event.end)
+    told = _note_failure(books, attempt, event, now_s) if event.end is AttemptEnd.FAILED else []
+    ending = Ending(end=event.end, cause=event.cause, for_silence=False)
+    return told + release(books, attempt, ending, now_s)
+
+
+def _note_failure(
+    books: Books, attempt: Attempt, event: on.AttemptReported, now_s: float
+) -> list[Action]:
+    failure = Failure(
+        compactor=event.compactor,
+        tablet=attempt.tablet,
+        inputs=attempt.inputs,
+        error_class=event.error_class,
+        cause=event.cause,
+    )
+    pause = books.retry.failed(failure, now_s)
+    if pause.until_s is not None:
+        return []
+    fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
+    return [do.Tell(event="job quarantined", fields=fields)]
+
+
+def _found(books: Books, event: on.ReservationsFound, now_s: float) -> list[Action]:
+    """A scan has read a tablet: what only the store knows has to be listed by a compactor."""
+    present = {reservation.attempt for reservation in event.reservations}
+    for attempt in books.attempts.of_tablet(event.tablet):
+        if attempt.state is AttemptState.FOUND and attempt.id not in present:
+            books.attempts.end(attempt.id, AttemptEnd.LOST)
+            books.capacity.leave(attempt.id)
+    actions: list[Action] = []
+    for reservation in event.reservations:
+        if _is_news(books, reservation):
+            actions += _take_in(books, event.tablet, reservation, now_s)
+    return actions
+
+
+def _is_news(books: Books, reservation: Reservation) -> bool:
+    """Return whether a reservation is not known; one that was LOST may have come late."""
+    known = books.attempts.get(reservation.attempt) is not None
+    return not known and books.attempts.over(reservation.attempt) in (None, AttemptEnd.LOST)
+
+
+def _take_in(
+    books: Books, tablet: TabletId, reservation: Reservation, now_s: float
+) -> list[Action]:
+    """Note a reservation as FOUND; end or adopt it at once if its compactor has spoken."""
+    found = of_reservation(tablet, books.table_name(tablet.table), reservation, now_s)
+    books.attempts.add(found)
+    books.capacity.enter(found.id, found.group, found.input_bytes)
+    report = books.reports.pop(found.id)
+    if report is not None and report.end is not AttemptEnd.COMMITTED:
+        return _end_as_reported(books, found, report, now_s)
+    compactor = books.compactors.get(found.compactor)
+    progress = None if compactor is None else compactor.lists(found.id)
+    if compactor is not None and progress is not None:
+        adopt(books, found, progress, compactor.incarnation, now_s)
+    return []
+
+
+def _orphan(books: Books, attempt: Attempt, now_s: float) -> list[Action]:
+    books.counters.orphaned += 1
+    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
+    tell = do.Tell(event="reservation orphaned", fields=fields)
+    return [tell, *lose(books, attempt, "no compactor lists it", now_s)]
+
+
+def _cancel(books: Books, attempt_id: str, cause: str, now_s: float) -> list[Action]:
+    """Take an attempt back: the store first, the compactor hears of it at its next heartbeat."""
+    attempt = books.attempts.get(attempt_id)
+    if attempt is None or attempt.state is AttemptState.RELEASING:
+        return []
+    books.retry.taken_back(attempt.tablet, attempt.inputs, cause, now_s)
+    ending = Ending(end=AttemptEnd.CANCELLED, cause=cause, for_silence=False)
+    return release(books, attempt, ending, now_s)

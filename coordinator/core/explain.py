@@ -1,0 +1,117 @@
+"""Why is a tablet as it is? One sentence per rule that applies, most telling first."""
+
+from common.model.job import Job
+from common.model.table import TableState
+from common.model.tablet import TabletId
+from common.wire import Explanation
+from coordinator.core.books import Books
+from coordinator.core.lifecycle import AttemptState
+from coordinator.core.notes import Note
+
+_STATES = {
+    AttemptState.RUNNING: "runs on",
+    AttemptState.FOUND: "is reserved in the store and not yet reported by",
+    AttemptState.DOUBTFUL: "may be reserved, for",
+    AttemptState.RELEASING: "is being released, which ran on",
+}
+
+
+def explain(books: Books, tablet: TabletId, now_s: float) -> Explanation:
+    """Return why a tablet is as it is.
+
+    Args:
+        books: Only read.
+        tablet: Any; one that was never seen is said to be so.
+        now_s: The time now.
+    """
+    note = books.notes.get(tablet)
+    queued = books.queues.jobs_of(tablet)
+    sentences = [
+        *_of_table(books, tablet),
+        *(
+            f"{pause.reason} ({_until(pause.until_s, now_s)})"
+            for pause in books.retry.of_tablet(tablet, now_s)
+        ),
+        *_of_attempts(books, tablet, now_s),
+        *_of_queue(books, queued),
+        *_of_deferral(books, tablet, now_s),
+        *_of_plan(note, now_s, busy=bool(queued)),
+    ]
+    return Explanation(
+        tablet=tablet.text,
+        table_name=books.table_name(tablet.table),
+        sentences=tuple(dict.fromkeys(sentences)),
+        left={} if note is None else dict(note.left),
+        queued=tuple(job.id for job in queued),
+        running=tuple(attempt.id for attempt in books.attempts.of_tablet(tablet)),
+    )
+
+
+def _of_table(books: Books, tablet: TabletId) -> list[str]:
+    table = books.tables.get(tablet.table)
+    if table is None:
+        return [f"table {tablet.table} is not known (yet)"]
+    if table.state is not TableState.LIVE:
+        return [f"table {table.name} is {table.state.value}: no job is handed out"]
+    return []
+
+
+def _of_attempts(books: Books, tablet: TabletId, now_s: float) -> list[str]:
+    return [
+        f"a job over {len(attempt.inputs)} files {_STATES[attempt.state]} {attempt.compactor}"
+        f" since {_ago(now_s - attempt.since_s)}"
+        for attempt in books.attempts.of_tablet(tablet)
+    ]
+
+
+def _of_queue(books: Books, queued: tuple[Job, ...]) -> list[str]:
+    sentences: list[str] = []
+    for job in queued:
+        why = _why_waiting(books, job.group)
+        files = f"a job over {len(job.inputs)} files is queued in group {job.group}"
+        sentences.append(f"{files}: {why} ({job.reason})")
+    return sentences
+
+
+def _why_waiting(books: Books, group: str) -> str:
+    if group in books.paused_groups:
+        return "the group is paused"
+    if not books.compactors.of_group(group):
+        return "no compactor serves the group"
+    full = books.capacity.full(group)
+    if full is not None:
+        return full
+    return f"{len(books.queues.queue(group))} jobs wait for a free slot"
+
+
+def _of_deferral(books: Books, tablet: TabletId, now_s: float) -> list[str]:
+    place, since_s = books.deferrals.place_of(tablet), books.deferrals.since_s(tablet)
+    if place is None or since_s is None or ":" in place:
+        return []
+    return [
+        f"jobs were shed from the full queue of group {place} {_ago(now_s - since_s)} ago;"
+        " they are planned again when it has room"
+    ]
+
+
+def _of_plan(note: Note | None, now_s: float, *, busy: bool) -> list[str]:
+    if note is None:
+        return ["it was not planned lately; the next full scan looks at it"]
+    when = f"{_ago(now_s - note.planned_s)} ago"
+    if note.failure:
+        return [f"its planner failed {when}: {note.failure}"]
+    if note.held:
+        return list(note.held)
+    if not note.wanted:
+        return [f"its planner wanted nothing {when}"]
+    return [] if busy else [f"its planner wanted {note.wanted} jobs {when}"]
+
+
+def _until(until_s: float | None, now_s: float) -> str:
+    return "until it is lifted" if until_s is None else f"for {_ago(until_s - now_s)} more"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

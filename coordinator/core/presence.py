@@ -1,0 +1,161 @@
+"""Compactors come, beat, drain, fall silent and go."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from common.model.outcome import AttemptEnd
+from common.wire import AttemptProgress
+from coordinator.core import actions as do
+from coordinator.core import events as on
+from coordinator.core.actions import Action
+from coordinator.core.books import Books
+from coordinator.core.lifecycle import Attempt, AttemptState, listed
+from coordinator.core.liveness import Compactor, Heard
+from coordinator.core.releasing import lose
+
+
+def decide(books: Books, event: on.CompactorEvent, now_s: float) -> list[Action]:
+    """Return what follows from news of a compactor."""
+    match event:
+        case on.CompactorHeard():
+            return _heard(books, event, now_s)
+        case on.CompactorGone():
+            return _gone(books, event, now_s)
+        case on.DrainAsked(compactor=compactor):
+            drains = books.compactors.drain(compactor)
+            return dismiss(books, compactor) if drains else []
+        case _:
+            assert_never(event)
+
+
+def greet(books: Books, news: Compactor, now_s: float) -> tuple[Heard, list[Action]]:
+    """Note a sign of life; if it is of a new process, all of the old one is lost."""
+    heard = books.compactors.hear(news)
+    if heard is not Heard.REPLACED:
+        return heard, []
+    lost = [
+        attempt
+        for attempt in books.attempts.of_compactor(news.name)
+        if attempt.incarnation != news.incarnation and attempt.state is AttemptState.RUNNING
+    ]
+    return heard, _forsake(books, lost, "its compactor was restarted", now_s) + dismiss(
+        books, news.name, except_for=news.incarnation
+    )
+
+
+def silence(books: Books, now_s: float) -> list[Action]:
+    """Give up the compactors that have been silent for too long."""
+    actions: list[Action] = []
+    for compactor in books.compactors.silent(now_s, books.limits.silence_max_s):
+        books.compactors.lose(compactor.name)
+        silence_s = round(now_s - compactor.heard_s, 1)
+        fields = (("compactor", compactor.name), ("silence_s", silence_s))
+        actions.append(do.Tell(event="compactor silent", fields=fields))
+        actions += _lose_all(books, compactor.name, "its compactor fell silent", now_s)
+    return actions
+
+
+def dismiss(books: Books, compactor: str, *, except_for: str = "") -> list[Action]:
+    """Answer the takes of a compactor with nothing.
+
+    Args:
+        books: Where the takes wait.
+        compactor: Whose takes.
+        except_for: An incarnation whose takes stay.
+    """
+    actions: list[Action] = []
+    for take in books.takes.of_compactor(compactor, except_for):
+        if books.takes.leave(take):
+            books.takes.note_answer(take, "")
+            actions.append(do.AnswerNothing(take=take))
+    return actions
+
+
+def _heard(books: Books, event: on.CompactorHeard, now_s: float) -> list[Action]:
+    news = Compactor(
+        name=event.compactor,
+        incarnation=event.incarnation,
+        group=event.group,
+        heard_s=now_s,
+        node=event.node,
+        slots=event.slots,
+        draining=event.draining,
+        listed=event.attempts,
+    )
+    heard, actions = greet(books, news, now_s)
+    if heard is Heard.STRAGGLER:
+        return [do.AnswerBeat(compactor=event.compactor, cancel=(), drain=False)]
+    actions += _compare_listing(books, event, now_s)
+    compactor = books.compactors.get(event.compactor)
+    assert compactor is not None
+    if compactor.draining:
+        actions += dismiss(books, event.compactor)
+    cancel = tuple(each.attempt for each in event.attempts if _unwanted(books, event, each))
+    answer = do.AnswerBeat(compactor=event.compactor, cancel=cancel, drain=compactor.draining)
+    return [*actions, answer]
+
+
+def _compare_listing(books: Books, event: on.CompactorHeard, now_s: float) -> list[Action]:
+    """Compare what a compactor lists with what we think that it holds."""
+    listing = {each.attempt: each for each in event.attempts}
+    actions: list[Action] = []
+    for attempt in books.attempts.of_compactor(event.compactor):
+        progress = listing.get(attempt.id)
+        match attempt.state:
+            case AttemptState.FOUND | AttemptState.RUNNING if progress is not None:
+                adopt(books, attempt, progress, event.incarnation, now_s)
+            case AttemptState.RUNNING:
+                actions += _miss(books, attempt, now_s)
+            case _:
+                pass
+    return actions
+
+
+def adopt(
+    books: Books, attempt: Attempt, progress: AttemptProgress, incarnation: str, now_s: float
+) -> None:
+    """Note that a compactor lists an attempt: it runs there."""
+    books.attempts.update(listed(attempt, progress, incarnation, now_s))
+    books.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
+
+
+def _miss(books: Books, attempt: Attempt, now_s: float) -> list[Action]:
+    """An attempt is not listed: after a few times its answer, or its report, was lost."""
+    beats = attempt.unlisted_beats + 1
+    limits, absent_s = books.limits, now_s - attempt.listed_s
+    if beats < limits.unlisted_beats_max or absent_s < limits.unlisted_max_s:
+        books.attempts.update(replace(attempt, unlisted_beats=beats))
+        return []
+    return lose(books, attempt, "its compactor does not list it", now_s)
+
+
+def _unwanted(books: Books, event: on.CompactorHeard, progress: AttemptProgress) -> bool:
+    """Return whether a compactor holds an attempt that is over, or soon will be."""
+    attempt = books.attempts.get(progress.attempt)
+    if attempt is not None:
+        return attempt.state is AttemptState.RELEASING or attempt.compactor != event.compactor
+    return books.attempts.over(progress.attempt) not in (None, AttemptEnd.COMMITTED)
+
+
+def _gone(books: Books, event: on.CompactorGone, now_s: float) -> list[Action]:
+    """A process is dead for sure; of another one that lives by now nothing is lost."""
+    living = books.compactors.get(event.compactor)
+    buried = books.compactors.bury(event.compactor, event.incarnation)
+    if buried is None and living is not None:
+        return []
+    fields = (("compactor", event.compactor), ("cause", event.cause))
+    tell = do.Tell(event="compactor gone", fields=fields)
+    return [tell, *_lose_all(books, event.compactor, event.cause, now_s)]
+
+
+def _lose_all(books: Books, compactor: str, cause: str, now_s: float) -> list[Action]:
+    lost = [
+        attempt
+        for attempt in books.attempts.of_compactor(compactor)
+        if attempt.state in (AttemptState.RUNNING, AttemptState.FOUND)
+    ]
+    return _forsake(books, lost, cause, now_s) + dismiss(books, compactor)
+
+
+def _forsake(books: Books, lost: list[Attempt], cause: str, now_s: float) -> list[Action]:
+    return [action for attempt in lost for action in lose(books, attempt, cause, now_s)]

@@ -1,0 +1,62 @@
+"""How attempts end: the slot is freed once, the store is told, the tablet is planned again."""
+
+from dataclasses import replace
+
+from common.model.outcome import AttemptEnd
+from coordinator.core import actions as do
+from coordinator.core.actions import Action
+from coordinator.core.books import Books
+from coordinator.core.lifecycle import Attempt, AttemptState, Ending
+
+
+def release(books: Books, attempt: Attempt, ending: Ending, now_s: float) -> list[Action]:
+    """Ask the store to give an attempt's reservation up; its slot is free from now on.
+
+    Args:
+        books: Where the attempt is known.
+        attempt: One that is not over and not being released.
+        ending: What to write as its end.
+        now_s: The time now.
+    """
+    releasing = replace(attempt, state=AttemptState.RELEASING, state_since_s=now_s, ending=ending)
+    books.attempts.update(releasing)
+    books.capacity.leave(attempt.id)
+    return [ask_release(releasing)]
+
+
+def lose(books: Books, attempt: Attempt, cause: str, now_s: float) -> list[Action]:
+    """Release an attempt behind which nobody stands."""
+    ending = Ending(end=AttemptEnd.LOST, cause=cause, for_silence=True)
+    return release(books, attempt, ending, now_s)
+
+
+def ask_release(attempt: Attempt) -> do.Release:
+    """Return the action that asks for the release of a RELEASING attempt."""
+    assert attempt.ending is not None, attempt
+    return do.Release(
+        tablet=attempt.tablet,
+        attempt=attempt.id,
+        end=attempt.ending.end,
+        cause=attempt.ending.cause,
+        for_silence=attempt.ending.for_silence,
+    )
+
+
+def finish(books: Books, attempt: str, end: AttemptEnd) -> list[Action]:
+    """Note that an attempt is over; a repetition changes nothing."""
+    known = books.attempts.end(attempt, end)
+    if known is None:
+        return []
+    books.capacity.leave(attempt)
+    _count(books, end)
+    if end is AttemptEnd.COMMITTED:
+        books.retry.succeeded(known.compactor, known.tablet, known.inputs)
+    return [do.Replan(tablet=known.tablet)]
+
+
+def _count(books: Books, end: AttemptEnd) -> None:
+    counters = books.counters
+    counters.committed += end is AttemptEnd.COMMITTED
+    counters.released += end is not AttemptEnd.COMMITTED
+    counters.failed += end is AttemptEnd.FAILED
+    counters.cancelled += end is AttemptEnd.CANCELLED

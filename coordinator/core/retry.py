@@ -1,0 +1,219 @@
+"""Failures: who has to pause, for how long, and who is quarantined.
+
+* A **compactor** pauses after failures in a row, until it succeeds or time has passed.
+* **Inputs** (a tablet and its files) pause after each failure of exactly these; after
+  `quarantine_failures` in a row they are quarantined until the operator lifts it, the
+  table's settings change or a file is gone.
+* A **table** pauses for one error class after failures of different inputs with it,
+  no job of the table having succeeded in between.
+* A **job** that the store has refused pauses from the second refusal on.
+
+A pause doubles from failure to failure up to a bound. A quarantine holds the inputs
+that failed, not the tablet: as soon as the planner wants other files, those run.
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from common.model.job import Job
+from common.model.tablet import TabletId
+from coordinator.core.bounded import BoundedMap
+from coordinator.core.limits import Limits
+
+Inputs = tuple[TabletId, tuple[str, ...]]
+
+CLASSES_MAX = 16
+"""Error classes of one table that are told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Something is left alone until a time; `until_s` None: until somebody lifts it."""
+
+    failures: int
+    until_s: float | None
+    reason: str
+
+    def holds(self, now_s: float) -> bool:
+        """Return whether it is not over yet."""
+        return self.until_s is None or now_s < self.until_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An attempt that failed, as far as retrying needs it."""
+
+    compactor: str
+    tablet: TabletId
+    inputs: tuple[str, ...]
+    error_class: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClassPause:
+    """The pause of a table for one error class, and the inputs that failed last."""
+
+    pause: Pause
+    inputs: Inputs
+
+
+class Retry:
+    """All pauses. Bounded: what is forgotten is merely tried again."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._inputs: BoundedMap[Inputs, Pause] = BoundedMap(limits.failures_max)
+        self._classes: BoundedMap[str, dict[str, _ClassPause]] = BoundedMap(limits.failures_max)
+        self._compactors: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
+        self._refusals: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
+        self._tablets: BoundedMap[TabletId, tuple[Inputs, ...]] = BoundedMap(limits.failures_max)
+
+    def failed(self, failure: Failure, now_s: float) -> Pause:
+        """Note a failure; return the pause of its inputs."""
+        inputs = (failure.tablet, failure.inputs)
+        pause = self._pause_inputs(inputs, failure, now_s)
+        self._pause_class(inputs, failure, now_s)
+        count = _count(self._compactors.get(failure.compactor)) + 1
+        reason = f"compactor {failure.compactor} failed {_times(count)}: {failure.cause}"
+        self._compactors.put(failure.compactor, self._after(count, reason, now_s))
+        return pause
+
+    def succeeded(self, compactor: str, tablet: TabletId, inputs: tuple[str, ...]) -> None:
+        """Note a success: what it touches starts anew."""
+        self._inputs.pop((tablet, inputs))
+        self._compactors.pop(compactor)
+        self._classes.pop(tablet.table)
+
+    def taken_back(
+        self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float
+    ) -> None:
+        """Somebody cancelled a job: its inputs are left alone for a while."""
+        until_s = now_s + self._limits.cancel_pause_s
+        reason = f"a job over these files was cancelled: {cause}"
+        self._note_inputs((tablet, inputs), Pause(failures=0, until_s=until_s, reason=reason))
+
+    def refused(self, job: Job, code: str, reason: str, now_s: float) -> Pause:
+        """Note that the store did not allow a job; the first refusal costs no time."""
+        count = _count(self._refusals.get(job.id)) + 1
+        pause_s = 0.0 if count == 1 else self._limits.refusal_base_s * 2.0 ** min(count - 2, 60)
+        until_s = now_s + min(pause_s, self._limits.refusal_max_s)
+        pause = Pause(failures=count, until_s=until_s, reason=f"refused ({code}): {reason}")
+        self._refusals.put(job.id, pause)
+        return pause
+
+    def allowed(self, job: Job) -> None:
+        """Note that the store allowed a job after all."""
+        self._refusals.pop(job.id)
+
+    def held(self, job: Job, now_s: float) -> Pause | None:
+        """Return what keeps a job from being queued or handed out now, or None."""
+        pauses = [self._inputs.get((job.tablet, job.inputs)), self._refusals.get(job.id)]
+        pauses += self._of_table(job.tablet.table)
+        holding = [pause for pause in pauses if pause is not None and pause.holds(now_s)]
+        return max(holding, key=_lasts, default=None)
+
+    def compactor(self, name: str, now_s: float) -> Pause | None:
+        """Return the pause of a compactor, or None."""
+        pause = self._compactors.get(name)
+        return pause if pause is not None and pause.holds(now_s) else None
+
+    def compactor_failures(self, name: str) -> int:
+        """Return how many attempts have failed on a compactor in a row."""
+        return _count(self._compactors.get(name))
+
+    def of_tablet(self, tablet: TabletId, now_s: float) -> list[Pause]:
+        """Return the pauses of inputs of a tablet and of its table, for people."""
+        mine = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
+        both = [*mine, *self._of_table(tablet.table)]
+        return [each for each in both if each is not None and each.holds(now_s)]
+
+    def quarantined(self) -> list[Inputs]:
+        """Return the inputs that are quarantined."""
+        return [inputs for inputs, pause in self._inputs if pause.until_s is None]
+
+    def keep(self, tablet: TabletId, paths: Container[str]) -> None:
+        """Forget pauses over files that the tablet no longer has.
+
+        Args:
+            tablet: A tablet that was just planned.
+            paths: Every file that its plan speaks of.
+        """
+        known = self._tablets.get(tablet)
+        if known is None:
+            return
+        kept = tuple(each for each in known if all(path in paths for path in each[1]))
+        for inputs in known:
+            if inputs not in kept:
+                self._inputs.pop(inputs)
+        if kept:
+            self._tablets.put(tablet, kept)
+        else:
+            self._tablets.pop(tablet)
+
+    def lift(self, tablet: TabletId) -> None:
+        """Let a tablet be tried again at once."""
+        for inputs in self._tablets.pop(tablet) or ():
+            self._inputs.pop(inputs)
+        self._classes.pop(tablet.table)
+
+    def lift_table(self, table: str) -> None:
+        """Let all of a table be tried again: its settings have changed, or it is gone."""
+        for tablet, _ in self._tablets:
+            if tablet.table == table:
+                self.lift(tablet)
+        self._classes.pop(table)
+
+    def _pause_inputs(self, inputs: Inputs, failure: Failure, now_s: float) -> Pause:
+        count = _count(self._inputs.get(inputs)) + 1
+        reason = f"failed {_times(count)}: {failure.cause}"
+        pause = self._after(count, reason, now_s)
+        if count >= self._limits.quarantine_failures:
+            pause = Pause(failures=count, until_s=None, reason=f"quarantined, {reason}")
+        self._note_inputs(inputs, pause)
+        return pause
+
+    def _note_inputs(self, inputs: Inputs, pause: Pause) -> None:
+        self._inputs.put(inputs, pause)
+        others = [
+            each
+            for each in self._tablets.get(inputs[0]) or ()
+            if each != inputs and each in self._inputs
+        ]
+        self._tablets.put(inputs[0], (*others, inputs))
+
+    def _pause_class(self, inputs: Inputs, failure: Failure, now_s: float) -> None:
+        table = failure.tablet.table
+        classes = self._classes.get(table) or {}
+        known = classes.pop(failure.error_class, None)
+        count = 1 if known is None else known.pause.failures + (known.inputs != inputs)
+        reason = f"jobs of this table failed {_times(count)} in a row with {failure.error_class}"
+        beyond = count - self._limits.class_failures + 1
+        until_s = now_s + (self.length_s(beyond) if beyond > 0 else 0.0)
+        pause = Pause(failures=count, until_s=until_s, reason=reason)
+        newest = list(classes.items())[-(CLASSES_MAX - 1) :]
+        entry = _ClassPause(pause=pause, inputs=inputs)
+        self._classes.put(table, {**dict(newest), failure.error_class: entry})
+
+    def _of_table(self, table: str) -> list[Pause]:
+        return [each.pause for each in (self._classes.get(table) or {}).values()]
+
+    def _after(self, failures: int, reason: str, now_s: float) -> Pause:
+        return Pause(failures=failures, until_s=now_s + self.length_s(failures), reason=reason)
+
+    def length_s(self, failures: int) -> float:
+        """Return how long to pause after so many failures in a row."""
+        doubled = self._limits.backoff_base_s * 2.0 ** min(failures - 1, 60)
+        return float(min(doubled, self._limits.backoff_max_s))
+
+
+def _count(pause: Pause | None) -> int:
+    return 0 if pause is None else pause.failures
+
+
+def _lasts(pause: Pause) -> float:
+    return float("inf") if pause.until_s is None else pause.until_s
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

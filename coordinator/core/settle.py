@@ -1,0 +1,56 @@
+"""Settled versions: since when has a tablet held everything up to a version?
+
+A tombstone may be dropped only if its version was reached one retention ago
+(protocol, tombstones): the retention is how late writers may be. The coordinator
+keeps a few marks (time, highest version held then) in the tablet's record; the
+settled version is that of the newest mark which is at least one retention old. Marks
+are sparse, so it may lie up to a `1 / MARKS_PER_RETENTION` of a retention back, which
+only keeps a tombstone a little longer.
+"""
+
+Marks = tuple[tuple[float, bytes], ...]
+"""(time in seconds, highest version of the files then), ascending in both."""
+
+MARKS_PER_RETENTION = 6
+MARKS_MAX = MARKS_PER_RETENTION + 2
+"""As many as fit into one retention, the one that is settled, and the newest."""
+
+
+def next_marks(marks: Marks, now_s: float, highest: bytes, retention_s: float) -> Marks:
+    """Return the marks to keep after the tablet was seen to hold versions up to `highest`.
+
+    The same marks come back if there is nothing to note, so that nothing is written.
+
+    Args:
+        marks: As the record has them.
+        now_s: The store's time; behind the last mark (a fail-over): nothing is noted.
+        highest: Highest version of the tablet's files.
+        retention_s: The table's tombstone retention.
+    """
+    if not marks:
+        return ((now_s, highest),)
+    last_s, last_version = marks[-1]
+    if highest <= last_version or now_s - last_s < retention_s / MARKS_PER_RETENTION:
+        return marks
+    if now_s <= last_s:
+        return marks
+    kept = _needed(marks, now_s - retention_s)
+    return (*kept[-(MARKS_MAX - 1) :], (now_s, highest))
+
+
+def settled_version(marks: Marks, now_s: float, retention_s: float) -> bytes | None:
+    """Return the highest version at which tombstones may be dropped, or None if none may.
+
+    Args:
+        marks: As the record has them.
+        now_s: The store's time.
+        retention_s: The table's tombstone retention.
+    """
+    old = [version for time_s, version in marks if time_s <= now_s - retention_s]
+    return max(old, default=None)
+
+
+def _needed(marks: Marks, before_s: float) -> Marks:
+    """Drop marks that a later one, also old enough, has overtaken."""
+    overtaken = sum(1 for time_s, _ in marks[1:] if time_s <= before_s)
+    return marks[overtaken:]

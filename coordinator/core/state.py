@@ -1,0 +1,108 @@
+"""The coordinator's state: `handle` is its only mutator, everything else only looks.
+
+No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn asks
+the decider of the event's family, then hands out what can be handed out.
+"""
+
+from typing import assert_never
+
+from common.model.tablet import TabletId
+from common.settings import CoordinatorSettings
+from common.wire import CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
+from coordinator.core import actions as do
+from coordinator.core import endings, events, explain, handout, intake, presence, upkeep, views
+from coordinator.core.actions import Action
+from coordinator.core.books import Books
+from coordinator.core.limits import Limits
+
+
+class CoordinatorState:
+    """What the coordinator knows and decides. Not shared between threads."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        coordinator: str = "",
+        *,
+        limits: Limits | None = None,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            settings: The operator's.
+            coordinator: Id of this coordinator, for its status.
+            limits: Taken instead of what the settings ask for.
+        """
+        self._coordinator = coordinator
+        self._books = Books(limits or Limits.of(settings))
+
+    def handle(self, event: events.Event, now_s: float) -> list[Action]:
+        """Take an event in; return what shall be done, in this order.
+
+        Args:
+            event: May come late, twice or never.
+            now_s: The time now; it never goes back.
+        """
+        books = self._books
+        upkeep.mind_the_gap(books, now_s)
+        books.counters.turns += 1
+        actions = _decide(books, event, now_s)
+        actions += handout.hand_out(books, now_s)
+        return list(dict.fromkeys(actions)) if len(actions) > 1 else actions
+
+    def status(self, now_s: float, turns: int = 0, conflicts: int = 0) -> CoordinatorStatus:
+        """Return counters of everything.
+
+        Args:
+            now_s: The time now.
+            turns: Turns of the shell; 0: those of this state.
+            conflicts: Lost races that the shell has counted.
+        """
+        return views.status(self._books, self._coordinator, now_s, turns, conflicts)
+
+    def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
+        """Return the best queued jobs of a group, or of every group, best first."""
+        return views.queued(self._books, group, count, now_s)
+
+    def running(self, now_s: float) -> list[RunningAttempt]:
+        """Return the attempts that are not over."""
+        return views.running(self._books)
+
+    def explain(self, tablet: TabletId, now_s: float) -> Explanation:
+        """Return why a tablet is as it is, most telling first."""
+        return explain.explain(self._books, tablet, now_s)
+
+    def check(self) -> None:
+        """Assert what is always true; for tests."""
+        self._books.check()
+
+
+def _decide(books: Books, event: events.Event, now_s: float) -> list[Action]:
+    if isinstance(event, events.PlanEvent):
+        return intake.decide(books, event, now_s)
+    if isinstance(event, events.TakeEvent):
+        return handout.decide(books, event, now_s)
+    if isinstance(event, events.CompactorEvent):
+        return presence.decide(books, event, now_s)
+    if isinstance(event, events.AttemptEvent):
+        return endings.decide(books, event, now_s)
+    if isinstance(event, events.OperatorEvent):
+        return _obey(books, event)
+    if isinstance(event, events.Ticked):
+        return upkeep.tick(books, now_s)
+    assert_never(event)
+
+
+def _obey(books: Books, event: events.OperatorEvent) -> list[Action]:
+    """Do what an operator wants."""
+    match event:
+        case events.GroupPaused(group=group):
+            books.paused_groups[group] = None
+        case events.GroupResumed(group=group):
+            books.paused_groups.pop(group, None)
+        case events.QuarantineLifted(tablet=tablet):
+            books.retry.lift(tablet)
+            return [do.Replan(tablet=tablet)]
+        case _:
+            assert_never(event)
+    return []

@@ -1,0 +1,115 @@
+"""What people and metrics are shown: reads of the books as wire values."""
+
+from itertools import islice
+
+from common.wire import (
+    CompactorStatus,
+    CoordinatorStatus,
+    GroupStatus,
+    QueuedJob,
+    RunningAttempt,
+)
+from coordinator.core.books import Books
+from coordinator.core.lifecycle import Attempt, AttemptState
+from coordinator.core.liveness import Compactor
+
+
+def status(
+    books: Books, coordinator: str, now_s: float, turns: int, conflicts: int
+) -> CoordinatorStatus:
+    """Return counters of everything."""
+    counters = books.counters
+    return CoordinatorStatus(
+        coordinator=coordinator,
+        started_s=now_s if books.started_s is None else books.started_s,
+        now_s=now_s,
+        groups=tuple(_group(books, group, now_s) for group in _groups(books)),
+        compactors=tuple(_compactor(books, each, now_s) for each in books.compactors.every()),
+        tables=len(books.tables),
+        tablets_known=len(books.notes),
+        committed=counters.committed,
+        failed=counters.failed,
+        released=counters.released,
+        conflicts=conflicts,
+        quarantined=len(books.retry.quarantined()),
+        turns=turns or counters.turns,
+    )
+
+
+def queued(books: Books, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
+    """Return the best queued jobs of a group, or of every group, best first."""
+    lines: list[QueuedJob] = []
+    for name, queue in books.queues:
+        if group is None or name == group:
+            for place, entry in enumerate(islice(queue.entries(), count), start=1):
+                age_s = now_s - entry.offered_s
+                aged = entry.priority + age_s * books.limits.ageing_per_s
+                lines.append(
+                    QueuedJob(job=entry.job, place=place, age_s=age_s, effective_priority=aged)
+                )
+    return lines
+
+
+def running(books: Books) -> list[RunningAttempt]:
+    """Return the attempts that are not over, oldest first."""
+    attempts = sorted(books.attempts, key=lambda attempt: attempt.since_s)
+    return [_attempt(each) for each in attempts if each.state is not AttemptState.DOUBTFUL]
+
+
+def _groups(books: Books) -> list[str]:
+    names = [group for group, _ in books.queues]
+    names += [*books.takes.groups(), *books.paused_groups]
+    names += [compactor.group for compactor in books.compactors.every()]
+    return sorted(dict.fromkeys(names))
+
+
+def _group(books: Books, group: str, now_s: float) -> GroupStatus:
+    queue = books.queues.queue(group)
+    return GroupStatus(
+        group=group,
+        queued=len(queue),
+        queued_bytes=queue.size_bytes,
+        queued_cost_bytes=sum(job.cost_bytes for job in queue),
+        running=books.capacity.jobs(group),
+        compactors=len(books.compactors.of_group(group)),
+        waiting_takes=len(books.takes.waiting(group)),
+        accepted=queue.counts.accepted,
+        rejected=queue.counts.rejected,
+        evicted=queue.counts.evicted,
+        oldest_age_s=queue.oldest_age_s(now_s),
+        paused=group in books.paused_groups,
+    )
+
+
+def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorStatus:
+    held = books.attempts.of_compactor(compactor.name)
+    pause = books.retry.compactor(compactor.name, now_s)
+    until_s = None if pause is None else pause.until_s
+    return CompactorStatus(
+        compactor=compactor.name,
+        group=compactor.group,
+        node=compactor.node,
+        slots=compactor.slots,
+        busy=sum(1 for attempt in held if attempt.state is AttemptState.RUNNING),
+        heard_ago_s=now_s - compactor.heard_s,
+        draining=compactor.draining,
+        failures=books.retry.compactor_failures(compactor.name),
+        backing_off_s=0.0 if until_s is None else until_s - now_s,
+    )
+
+
+def _attempt(attempt: Attempt) -> RunningAttempt:
+    return RunningAttempt(
+        job_id=attempt.job_id,
+        attempt=attempt.id,
+        tablet=str(attempt.tablet),
+        table_name=attempt.table_name,
+        kind=attempt.kind.value,
+        group=attempt.group,
+        compactor=attempt.compactor,
+        inputs=len(attempt.inputs),
+        input_bytes=attempt.input_bytes,
+        since_s=attempt.since_s,
+        progress=attempt.progress,
+        reason=attempt.reason,
+    )
