@@ -1,0 +1,143 @@
+"""The Spark engine with tasks in the driver itself: all but RayDP, in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from common.errors import (
+    AttemptCancelledError,
+    ConfigError,
+    EngineDiedError,
+    InputError,
+    RewriteError,
+)
+from compactor.core.result import RewriteProgress
+from compactor.spark.engine import SparkEngine
+from compactor.spark.settings import DriverSettings, Engines
+from neve.local.find import find_java
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+ADD = {"do": "add", "count": 1000}
+SUM = 500_500
+
+
+@pytest.fixture(autouse=True)
+def java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the machine's Java or the wheel's."""
+    monkeypatch.setenv("JAVA_HOME", str(find_java(os.environ).home))
+
+
+def settings(tmp_path: Path, **more: Any) -> DriverSettings:
+    chosen = {"name": "c1", "engine": Engines.LOCAL, "work": "tests.support.spark_work:work"}
+    return DriverSettings(**chosen | {"log_file": str(tmp_path / "driver.log")} | more)
+
+
+def ignore(_: RewriteProgress) -> None:
+    return
+
+
+def with_engine(tmp_path: Path, body: Callable[[SparkEngine], Awaitable[None]]) -> None:
+    async def main() -> None:
+        engine = SparkEngine(settings(tmp_path))
+        await engine.start()
+        try:
+            await body(engine)
+        finally:
+            await engine.stop()
+
+    before = set(psutil.Process().children(recursive=True))
+    asyncio.run(main())
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+async def sleeping(engine: SparkEngine, attempt: str) -> asyncio.Task[Any]:
+    """Start an attempt that waits in a Spark task, and return when it does."""
+    begun = asyncio.Event()
+    work = engine.run_payload(attempt, {"do": "sleep", "for_s": 60}, lambda _: begun.set())
+    task = asyncio.create_task(work)
+    await begun.wait()
+    await asyncio.sleep(1.0)
+    return task
+
+
+def test_attempts_run_side_by_side_each_in_its_pool(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        heard: list[RewriteProgress] = []
+        alone = await engine.run_payload("a", ADD, heard.append)
+        assert alone == {"sum": SUM, "pool": "slot-0"}
+        assert heard == [RewriteProgress(fraction=1.0, rows_done=1000)]
+        waiting = await sleeping(engine, "b")
+        assert await engine.run_payload("c", ADD, ignore) == {"sum": SUM, "pool": "slot-1"}
+        assert not waiting.done()
+        await engine.cancel("b")
+        with pytest.raises(AttemptCancelledError):
+            await waiting
+        assert (await engine.run_payload("d", ADD, ignore))["pool"] == "slot-0"
+
+    with_engine(tmp_path, body)
+
+
+def test_errors_keep_their_class(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        with pytest.raises(InputError, match=r"a\.parquet is gone"):
+            await engine.run_payload("a", {"do": "refuse"}, ignore)
+        with pytest.raises(RewriteError, match="KeyError: 'no such thing'"):
+            await engine.run_payload("b", {"do": "break"}, ignore)
+        await engine.cancel("unknown")
+
+    with_engine(tmp_path, body)
+
+
+def test_a_dead_driver_fails_its_attempts_and_comes_back(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        first, second = await sleeping(engine, "a"), await sleeping(engine, "b")
+        pid = engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(2):
+            for task in (first, second):
+                with pytest.raises(EngineDiedError, match=f"driver {pid} died"):
+                    await task
+        assert (await engine.run_payload("c", ADD, ignore))["sum"] == SUM
+        assert engine.pid != pid
+        assert engine.starts == 2
+
+    with_engine(tmp_path, body)
+
+
+def test_a_lost_application_takes_its_driver_along(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        with pytest.raises(EngineDiedError):
+            await engine.run_payload("a", {"do": "lose"}, ignore)
+        assert (await engine.run_payload("b", ADD, ignore))["sum"] == SUM
+
+    with_engine(tmp_path, body)
+
+
+def test_who_stops_waiting_cancels(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        waiting = await sleeping(engine, "a")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with asyncio.timeout(20):
+            while (await engine.run_payload("b", ADD, ignore))["pool"] != "slot-0":
+                await asyncio.sleep(0.2)
+
+    with_engine(tmp_path, body)
+
+
+def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:
+    engine = SparkEngine(settings(tmp_path, work="tests.support.spark_work:missing"))
+    with pytest.raises(ConfigError, match=r"no attribute 'missing'.*driver\.log"):
+        asyncio.run(engine.start())
+    assert not [p for p in psutil.Process().children() if "spark" in " ".join(p.cmdline())]
