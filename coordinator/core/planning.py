@@ -1,0 +1,233 @@
+"""From a tablet to its plan: which files may be merged, whom to ask, is the answer sound?
+
+Pure. The scanner calls it on what it has read; nothing here reserves anything, so a
+plan may be stale when its jobs are taken, and is checked again then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.errors import PluginError
+from common.model.file import DataFile
+from common.model.group import Service
+from common.model.job import Job, Kind
+from common.model.plan import Plan, TabletPlan
+from common.model.table import Table, TableState
+from common.model.tablet import Selection, Tablet
+from common.spi.dispatcher import Dispatcher, DispatchParameters
+from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from coordinator.core.plan_check import checked_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    """Everything that is configured about configured."""
+
+    services: Mapping[str, Service]
+    planners: Mapping[str, Planner]
+    dispatcher: Dispatcher | None
+
+
+def plan_tablet(
+    tablet: Tablet,
+    table: Table,
+    services: Mapping[str, Service],
+    planners: Mapping[str, Planner],
+    now_s: float,
+    *,
+    dispatcher: Dispatcher | None = None,
+    requests: Mapping[str, RequestFacts] | None = None,
+) -> TabletPlan:
+    """Return the jobs wanted for a tablet, and why each other file was left.
+
+    A kind whose planner misbehaves gets no jobs, and its files are left with what it
+    did; jobs of the other kind are wanted all the same.
+
+    Args:
+        tablet: As it was read, at one moment.
+        table: Its table.
+        services: By name.
+        planners: By name.
+        now_s: The time now, by the store.
+        dispatcher: Chooses the service; None: the one in the table's settings.
+        requests: Facts of running requests by id; None: they have no hints.
+
+    Raises:
+        PluginError: A planner or dispatcher misbehaved, and there is no other job.
+    """
+    idle = _why_idle(tablet, table)
+    if idle is not None:
+        return TabletPlan(left=dict.fromkeys(tablet.files, idle))
+    configured = _Configured(services, planners, dispatcher)
+    left = _left_by_hold(tablet)
+    jobs: list[Job] = []
+    problems: list[PluginError] = []
+    for kind, candidates in _candidates(tablet, table, now_s).items():
+        facts = _facts(kind, tablet.selection, requests)
+        try:
+            wanted, reasons = _plan_kind(
+                tablet, table, kind, candidates, (configured, facts, now_s)
+            )
+        except PluginError as problem:
+            problems.append(problem)
+            wanted, reasons = (), {file.path: str(problem) for file in candidates}
+        jobs += wanted
+        left.update(reasons)
+    if problems and not jobs:
+        raise problems[0]
+    for job in jobs:
+        for path in job.inputs:
+            left.pop(path, None)
+    return TabletPlan(jobs=tuple(jobs), left=left)
+
+
+def _why_idle(tablet: Tablet, table: Table) -> str | None:
+    """Return why nothing at all is planned here, or None."""
+    if table.state is not TableState.LIVE:
+        return f"table {table.name} is {table.state}"
+    if tablet.operation is not None:
+        return f"the tablet is busy with a {tablet.operation.kind}"
+    return None
+
+
+def _left_by_hold(tablet: Tablet) -> dict[str, str]:
+    """Return why files are no candidates, as far as somebody holds them."""
+    left: dict[str, str] = {}
+    if tablet.waiting:
+        first = min(tablet.waiting)
+        why = f"request {first} waits to select files; no system job starts meanwhile"
+        left = dict.fromkeys(tablet.files, why)
+    if tablet.selection is not None:
+        left.update(dict.fromkeys(tablet.selection.files, f"held by {tablet.selection.request}"))
+    for attempt, entry in sorted(tablet.running.items()):
+        left.update(dict.fromkeys(entry.inputs, f"being merged by {attempt}"))
+    left.update((path, "still being written") for path, file in tablet.files.items() if file.open)
+    return left
+
+
+def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[DataFile, ...]]:
+    """Return the files that jobs of each kind may use now; a kind without any is left out."""
+    files, selection = tablet.files, tablet.selection
+    taken = tablet.reserved_files if tablet.running else frozenset[str]()
+    found: dict[Kind, tuple[DataFile, ...]] = {}
+    if not tablet.waiting:
+        held = frozenset[str]()
+        if selection is not None and not _expired(tablet, selection, table, now_s):
+            held = frozenset(selection.files)
+        out = taken | held
+        found[Kind.SYSTEM] = tuple(
+            [file for file in files.values() if not file.open and file.path not in out]
+        )
+    if selection is not None and not _finished(selection):
+        chosen = [files[path] for path in selection.files if path in files and path not in taken]
+        found[Kind.USER] = tuple([file for file in chosen if not file.open])
+    return {kind: candidates for kind, candidates in found.items() if candidates}
+
+
+def _expired(tablet: Tablet, selection: Selection, table: Table, now_s: float) -> bool:
+    """Return whether system jobs may have the files of a selection that nobody works on."""
+    if selection.completed_jobs or now_s - selection.since_s <= table.settings.hold_expiry_s:
+        return False
+    return all(entry.request != selection.request for entry in tablet.running.values())
+
+
+def _finished(selection: Selection) -> bool:
+    """Return whether one file is left and it is a result: the request is done here."""
+    return len(selection.files) == 1 and selection.files[0] in selection.results
+
+
+def _facts(
+    kind: Kind, selection: Selection | None, requests: Mapping[str, RequestFacts] | None
+) -> RequestFacts | None:
+    if kind is Kind.SYSTEM or selection is None:
+        return None
+    plain = RequestFacts(request=selection.request)
+    return (requests or {}).get(selection.request, plain)
+
+
+def _plan_kind(
+    tablet: Tablet,
+    table: Table,
+    kind: Kind,
+    candidates: tuple[DataFile, ...],
+    context: tuple[_Configured, RequestFacts | None, float],
+) -> tuple[tuple[Job, ...], dict[str, str]]:
+    """Return the jobs of one kind and why its other candidates were left.
+
+    Raises:
+        PluginError: The planner or the dispatcher misbehaved.
+    """
+    configured, facts, now_s = context
+    service = _service(table, kind, facts, configured)
+    parameters = PlanParameters(
+        tablet=tablet.id,
+        table_name=table.name,
+        kind=kind,
+        settings=table.settings,
+        options=service.options,
+        files=tablet.files,
+        candidates=candidates,
+        running=_running(tablet),
+        groups=service.groups,
+        waiting=bool(tablet.waiting),
+        request=facts,
+        now_s=now_s,
+    )
+    plan = _ask(service.planner, configured.planners, parameters)
+    jobs = checked_jobs(service.planner, plan, parameters)
+    left = dict.fromkeys(
+        [file.path for file in candidates if file.path not in plan.left],
+        f"planner {service.planner} gave no reason",
+    )
+    left.update(plan.left)
+    return jobs, left
+
+
+def _running(tablet: Tablet) -> tuple[RunningJob, ...]:
+    """Return the jobs under way; inputs are files of the tablet until they commit."""
+    return tuple(
+        RunningJob(
+            kind=entry.kind,
+            files=tuple(tablet.files[path] for path in entry.inputs if path in tablet.files),
+        )
+        for _, entry in sorted(tablet.running.items())
+    )
+
+
+def _service(
+    table: Table, kind: Kind, facts: RequestFacts | None, configured: _Configured
+) -> Service:
+    name = table.settings.service
+    if configured.dispatcher is not None:
+        parameters = DispatchParameters(
+            table=table,
+            kind=kind,
+            hints={} if facts is None else facts.hints,
+            services=tuple(configured.services),
+        )
+        try:
+            name = configured.dispatcher.dispatch(parameters)
+        except Exception as error:
+            message = f"table {table.name}: the dispatcher failed: {type(error).__name__}: {error}"
+            raise PluginError(message) from error
+    service = configured.services.get(name)
+    if service is None:
+        known = ", ".join(sorted(configured.services))
+        message = f"table {table.name}: service {name!r} is not configured; there is {known}"
+        raise PluginError(message)
+    return service
+
+
+def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters) -> Plan:
+    planner = planners.get(name)
+    if planner is None:
+        known = ", ".join(sorted(planners))
+        raise PluginError(f"planner {name!r} is not loaded; there is {known}")
+    where = f"planner {name}, tablet {parameters.tablet}"
+    try:
+        plan: object = planner.plan(parameters)
+    except Exception as error:
+        raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
+    if not isinstance(plan, Plan):
+        raise PluginError(f"{where}: returned {type(plan).__name__}, expected a Plan")
+    return plan
