@@ -1,0 +1,129 @@
+"""The checks of `neve doctor`: each returns what it found, or raises what to do."""
+
+import importlib.util
+import platform
+import posixpath
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from common.errors import CompactionError, ConfigError, UnavailableError
+
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
+SHARED_MEMORY_BYTES = 200 * 1024**2
+GATEWAY_PORT, REDIS_PORT = 8642, 6389
+
+
+class SkippedError(CompactionError):
+    """The check has no meaning here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check came to."""
+
+    check: str
+    state: str
+    found: str
+
+
+def python() -> str:
+    """Check the Python of this process."""
+    if not PYTHON_MIN <= sys.version_info[:2] < PYTHON_END:
+        raise ConfigError(
+            f"Python {platform.python_version()} is not supported, wanted 3.11 or 3.12"
+        )
+    return platform.python_version()
+
+
+def java(environ: Mapping[str, str]) -> str:
+    """Check for a Java that Spark runs on."""
+    _needs("psutil")
+    from neve.local.find import find_java
+
+    found = find_java(environ)
+    return f"version {found.major} in {found.home}"
+
+
+def redis_server(environ: Mapping[str, str]) -> str:
+    """Check for a Redis server that a local stack can start."""
+    _needs("psutil")
+    from neve.local.find import find_redis_server
+
+    return str(find_redis_server(environ))
+
+
+def ray_version() -> str:
+    """Check for Ray, RayDP and Spark, without loading them."""
+    _needs("ray")
+    try:
+        return ", ".join(f"{name} {version(name)}" for name in ("ray", "raydp", "pyspark"))
+    except PackageNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: install `neve[server]`") from error
+
+
+def memory(compactors: int) -> str:
+    """Check that so many compactors fit into memory."""
+    _needs("psutil")
+    from common.units import format_bytes
+    from neve.local import StackOptions
+    from neve.local.checks import check_memory, free_memory_bytes
+
+    check_memory(compactors, StackOptions().compactor_bytes)
+    return f"{format_bytes(free_memory_bytes())} free, enough for {compactors} compactors"
+
+
+def shared_memory() -> str:
+    """Check where Ray's object store can go."""
+    _needs("psutil")
+    import tempfile
+    from pathlib import Path
+
+    from neve.local.checks import object_folder
+
+    chosen = object_folder(SHARED_MEMORY_BYTES, Path(tempfile.gettempdir()))
+    return "/dev/shm is large enough" if chosen is None else f"/dev/shm is small; {chosen} is used"
+
+
+def ports() -> str:
+    """Tell whether the usual ports are free; a stack takes others if not."""
+    _needs("psutil")
+    from neve.local.ports import is_free
+
+    taken = [str(port) for port in (GATEWAY_PORT, REDIS_PORT) if not is_free(port)]
+    return (
+        f"{', '.join(taken)} in use; others will be chosen" if taken else "the usual ones are free"
+    )
+
+
+def storage(location: str) -> str:
+    """Write, list, read and delete a small file in a location."""
+    from neve.gateway import storage as door
+
+    normal = door.normal_location(location)
+    system, base = door.opened(normal)
+    path = posixpath.join(base, "_neve", f"doctor-{secrets.token_hex(6)}")
+    step = "made"
+    try:
+        system.create_dir(posixpath.dirname(path), recursive=True)
+        step = "written"
+        with system.open_output_stream(path) as stream:
+            stream.write(b"neve")
+        step = "listed and read"
+        with system.open_input_stream(path) as stream:
+            whole = stream.read()
+        if not system.get_file_info(path).is_file or whole != b"neve":
+            raise UnavailableError(f"{normal}: what was written is not what is read")
+        step = "deleted"
+        system.delete_file(path)
+    except OSError as error:
+        raise UnavailableError(f"{normal} cannot be {step}: {error}") from error
+    return f"{normal} can be written, listed, read and deleted"
+
+
+def _needs(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise SkippedError("only the client is installed here")

@@ -1,0 +1,191 @@
+"""Results as tables for people. Values in, renderables out; nothing is printed here."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from common.units import format_bytes, format_duration
+from neve import api
+
+RIGHT = "right"
+
+
+def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> RenderableType:
+    """Return a plain table, or a dash if it has no row.
+
+    Args:
+        columns: Heading and alignment (`left`, `right`) of each.
+        rows: Cells; None becomes a dash.
+    """
+    table = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading, side in columns:
+        table.add_column(heading, justify="right" if side == RIGHT else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    return table if table.row_count else Text("none")
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> RenderableType:
+    """Return names and values, one pair a line; None becomes a dash."""
+    table = Grid(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(name, Text("-" if value is None else str(value)))
+    return table
+
+
+def lines(*parts: RenderableType | str) -> RenderableType:
+    """Return renderables below each other."""
+    return Lines(*(Text(part) if isinstance(part, str) else part for part in parts))
+
+
+def tables(found: Sequence[api.Table]) -> RenderableType:
+    """Return a listing of tables."""
+    return grid(
+        [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
+        [
+            (each.name, each.state, ", ".join(each.key) or None, len(each.schema), each.location)
+            for each in found
+        ],
+    )
+
+
+def table(found: api.Table) -> RenderableType:
+    """Return a table with everything that is known of it."""
+    settings = {name: _setting(name, value) for name, value in found.settings.items()}
+    return lines(
+        facts(
+            [
+                ("name", found.name),
+                ("state", found.state),
+                ("location", found.location),
+                ("key", ", ".join(found.key) or None),
+                ("version", found.version_column),
+                ("tombstone", found.tombstone_column),
+                ("time", found.time_column),
+                ("partitions", ", ".join(found.partition_by) or None),
+                ("tablets", _count(found.tablets)),
+                ("files", _count(found.files)),
+                ("rows", _count(found.rows)),
+                ("size", _size(found.size_bytes)),
+            ]
+        ),
+        "",
+        grid(
+            [("COLUMN", ""), ("TYPE", ""), ("NULLS", "")],
+            [(each.name, each.type, "yes" if each.nullable else "no") for each in found.schema],
+        ),
+        "",
+        grid(
+            [(f"SETTING (version {found.settings_version})", ""), ("VALUE", "")], settings.items()
+        ),
+    )
+
+
+def files(found: Sequence[api.File]) -> RenderableType:
+    """Return a listing of files."""
+    return grid(
+        [
+            ("TABLET", ""),
+            ("PATH", ""),
+            ("SIZE", RIGHT),
+            ("ROWS", RIGHT),
+            ("FIRST KEY", ""),
+            ("LAST KEY", ""),
+        ],
+        [
+            (
+                short(each.tablet),
+                each.path,
+                format_bytes(each.size_bytes),
+                _count(each.rows),
+                each.key_min,
+                each.key_max,
+            )
+            for each in found
+        ],
+    )
+
+
+def tablets(found: Sequence[api.Tablet]) -> RenderableType:
+    """Return a listing of tablets."""
+    return grid(
+        [
+            ("TABLET", ""),
+            ("LAST KEY", ""),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("ROWS", RIGHT),
+            ("RUNNING", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                short(each.tablet),
+                each.partition or each.end,
+                each.files,
+                format_bytes(each.size_bytes),
+                _count(each.rows),
+                each.running,
+                _tablet_state(each),
+            )
+            for each in found
+        ],
+    )
+
+
+def added(found: api.Added) -> str:
+    """Return what an add brought in, as a sentence."""
+    count = len(found.files)
+    tablet_count = len({each.tablet for each in found.files})
+    return (
+        f"added {_count(found.rows)} rows ({format_bytes(found.size_bytes)}) "
+        f"in {_plural(count, 'file')} to {_plural(tablet_count, 'tablet')}"
+    )
+
+
+def short(text: str, most: int = 18) -> str:
+    """Return a long name shortened in the middle."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def _tablet_state(tablet: api.Tablet) -> str:
+    if tablet.operation:
+        return tablet.operation
+    if tablet.selected:
+        return "selected"
+    if tablet.waiting:
+        return "awaited"
+    return (
+        f"{tablet.analysis}, {_plural(tablet.failures, 'failure')}"
+        if tablet.failures
+        else tablet.analysis
+    )
+
+
+def _setting(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_s"):
+        return format_duration(value)
+    return str(value)
+
+
+def _count(number: int | None) -> str | None:
+    return None if number is None else f"{number:,}"
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else format_bytes(size_bytes)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

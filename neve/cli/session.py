@@ -1,0 +1,190 @@
+"""What every verb has: the service to talk to, `--json`, and kind errors with exit codes.
+
+    0 ok   1 failed   2 usage   3 conflict or refused   4 unavailable
+
+Results go to standard output, everything said about them to standard error.
+"""
+
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from common.errors import (
+    CompactionError,
+    ConflictError,
+    RefusedError,
+    RequestError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from neve.client import Client
+from neve.client_connect import connect
+from neve.client_errors import (
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    NeveError,
+)
+
+EXIT_INTERRUPTED = 130
+EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
+    (RequestError, EXIT_USAGE),
+    (RefusedError, EXIT_REFUSED),
+    (ConflictError, EXIT_REFUSED),
+    (UnavailableError, EXIT_UNAVAILABLE),
+    (UnknownOutcomeError, EXIT_UNAVAILABLE),
+)
+"""For verbs that work without a service; all other branches failed."""
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Answer with JSON, for programs.")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", help="Of the service; else NEVE_URL, else this machine's stack."),
+]
+TokenOption = Annotated[str | None, typer.Option("--token", help="Bearer token; else NEVE_TOKEN.")]
+
+
+class Session:
+    """One run of a verb: where its answers go, and the client, once it is asked for."""
+
+    def __init__(self, *, as_json: bool, url: str | None = None, token: str | None = None) -> None:
+        self.as_json = as_json
+        self.url = url
+        self._token = token
+        self._client: Client | None = None
+        self._out = Console(soft_wrap=False, highlight=False)
+        self._err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    @property
+    def client(self) -> Client:
+        """The client of the service that is meant."""
+        if self._client is None:
+            self._client = connect(self.url, self._token)
+        return self._client
+
+    def show(self, value: Any, render: Callable[[], RenderableType] | RenderableType) -> None:
+        """Print a result: as JSON, or as `render` has it for people."""
+        if self.as_json:
+            self.write(json.dumps(plain(value), indent=2, default=str) + "\n")
+        else:
+            self._out.print(render() if callable(render) else render, markup=False)
+
+    def write(self, text: str) -> None:
+        """Write text to standard output as it is."""
+        sys.stdout.write(text)
+
+    def say(self, text: str) -> None:
+        """Tell a person something on standard error; not with `--json`."""
+        if not self.as_json:
+            self._err.print(text, markup=False)
+
+    def fail(self, error: Exception, name: str) -> None:
+        """Tell in one sentence what went wrong."""
+        if self.as_json:
+            body = {"error": name, "detail": str(error), "code": getattr(error, "code", "")}
+            sys.stderr.write(json.dumps(body) + "\n")
+        else:
+            self._err.print(f"neve: {error}", markup=False)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if self._client is not None:
+            self._client.close()
+
+
+def plain(value: Any) -> Any:
+    """Return a value with its wire models as dictionaries."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return value
+
+
+def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., Any]:
+    """Make a function with a first argument `session` a verb.
+
+    Args:
+        app: Where the verb belongs.
+        name: As users write it.
+        remote: Whether it talks to a service, and so has `--url` and `--token`.
+    """
+
+    def register(work: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(work)
+        def run(**given: Any) -> None:
+            as_json = given.pop("as_json")
+            session = Session(
+                as_json=as_json, url=given.pop("url", None), token=given.pop("token", None)
+            )
+            code = guarded(session, functools.partial(work, session, **given))
+            if code:
+                raise typer.Exit(code)
+
+        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        common = [_option("as_json", JsonFlag, default=False)]
+        if remote:
+            common += [_option("url", UrlOption), _option("token", TokenOption)]
+        run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]  # typer reads it
+        run.__annotations__ = {each.name: each.annotation for each in [*own, *common]}
+        app.command(name)(run)
+        return work
+
+    return register
+
+
+def guarded(session: Session, work: Callable[[], None]) -> int:
+    """Do the work and return the exit code; expected errors become one sentence."""
+    try:
+        work()
+    except NeveError as error:
+        session.fail(error, error.error)
+        return error.exit_code
+    except CompactionError as error:
+        session.fail(error, type(error).__name__)
+        return next((code for kind, code in EXIT_BY_BRANCH if isinstance(error, kind)), EXIT_FAILED)
+    except BrokenPipeError:
+        # Whoever read our output has had enough; the rest would only complain about it.
+        sys.stdout = None
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        session.say("interrupted")
+        return EXIT_INTERRUPTED
+    finally:
+        session.close()
+    return 0
+
+
+def _option(name: str, annotation: Any, *, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def pairs(written: Iterable[str], what: str) -> dict[str, str]:
+    """Return `name=value` texts as a dictionary.
+
+    Args:
+        written: By the user.
+        what: They are, for the message.
+
+    Raises:
+        RequestError: One has no `=`.
+    """
+    values: dict[str, str] = {}
+    for text in written:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise RequestError(f"{what} {text!r} is not of the form name=value")
+        values[name.strip()] = value.strip()
+    return values

@@ -1,0 +1,150 @@
+"""`neve table …`, `neve pause`, `neve resume`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neve.cli import render
+from neve.cli.row_files import read_schema
+from neve.cli.session import Session, pairs, verb
+
+Name = Annotated[str, typer.Argument(help="Of the table.", metavar="TABLE", show_default=False)]
+Columns = Annotated[str | None, typer.Option(help="Column names, with commas between them.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    table = typer.Typer(no_args_is_help=True, help="Create, look at, change and drop tables.")
+    app.add_typer(table, name="table")
+    verb(table, "create")(create)
+    verb(table, "list")(list_tables)
+    verb(table, "describe")(describe)
+    verb(table, "tablets")(tablets)
+    verb(table, "files")(files)
+    verb(table, "set")(set_settings)
+    verb(table, "drop")(drop)
+    verb(app, "pause")(pause)
+    verb(app, "resume")(resume)
+
+
+def create(
+    session: Session,
+    name: Name,
+    *,
+    location: Annotated[str, typer.Option(help="Folder of its files: a URI or absolute path.")],
+    example: Annotated[
+        str | None,
+        typer.Option(help="A Parquet file that has the schema, here or below the location."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="Columns, `id:int64,name:string`; instead of an example.")
+    ] = None,
+    key: Columns = None,
+    version: Annotated[
+        str | None, typer.Option(help="Column that tells which row is newer.")
+    ] = None,
+    tombstone: Annotated[
+        str | None, typer.Option(help="Bool column that marks deleted rows.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Column for expiry and time windows.")] = None,
+    partition_by: Columns = None,
+    split: Annotated[
+        list[str] | None, typer.Option(help="Last key of a tablet; may be repeated, ascending.")
+    ] = None,
+    settings: Settings = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
+) -> None:
+    """Create a table."""
+    given = read_schema(example, schema)
+    made = session.client.create_table(
+        name,
+        absolute(location),
+        schema=given,
+        example=None if given is not None else example,
+        key=names(key),
+        splits=split or (),
+        settings=pairs(settings or [], "setting"),
+        version_column=version,
+        tombstone_column=tombstone,
+        time_column=time,
+        partition_by=names(partition_by),
+        paused=paused,
+    )
+    session.show(made, lambda: render.table(made))
+
+
+def list_tables(session: Session) -> None:
+    """List the tables."""
+    found = session.client.tables()
+    session.show(found, lambda: render.tables(found))
+
+
+def describe(session: Session, name: Name) -> None:
+    """Show a table, its columns, totals and settings."""
+    found = session.client.describe(name)
+    session.show(found, lambda: render.table(found))
+
+
+def tablets(session: Session, name: Name) -> None:
+    """List the tablets of a table."""
+    found = session.client.tablets(name)
+    session.show(found, lambda: render.tablets(found))
+
+
+def files(session: Session, name: Name) -> None:
+    """List the files of a table."""
+    found = session.client.files(name)
+    session.show(found, lambda: render.files(found))
+
+
+def set_settings(
+    session: Session,
+    name: Name,
+    settings: Annotated[list[str], typer.Argument(help="`name=value` …", metavar="SETTING...")],
+) -> None:
+    """Change settings of a table: all of them, or none."""
+    changed = session.client.set(name, pairs(settings, "setting"))
+    session.show(changed, lambda: render.table(changed))
+
+
+def drop(
+    session: Session,
+    name: Name,
+    *,
+    delete_files: Annotated[
+        bool, typer.Option("--delete-files", help="Also delete its files.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Drop a table; its files stay unless told otherwise."""
+    what = "and delete its files" if delete_files else "(its files stay)"
+    if not yes and not session.as_json:
+        typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)
+    session.client.drop(name, delete_files=delete_files)
+    session.show({"dropped": name}, f"dropped {name}")
+
+
+def pause(session: Session, name: Name) -> None:
+    """Start no new job on a table; running ones go on."""
+    found = session.client.pause(name)
+    session.show(found, f"{name} is {found.state}")
+
+
+def resume(session: Session, name: Name) -> None:
+    """End a pause of a table."""
+    found = session.client.resume(name)
+    session.show(found, f"{name} is {found.state}")
+
+
+def names(written: str | None) -> tuple[str, ...]:
+    """Return column names from a text with commas."""
+    return tuple(part.strip() for part in (written or "").split(",") if part.strip())
+
+
+def absolute(location: str) -> str:
+    """Return a location; a relative path is meant from here."""
+    return location if "://" in location else str(Path(location).expanduser().resolve())

@@ -1,0 +1,204 @@
+"""The gateway as a Ray actor: uvicorn in the actor's own loop, and the coordinator's door.
+
+It holds no state: when its process ends, Ray starts it again at the same port. The
+failure of the server ends the process; an actor that lives without answering is worse
+than none. Ray's errors do not leave this module.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import ray
+import uvicorn
+
+from common.clock import SystemClock
+from common.errors import CompactionError, ConfigError, UnavailableError
+from common.ids import RandomIds
+from common.metadata.redis import connect
+from common.settings import Settings
+from common.telemetry import event_log
+from common.wire import (
+    COORDINATOR_NAME,
+    GATEWAY_NAME,
+    NAMESPACE,
+    CompactorStatus,
+    CoordinatorStatus,
+    Explanation,
+    QueuedJob,
+    RunningAttempt,
+)
+from coordinator.registry import planner_for
+from neve.gateway.app import create_app
+from neve.gateway.services import Services, Threads
+
+T = TypeVar("T")
+
+ANSWER_WAIT_MAX_S = 5.0
+"""The coordinator answers in milliseconds, or it is being started again."""
+START_WAIT_MAX_S = 60.0
+CALLS_AT_ONCE = 100
+DRAIN_MAX_S = 5
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class RayCoordinator:
+    """The coordinator's actor; looked up again after it was lost."""
+
+    def __init__(self) -> None:
+        self._actor: Any = None
+
+    async def status(self) -> CoordinatorStatus:
+        """Return counters of groups and compactors."""
+        return cast("CoordinatorStatus", await self._ask("status"))
+
+    async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
+        """Return the best queued jobs of a group, or of all groups."""
+        return cast("Sequence[QueuedJob]", await self._ask("queue", group, count))
+
+    async def running(self) -> Sequence[RunningAttempt]:
+        """Return the attempts under way."""
+        return cast("Sequence[RunningAttempt]", await self._ask("running"))
+
+    async def compactors(self) -> Sequence[CompactorStatus]:
+        """Return the compactors that are heard of."""
+        return cast("Sequence[CompactorStatus]", await self._ask("compactors"))
+
+    async def explain(self, table: str, tablet: str) -> Explanation:
+        """Return why a tablet is as it is."""
+        return cast("Explanation", await self._ask("explain", table, tablet))
+
+    async def drain(self, compactor: str) -> None:
+        """Have a compactor finish what it holds and take nothing more."""
+        await self._ask("drain", compactor)
+
+    async def cancel(self, attempt: str) -> None:
+        """End an attempt."""
+        await self._ask("cancel", attempt)
+
+    async def pause_group(self, group: str) -> None:
+        """Hand out no job of a group."""
+        await self._ask("pause_group", group)
+
+    async def resume_group(self, group: str) -> None:
+        """Hand out jobs of a group again."""
+        await self._ask("resume_group", group)
+
+    async def lift_quarantine(self, table: str, tablet: str) -> None:
+        """Try a quarantined tablet again."""
+        await self._ask("lift_quarantine", table, tablet)
+
+    async def replan(self, table: str) -> None:
+        """Look at every tablet of a table now."""
+        await self._ask("replan", table)
+
+    async def _ask(self, method: str, *arguments: object) -> object:
+        try:
+            if self._actor is None:
+                # Looking an actor up blocks, so it must not run on the loop.
+                look = asyncio.to_thread(ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE)
+                self._actor = await asyncio.wait_for(look, ANSWER_WAIT_MAX_S)
+            answer = getattr(self._actor, method).remote(*arguments)
+            return await asyncio.wait_for(answer, ANSWER_WAIT_MAX_S)
+        except ray.exceptions.RayTaskError as error:
+            raise _cause(error) from error
+        except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+            self._actor = None
+            raise UnavailableError(
+                f"the coordinator does not answer ({type(error).__name__}): "
+                "it is being started, or the cluster has no room for it"
+            ) from error
+
+
+def _cause(error: "ray.exceptions.RayTaskError") -> CompactionError:
+    """Return what the coordinator itself raised."""
+    cause = error.cause
+    if isinstance(cause, CompactionError):
+        return cause
+    return UnavailableError(f"the coordinator failed: {type(cause).__name__}: {cause}")
+
+
+class GatewayActor:
+    """Serves HTTP until its process ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Wire the parts and start to serve."""
+        self._log = event_log("gateway")
+        gateway = settings.gateway
+        self._store = connect(settings.store)
+        services = Services(
+            store=self._store,
+            coordinator=RayCoordinator(),
+            plan=planner_for(settings),
+            settings=settings,
+            clock=SystemClock(),
+            ids=RandomIds(),
+            log=self._log,
+            footers=Threads(gateway.footers_at_once),
+        )
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(services),
+                host=gateway.host,
+                port=gateway.port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=DRAIN_MAX_S,
+            )
+        )
+        self._serving = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        """Serve; whatever ends it ends the process, so that Ray starts it again."""
+        try:
+            # Off the main thread, as in an actor, uvicorn leaves the signals to Ray.
+            await self._server.serve()
+            cause = "the server ended"
+        except BaseException as error:
+            cause = f"{type(error).__name__}: {error}"
+        self._log("gateway fails", cause=cause)
+        os._exit(1)
+
+    async def address(self) -> str:
+        """Return the address when it is served."""
+        while not self._server.started:
+            await asyncio.sleep(0.02)
+        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def start(settings: Settings, **options: Any) -> Any:
+    """Start the gateway as a detached actor, or return the one that runs, once it answers.
+
+    Args:
+        settings: All settings of the service; the token must be set.
+        options: Further Ray actor options, such as `resources`.
+
+    Raises:
+        ConfigError: No token is set, or it does not come up (is the port free?).
+    """
+    if not settings.gateway.token:
+        raise ConfigError("setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN")
+    actor = ray.remote(GatewayActor).options(
+        name=GATEWAY_NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=CALLS_AT_ONCE,
+        num_cpus=0,
+        **options,
+    )
+    handle = actor.remote(settings)
+    where = f"{settings.gateway.host}:{settings.gateway.port}"
+    try:
+        ray.get(handle.address.remote(), timeout=START_WAIT_MAX_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        # Else Ray would start it again and again.
+        ray.kill(handle)
+        raise ConfigError(
+            f"the gateway does not come up at {where}: is the port free? ({type(error).__name__})"
+        ) from error
+    return handle

@@ -1,0 +1,99 @@
+"""The application: routes behind the guard, every error as a problem.
+
+/healthz   the process answers            open
+/readyz    store and coordinator answer   open
+/docs      this interface, for people     open, loads nothing from elsewhere
+/metrics   for Prometheus                 wants the token, like everything else
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+
+from fastapi import Depends, FastAPI, Response
+from fastapi.responses import HTMLResponse
+from fastapi.security import HTTPBearer
+
+from common.errors import CompactionError, UnavailableError
+from neve.gateway import problems
+from neve.gateway.guard import Counted, Guard
+from neve.gateway.metrics import RequestMetrics
+from neve.gateway.routes_data import DataRoutes
+from neve.gateway.routes_tables import TableRoutes
+from neve.gateway.routes_work import WorkRoutes
+from neve.gateway.services import Services
+
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
+
+
+def create_app(services: Services) -> FastAPI:
+    """Return the application over these ports.
+
+    Args:
+        services: Ports and settings; the token must not be empty.
+    """
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        services.footers.close()
+        services.rows.close()
+
+    app = FastAPI(
+        title="Névé",
+        version=_version(),
+        summary="Compaction of tables of Parquet files.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=life,
+    )
+    problems.install(app, services.log)
+    for routes in (TableRoutes(services), DataRoutes(services), WorkRoutes(services)):
+        app.include_router(routes.router(), prefix="/v1", dependencies=[_BEARER])
+    metrics = RequestMetrics()
+    _add_open_routes(app, services, metrics)
+    gateway = services.settings.gateway
+    app.add_middleware(Guard, token=gateway.token, body_bytes_max=gateway.body_bytes_max)
+    app.add_middleware(Counted, metrics=metrics, clock=services.clock)
+    return app
+
+
+def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
+    page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
+
+    @app.get("/healthz", tags=["service"])
+    async def healthz() -> dict[str, str]:
+        """Tell that the process answers."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["service"])
+    async def readyz() -> dict[str, str]:
+        """Tell that the store and the coordinator answer; 503 if not."""
+        try:
+            await services.store.now_s()
+        except CompactionError as error:
+            raise UnavailableError(f"the store does not answer: {error}") from error
+        await services.coordinator.status()
+        return {"status": "ready"}
+
+    @app.get("/metrics", tags=["service"], response_class=Response, dependencies=[_BEARER])
+    async def scrape() -> Response:
+        """Return the metrics as Prometheus text."""
+        try:
+            status = await services.coordinator.status()
+        except UnavailableError:
+            status = None
+        return Response(metrics.text(status), media_type=PROMETHEUS_TEXT)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page)
+
+
+def _version() -> str:
+    try:
+        return version("neve")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,167 @@
+"""Create a table out of what a user wrote: check everything, claim the location, write.
+
+Nothing is written before the last check has passed, but the mark of the location,
+which says whose it is and does no harm if the table is then refused.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from common.errors import RefusedError, RequestError
+from common.metadata.changes import CreateTable
+from common.model.key_values import KeyType
+from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
+from common.model.table import Column, Table, TableSettings, TableState
+from common.rows.schema import arrow_schema, columns_of
+from neve import api
+from neve.gateway import storage
+from neve.gateway.problems import applied
+from neve.gateway.services import Services, checked_label
+from neve.gateway.table_settings import changed_settings
+
+TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE})
+SPLITS_MAX = 100_000
+
+
+async def create_table(services: Services, body: api.NewTable) -> Table:
+    """Create a table and return it.
+
+    Raises:
+        RequestError: Something was written wrongly; the message names it.
+        RefusedError: The name is taken, or the location belongs to another.
+    """
+    checked_label(body.name, "table name")
+    location = storage.normal_location(body.location)
+    store = await services.store.store_id()
+    columns = await _columns(services, body, location)
+    table = Table(
+        id=services.ids.next("t"),
+        name=body.name,
+        location=location,
+        schema=columns,
+        key=tuple(body.key),
+        version_column=body.version_column,
+        tombstone_column=body.tombstone_column,
+        time_column=body.time_column,
+        partition_by=tuple(body.partition_by),
+        settings=changed_settings(
+            TableSettings(), body.settings, services=services.settings.services
+        ),
+        state=TableState.PAUSED if body.paused else TableState.LIVE,
+        created_at_s=await services.store.now_s(),
+    )
+    check_columns(table)
+    splits = parse_splits(table, body.splits)
+    await _refuse_taken(services, table)
+    await services.footers.run(storage.claim, location, store)
+    applied(await services.store.apply(CreateTable(table=table, splits=splits)))
+    return await services.table(table.name)
+
+
+async def _columns(services: Services, body: api.NewTable, location: str) -> tuple[Column, ...]:
+    if (body.schema is None) == (body.example is None):
+        what = "neither" if body.schema is None else "both"
+        raise RequestError(
+            f"table {body.name!r}: give either a schema or an example file, not {what}"
+        )
+    if body.schema is not None:
+        written = [Column(each.name, each.type, each.nullable) for each in body.schema]
+        columns = columns_of(arrow_schema(written))
+    else:
+        path = storage.relative_path(location, body.example or "")
+        columns = columns_of(await services.footers.run(storage.read_schema, location, path))
+    if not columns:
+        raise RequestError(f"table {body.name!r} has no columns, wanted at least one")
+    return columns
+
+
+def check_columns(table: Table) -> None:
+    """Refuse key, version, tombstone, time and partition columns that cannot be such.
+
+    Raises:
+        RequestError: Names the column, its type and what is allowed.
+    """
+    types = {column.name: column.type for column in table.schema}
+    _check_distinct("key", table.key)
+    _check_distinct("partition_by", table.partition_by)
+    for name in (*table.key, *table.partition_by):
+        key_type_of(_type(types, name, "key" if name in table.key else "partition_by"))
+    _check_version(table, types)
+    if table.tombstone_column is not None:
+        found = _type(types, table.tombstone_column, "tombstone_column")
+        if found != "bool" or table.tombstone_column in table.key:
+            raise RequestError(
+                f"tombstone_column {table.tombstone_column!r} is {found}, "
+                "wanted a bool column outside the key"
+            )
+    if table.time_column is not None:
+        found = _type(types, table.time_column, "time_column")
+        if key_type_of(found) not in TIME_TYPES:
+            raise RequestError(
+                f"time_column {table.time_column!r} is {found}, wanted a timestamp or a date"
+            )
+    if table.settings.ttl_s is not None and table.time_column is None:
+        raise RequestError("setting ttl_s needs a time_column, by which rows expire")
+    if table.key and (outside := set(table.partition_by) - set(table.key)):
+        raise RequestError(
+            f"partition column {min(outside)!r} is not in the key {list(table.key)}, wanted it there: "
+            "else two rows of one key could lie in two partitions"
+        )
+
+
+def _check_version(table: Table, types: Mapping[str, str]) -> None:
+    version = table.version_column
+    if table.key and version is None:
+        raise RequestError(
+            f"table {table.name!r} has a key, but no version_column: "
+            "it tells which row of a key is the newest"
+        )
+    if not table.key and (version or table.tombstone_column):
+        name = "version_column" if version else "tombstone_column"
+        raise RequestError(
+            f"{name} {version or table.tombstone_column!r} needs a key, but none was given"
+        )
+    if version is not None:
+        key_type_of(_type(types, version, "version_column"))
+        if version in table.key:
+            raise RequestError(f"version_column {version!r} is in the key, wanted it outside")
+
+
+def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
+    """Return the encoded ends of all tablets but the last.
+
+    Raises:
+        RequestError: One cannot be read, or they do not ascend.
+    """
+    if not written:
+        return ()
+    if not table.key or table.partition_by:
+        why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
+        raise RequestError(f"splits are given, but table {table.name!r} {why}")
+    if len(written) > SPLITS_MAX:
+        raise RequestError(f"{len(written)} splits are given, at most {SPLITS_MAX} are taken")
+    names = {column.name: column.type for column in table.schema}
+    types = [key_type_of(names[name]) for name in table.key]
+    ends = [parse_key(text, types) for text in written]
+    for before, after, text in zip(ends, ends[1:], written[1:], strict=False):
+        if before >= after:
+            raise RequestError(f"split {text!r} does not come after the one before it; sort them")
+    if ends[-1] == PLUS_INFINITY or not ends[0]:
+        raise RequestError("a split cannot be empty or +inf: the last tablet ends there anyway")
+    return tuple(ends)
+
+
+def _check_distinct(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise RequestError(f"{what} {list(names)} names a column twice, wanted each once")
+
+
+def _type(types: Mapping[str, str], name: str, what: str) -> str:
+    if name not in types:
+        raise RequestError(f"{what} {name!r} is no column; there are {', '.join(types)}")
+    return types[name]
+
+
+async def _refuse_taken(services: Services, table: Table) -> None:
+    """Refuse early, and in the caller's words, what the store would refuse."""
+    if table.name in await services.store.names():
+        raise RefusedError(f"table {table.name!r} exists already; choose another name or drop it")

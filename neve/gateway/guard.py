@@ -1,0 +1,101 @@
+"""What every request passes before a route sees it: token, size, count and time.
+
+Plain ASGI, outside the routes, so that a new route is guarded without anyone thinking
+of it, and so that streamed answers are not buffered.
+"""
+
+import hmac
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from common.clock import Clock
+from neve.gateway.metrics import RequestMetrics
+from neve.gateway.problems import TooLargeError, UnauthorizedError, problem
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+"""They tell nothing of tables, and probes and newcomers have no token."""
+
+
+class Guard:
+    """Lets a request pass that shows the token and keeps its body within the bound."""
+
+    def __init__(self, app: ASGIApp, *, token: str, body_bytes_max: int) -> None:
+        assert token, "the gateway never runs without a token"
+        self._app = app
+        self._token = token.encode()
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if scope["path"] not in OPEN_PATHS and not self._knows(headers.get(b"authorization", b"")):
+            error = UnauthorizedError(
+                "the bearer token is missing or wrong: "
+                "send `Authorization: Bearer <token>` (--token or NEVE_TOKEN)"
+            )
+            await problem(error)(scope, receive, send)
+            return
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > self._body_bytes_max:
+            await problem(self._too_large(int(length)))(scope, receive, send)
+            return
+        await self._app(scope, self._bounded(receive), send)
+
+    def _knows(self, shown: bytes) -> bool:
+        """Compare in constant time, whatever was shown."""
+        kind, _, token = shown.partition(b" ")
+        right = hmac.compare_digest(token.strip(), self._token)
+        return kind.lower() == b"bearer" and right
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Count the body as it comes: a length may be missing or a lie."""
+        seen = 0
+
+        async def next_message() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._body_bytes_max:
+                raise self._too_large(seen)
+            return message
+
+        return next_message
+
+    def _too_large(self, size: int) -> TooLargeError:
+        return TooLargeError(
+            f"the body has {size} bytes or more, at most {self._body_bytes_max} are taken: "
+            "send it in parts, or write files and add them"
+        )
+
+
+class Counted:
+    """Counts and times requests by route; outermost, so that refusals count too."""
+
+    def __init__(self, app: ASGIApp, *, metrics: RequestMetrics, clock: Clock) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, and remember how it was answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = self._clock.now_s()
+        status = 500
+
+        async def seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, seen)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            elapsed_s = self._clock.now_s() - began_s
+            self._metrics.answered(route, scope["method"], status, elapsed_s)

@@ -1,0 +1,111 @@
+"""The metric table of `common.telemetry` as Prometheus text.
+
+Requests are counted here; what the coordinator counts is asked of it at each scrape.
+A coordinator that does not answer is `neve_coordinator_up 0`, not a failed scrape.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from common.telemetry import METRICS, Metric
+from common.wire import CoordinatorStatus, GroupStatus
+
+_TABLE = {metric.name: metric for metric in METRICS}
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+
+_OF_GROUP = {
+    "neve_queue_jobs": "queued",
+    "neve_queue_bytes": "queued_bytes",
+    "neve_queue_cost_bytes": "queued_cost_bytes",
+    "neve_queue_oldest_seconds": "oldest_age_s",
+    "neve_queue_accepted_total": "accepted",
+    "neve_queue_rejected_total": "rejected",
+    "neve_queue_evicted_total": "evicted",
+    "neve_jobs_running": "running",
+    "neve_compactors": "compactors",
+}
+_OF_SERVICE = {
+    "neve_jobs_committed_total": "committed",
+    "neve_jobs_failed_total": "failed",
+    "neve_jobs_released_total": "released",
+    "neve_store_conflicts_total": "conflicts",
+    "neve_tablets_quarantined": "quarantined",
+    "neve_tables": "tables",
+}
+
+
+class RequestMetrics:
+    """Counts requests; one per application, so that two in a process stay apart."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        requests, seconds = _TABLE["neve_http_requests_total"], _TABLE["neve_http_request_seconds"]
+        self._requests = Counter(
+            requests.name, requests.help, requests.labels, registry=self._registry
+        )
+        self._seconds = Histogram(
+            seconds.name, seconds.help, seconds.labels, buckets=_BUCKETS_S, registry=self._registry
+        )
+
+    def answered(self, route: str, method: str, status: int, elapsed_s: float) -> None:
+        """Count one answer.
+
+        Args:
+            route: The route's pattern, never the path: labels stay few.
+            method: As sent.
+            status: Of the answer.
+            elapsed_s: Until its last byte.
+        """
+        known = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
+        self._requests.labels(route, known, str(status)).inc()
+        self._seconds.labels(route, known).observe(elapsed_s)
+
+    def text(self, status: CoordinatorStatus | None) -> bytes:
+        """Return everything as Prometheus text.
+
+        Args:
+            status: What the coordinator says now; None: it does not answer.
+        """
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(list(_families(status))))
+        return generate_latest(self._registry) + generate_latest(registry)
+
+
+class _Collected:
+    """Families that were worked out already, in the form that a registry wants."""
+
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        """Return the families."""
+        return self._families
+
+
+def _families(status: CoordinatorStatus | None) -> Iterator[Family]:
+    up = _family(_TABLE["neve_coordinator_up"])
+    up.add_metric((), float(status is not None))
+    yield up
+    if status is None:
+        return
+    for name, field in _OF_SERVICE.items():
+        family = _family(_TABLE[name])
+        family.add_metric((), float(getattr(status, field)))
+        yield family
+    for name, field in _OF_GROUP.items():
+        family = _family(_TABLE[name])
+        for group in status.groups:
+            family.add_metric((group.group,), _number(group, field))
+        yield family
+
+
+def _number(group: GroupStatus, field: str) -> float:
+    return float(getattr(group, field))
+
+
+def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return kind(metric.name, metric.help, labels=metric.labels)

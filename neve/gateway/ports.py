@@ -1,0 +1,83 @@
+"""What the gateway needs of the outside, beside the store: coordinator and planners."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.wire import (
+    CompactorStatus,
+    CoordinatorStatus,
+    Explanation,
+    QueuedJob,
+    RunningAttempt,
+)
+
+PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
+"""The planners of the settings: tablet, table, now → plan of every kind. Pure."""
+
+
+class Coordinator(Protocol):
+    """The coordinator, as far as users ask of it.
+
+    Every method may raise `UnavailableError`: it is being started, or does not answer.
+    """
+
+    async def status(self) -> CoordinatorStatus:
+        """Return counters of groups and compactors."""
+        ...
+
+    async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
+        """Return the best queued jobs of a group, or of all groups."""
+        ...
+
+    async def running(self) -> Sequence[RunningAttempt]:
+        """Return the attempts under way."""
+        ...
+
+    async def compactors(self) -> Sequence[CompactorStatus]:
+        """Return the compactors that are heard of."""
+        ...
+
+    async def explain(self, table: str, tablet: str) -> Explanation:
+        """Return why a tablet is as it is.
+
+        Args:
+            table: Its id.
+            tablet: Its end as text.
+        """
+        ...
+
+    async def drain(self, compactor: str) -> None:
+        """Have a compactor finish what it holds and take nothing more."""
+        ...
+
+    async def cancel(self, attempt: str) -> None:
+        """End an attempt."""
+        ...
+
+    async def pause_group(self, group: str) -> None:
+        """Hand out no job of a group."""
+        ...
+
+    async def resume_group(self, group: str) -> None:
+        """Hand out jobs of a group again."""
+        ...
+
+    async def lift_quarantine(self, table: str, tablet: str) -> None:
+        """Try a quarantined tablet again.
+
+        Args:
+            table: Its id.
+            tablet: Its end as text.
+        """
+        ...
+
+    async def replan(self, table: str) -> None:
+        """Look at every tablet of a table now.
+
+        Args:
+            table: Its id.
+        """
+        ...

@@ -1,0 +1,178 @@
+"""Every error as `application/problem+json` (RFC 9457), with its class's name.
+
+    {"type": "urn:neve:error:UnknownTableError", "title": "No table has this name.",
+     "status": 404, "detail": "no table is named 'evnts'; …", "error": "UnknownTableError"}
+
+`error` is the class, `code` (of a refusal) one stable word; `detail` says which value
+was wrong and what was expected. What nobody expected is logged and told as
+`InternalError`, without its text: that may hold paths or secrets.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from common.errors import (
+    CompactionError,
+    ConflictError,
+    InputError,
+    RefusedError,
+    RequestError,
+    UnavailableError,
+    UnknownGroupError,
+    UnknownOutcomeError,
+    UnknownTableError,
+    UnknownTabletError,
+)
+from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.telemetry import Log
+from neve.api import PROBLEM
+
+RETRY_AFTER_S = "1"
+
+
+class UnauthorizedError(RequestError):
+    """The bearer token is missing or wrong."""
+
+
+class TooLargeError(RequestError):
+    """The body is larger than the service takes."""
+
+
+class BodyError(RequestError):
+    """The body or a parameter has the wrong form."""
+
+
+class ChangeRefusedError(RefusedError):
+    """The store refused a change; `code` says why in a word."""
+
+    def __init__(self, reason: str, code: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+STATUS: tuple[tuple[type[CompactionError], int], ...] = (
+    (UnauthorizedError, 401),
+    (TooLargeError, 413),
+    (BodyError, 422),
+    (UnknownTableError, 404),
+    (UnknownTabletError, 404),
+    (UnknownGroupError, 404),
+    (RequestError, 400),
+    (InputError, 422),
+    (RefusedError, 409),
+    (ConflictError, 409),
+    (UnknownOutcomeError, 503),
+    (UnavailableError, 503),
+)
+"""The first class that fits decides; all others are 500."""
+
+
+def status_of(error: CompactionError) -> int:
+    """Return the HTTP status of an error of the tree."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+
+
+def applied(outcome: Outcome) -> Applied:
+    """Return the outcome of a change that was made.
+
+    Raises:
+        ChangeRefusedError: It is not allowed; nothing was written.
+        UnknownOutcomeError: The store went silent.
+    """
+    match outcome:
+        case Applied():
+            return outcome
+        case Refused(code=code, reason=reason):
+            raise ChangeRefusedError(reason, code)
+        case Unknown(reason=reason):
+            raise UnknownOutcomeError(f"{reason}; send the same call again")
+
+
+def problem(error: CompactionError) -> JSONResponse:
+    """Return the answer that tells an error of the tree."""
+    name = type(error).__name__
+    title = (type(error).__doc__ or name).strip().splitlines()[0]
+    code = str(getattr(error, "code", ""))
+    return _answer(status_of(error), error=name, title=title, detail=str(error), code=code)
+
+
+def install(app: FastAPI, log: Log) -> None:
+    """Tell every error of an application as a problem.
+
+    Args:
+        app: The application.
+        log: Hears of what nobody expected.
+    """
+
+    async def expected(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, CompactionError)
+        return problem(error)
+
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        cause = f"{type(error).__name__}: {error}"
+        log("request failed", method=request.method, path=request.url.path, cause=cause)
+        detail = "the service failed in a way that it did not expect; its log tells more"
+        return _answer(500, error="InternalError", title="Unexpected failure.", detail=detail)
+
+    handlers: Mapping[Any, Callable[[Request, Exception], Awaitable[JSONResponse]]] = {
+        CompactionError: expected,
+        RequestValidationError: _invalid,
+        HTTPException: _of_http,
+        Exception: unexpected,
+    }
+    for kind, answer in handlers.items():
+        app.add_exception_handler(kind, answer)
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    first = found[0] if found else {"loc": (), "msg": "unreadable"}
+    where = ".".join(str(part) for part in first["loc"]) or "the request"
+    given = f", got {str(first['input'])[:200]!r}" if "input" in first else ""
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return problem(BodyError(f"{where}: {first['msg']}{given}{more}"))
+
+
+async def _of_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    path, method = request.url.path, request.method
+    known: dict[int, tuple[str, str]] = {
+        404: ("UnknownRouteError", f"there is nothing at {path}; /docs lists what there is"),
+        405: ("MethodNotAllowedError", f"{method} is not possible at {path}; see /docs"),
+        415: ("BodyError", str(error.detail)),
+    }
+    name, detail = known.get(error.status_code, ("HTTPError", str(error.detail)))
+    title = HTTPStatus(error.status_code).phrase
+    return _answer(error.status_code, error=name, title=title, detail=detail, more=error.headers)
+
+
+def _answer(
+    status: int,
+    *,
+    error: str,
+    title: str,
+    detail: str,
+    code: str = "",
+    more: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    body = {
+        "type": f"urn:neve:error:{error}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "error": error,
+        **({"code": code} if code else {}),
+    }
+    headers = dict(more or {})
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        headers["Retry-After"] = RETRY_AFTER_S
+    return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)

@@ -1,0 +1,137 @@
+"""Routes about tables: create, list, describe, change, pause, drop, tablets."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from common.errors import RefusedError
+from common.metadata.changes import ChangeTable, DropTable, Refused
+from common.model.table import Table, TableSettings, TableState
+from neve import api
+from neve.gateway.create import create_table
+from neve.gateway.problems import applied
+from neve.gateway.services import PAGE_TABLETS, Services, bounded
+from neve.gateway.table_settings import changed_settings
+from neve.gateway.views import Totals, key_types, table_view, tablet_view
+
+TRIES_MAX = 5
+ROWS_COUNTED_TABLETS_MAX = 2000
+"""Rows are not in a tablet's record; above so many tablets they are not counted."""
+
+
+class TableRoutes:
+    """The routes under `/v1/tables` that concern a table as a whole."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/tables", tags=["tables"])
+        router.get("")(self.list_tables)
+        router.post("", status_code=201)(self.create)
+        router.get("/{table}")(self.describe)
+        router.patch("/{table}")(self.change)
+        router.delete("/{table}", status_code=202)(self.drop)
+        router.post("/{table}/pause")(self.pause)
+        router.post("/{table}/resume")(self.resume)
+        router.get("/{table}/tablets")(self.tablets)
+        return router
+
+    async def list_tables(self) -> dict[str, list[api.Table]]:
+        """Return every table, by name."""
+        return {"tables": [table_view(table) for table in await self._services.store.tables()]}
+
+    async def create(self, body: api.NewTable) -> api.Table:
+        """Create a table: its location is claimed for this service, and holds all its files."""
+        return table_view(await create_table(self._services, body))
+
+    async def describe(self, table: str) -> api.Table:
+        """Return a table with its totals."""
+        found = await self._services.table(table)
+        return table_view(found, await self._totals(found))
+
+    async def change(self, table: str, body: api.TableChange) -> api.Table:
+        """Change some settings. Refused as a whole if one is unknown or not allowed."""
+        services = self._services
+        found = await services.table(table)
+
+        def wanted(present: TableSettings) -> TableSettings:
+            return changed_settings(present, body.settings, services=services.settings.services)
+
+        for _ in range(TRIES_MAX):
+            version = body.settings_version or found.settings_version
+            change = ChangeTable(
+                table=found.id, settings_version=version, settings=wanted(found.settings)
+            )
+            outcome = await services.store.apply(change)
+            again = await services.table(table)
+            moved = again.settings_version != found.settings_version
+            if isinstance(outcome, Refused) and moved and body.settings_version is None:
+                found = again
+                continue
+            applied(outcome)
+            return table_view(again)
+        raise RefusedError(f"table {table!r}: its settings keep changing; try again")
+
+    async def drop(
+        self,
+        table: str,
+        *,
+        delete_files: Annotated[bool, Query(description="Also delete its files.")] = False,
+    ) -> None:
+        """Drop a table. Files of users stay unless `delete_files` is set."""
+        found = await self._services.table(table)
+        applied(
+            await self._services.store.apply(DropTable(table=found.id, delete_files=delete_files))
+        )
+
+    async def pause(self, table: str) -> api.Table:
+        """Start no new job on a table; running ones go on."""
+        return await self._with_state(table, TableState.PAUSED)
+
+    async def resume(self, table: str) -> api.Table:
+        """End a pause."""
+        return await self._with_state(table, TableState.LIVE)
+
+    async def tablets(
+        self,
+        table: str,
+        after: Annotated[str | None, Query(description="Only tablets behind this one.")] = None,
+        count: Annotated[int, Query(description="At most so many.")] = PAGE_TABLETS,
+    ) -> api.TabletPage:
+        """Return tablets, ascending by end; `next` is the `after` of the following page."""
+        services = self._services
+        found = await services.table(table)
+        begin = None if after is None else (await services.tablet(found, after)).end
+        count = bounded(count, PAGE_TABLETS, "count")
+        ids = await services.store.tablet_ids(found.id, begin, count)
+        types = key_types(found)
+        read = await services.store.tablets(ids)
+        return api.TabletPage(
+            tablets=tuple(tablet_view(each, types) for each in read if each is not None),
+            next=ids[-1].text if len(ids) == count else None,
+        )
+
+    async def _with_state(self, table: str, state: TableState) -> api.Table:
+        found = await self._services.table(table)
+        if found.state is not state:
+            change = ChangeTable(
+                table=found.id, settings_version=found.settings_version, state=state
+            )
+            applied(await self._services.store.apply(change))
+        return table_view(await self._services.table(table))
+
+    async def _totals(self, table: Table) -> Totals:
+        """Sum up a table: by its records, and by its files while they are few."""
+        store, totals, after = self._services.store, Totals(rows=0), None
+        while ids := await store.tablet_ids(table.id, after):
+            records = [each for each in await store.records(ids) if each is not None]
+            totals = totals.plus(records)
+            if totals.tablets > ROWS_COUNTED_TABLETS_MAX:
+                totals = totals.without_rows()
+            else:
+                files = [file for each in await store.files(ids) for file in each.values()]
+                totals = totals.plus_rows(sum(file.rows for file in files))
+            after = ids[-1].end
+        return totals

@@ -1,0 +1,145 @@
+"""Routes about the work: status, jobs, queue, plan, explain, history, compactors, groups."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from common.errors import PluginError
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet
+from neve import api_work
+from neve.gateway.services import Services, bounded, checked_label
+from neve.gateway.views import (
+    compactor_view,
+    explanation_view,
+    finished_view,
+    job_view,
+    plan_view,
+    queued_view,
+    status_view,
+)
+
+LIST_MAX = 10_000
+EXPLAINED_MAX = 100
+PLANNED_TABLETS_MAX = 100_000
+
+
+class WorkRoutes:
+    """The routes that concern jobs and those who run them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(tags=["work"])
+        router.get("/status")(self.status)
+        router.get("/jobs")(self.jobs)
+        router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
+        router.get("/queue")(self.queue)
+        router.get("/compactors")(self.compactors)
+        router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
+        router.post("/groups/{group}/pause", status_code=202)(self.pause_group)
+        router.post("/groups/{group}/resume", status_code=202)(self.resume_group)
+        router.get("/tables/{table}/explain")(self.explain)
+        router.get("/tables/{table}/plan")(self.plan)
+        router.get("/tables/{table}/history")(self.history)
+        router.post("/tables/{table}/replan", status_code=202)(self.replan)
+        router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
+        return router
+
+    async def status(self) -> api_work.Status:
+        """Return how the service as a whole is doing."""
+        return status_view(await self._services.coordinator.status())
+
+    async def jobs(self) -> dict[str, list[api_work.Job]]:
+        """Return the jobs that run."""
+        return {"jobs": [job_view(each) for each in await self._services.coordinator.running()]}
+
+    async def cancel(self, attempt: str) -> None:
+        """Take a running job back; the same files are not planned again for a while."""
+        await self._services.coordinator.cancel(attempt)
+
+    async def queue(
+        self,
+        group: Annotated[str | None, Query(description="Of one group; else of all.")] = None,
+        count: Annotated[int, Query(description="At most so many.")] = 100,
+    ) -> dict[str, list[api_work.PlannedJob]]:
+        """Return the jobs that wait, best first."""
+        if group is not None:
+            checked_label(group, "group name")
+        count = bounded(count, LIST_MAX, "count")
+        queued = await self._services.coordinator.queue(group, count)
+        return {"jobs": [queued_view(each) for each in queued]}
+
+    async def compactors(self) -> dict[str, list[api_work.Compactor]]:
+        """Return the compactors that are heard of."""
+        heard = await self._services.coordinator.compactors()
+        return {"compactors": [compactor_view(each) for each in heard]}
+
+    async def drain(self, compactor: str) -> None:
+        """Let a compactor finish what it holds and take nothing new."""
+        await self._services.coordinator.drain(compactor)
+
+    async def pause_group(self, group: str) -> None:
+        """Hand out no job of a compaction group; running ones go on."""
+        await self._services.coordinator.pause_group(checked_label(group, "group name"))
+
+    async def resume_group(self, group: str) -> None:
+        """End a pause of a compaction group."""
+        await self._services.coordinator.resume_group(checked_label(group, "group name"))
+
+    async def explain(
+        self,
+        table: str,
+        tablet: Annotated[str | None, Query(description="One; else the first hundred.")] = None,
+    ) -> dict[str, list[api_work.Explanation]]:
+        """Return why tablets are as they are."""
+        services = self._services
+        found = await services.table(table)
+        if tablet is None:
+            ids = await services.store.tablet_ids(found.id, None, EXPLAINED_MAX)
+        else:
+            ids = [await services.tablet(found, tablet)]
+        told = [await services.coordinator.explain(found.id, each.text) for each in ids]
+        return {"tablets": [explanation_view(each) for each in told]}
+
+    async def plan(self, table: str) -> api_work.Plan:
+        """Return what would be planned for a table now; nothing is started."""
+        services = self._services
+        found = await services.table(table)
+        now_s = await services.store.now_s()
+        plans: list[TabletPlan] = []
+        async for page in services.pages(found):
+            plans += await services.rows.run(self._planned, found, page, now_s)
+            bounded(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
+        return plan_view(found, plans)
+
+    def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
+        try:
+            return [self._services.plan(each, table, now_s) for each in tablets]
+        except PluginError as error:
+            raise PluginError(f"table {table.name!r} cannot be planned: {error}") from error
+
+    async def history(
+        self,
+        table: str,
+        count: Annotated[int, Query(description="At most so many.")] = 100,
+    ) -> dict[str, list[api_work.Finished]]:
+        """Return the newest finished attempts, newest first."""
+        found = await self._services.table(table)
+        entries = await self._services.store.history(found.id, bounded(count, LIST_MAX, "count"))
+        return {"attempts": [finished_view(each) for each in entries]}
+
+    async def replan(self, table: str) -> None:
+        """Look at every tablet of a table anew, at once."""
+        await self._services.coordinator.replan((await self._services.table(table)).id)
+
+    async def lift_quarantine(
+        self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
+    ) -> None:
+        """Plan a tablet again that was set aside after repeated failures."""
+        found = await self._services.table(table)
+        chosen = await self._services.tablet(found, tablet)
+        await self._services.coordinator.lift_quarantine(found.id, chosen.text)

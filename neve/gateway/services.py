@@ -1,0 +1,137 @@
+"""What the routes share: ports, settings, threads; and the look-ups that all begin with."""
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from common.clock import Clock
+from common.errors import RequestError, UnknownTableError, UnknownTabletError
+from common.ids import IdSource
+from common.metadata.ports import TabletStore
+from common.model.table import DNS_LABEL, Table
+from common.model.tablet import Tablet, TabletId
+from common.settings import Settings
+from common.telemetry import Log
+from neve.gateway.ports import Coordinator, PlanTablet
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PAGE_TABLETS = 200
+"""Tablets read from the store at once."""
+
+
+class Threads:
+    """Where blocking work (footers, rows) runs, so that the loop goes on answering.
+
+    At most `count` pieces of work at a time; more wait.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="gateway")
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work` returns, from a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    def close(self) -> None:
+        """Take no more work."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything that the routes need of the outside."""
+
+    store: TabletStore
+    coordinator: Coordinator
+    plan: PlanTablet
+    settings: Settings
+    clock: Clock
+    ids: IdSource
+    log: Log
+    footers: Threads = field(default_factory=lambda: Threads(16))
+    """Short work on storage: footers, listings, marks."""
+    rows: Threads = field(default_factory=lambda: Threads(4))
+    """Long work on rows: scans and appends."""
+
+    async def table(self, name: str) -> Table:
+        """Return a table by name.
+
+        Raises:
+            RequestError: The text cannot be a name.
+            UnknownTableError: No table has it.
+        """
+        checked_label(name, "table name")
+        table = await self.store.table_named(name)
+        if table is not None:
+            return table
+        names = sorted(await self.store.names())
+        close = difflib.get_close_matches(name, names, n=1)
+        if close:
+            hint = f"did you mean {close[0]!r}?"
+        else:
+            hint = "there is none yet" if not names else f"there are: {', '.join(names[:10])}"
+        raise UnknownTableError(f"no table is named {name!r}; {hint}")
+
+    async def tablet(self, table: Table, text: str) -> TabletId:
+        """Return the id of a tablet by the text of its end.
+
+        Raises:
+            UnknownTabletError: The table has no such tablet.
+        """
+        try:
+            tablet = TabletId.parse(table.id, text)
+        except ValueError:
+            tablet = None
+        if tablet is None or (await self.store.records([tablet]))[0] is None:
+            raise UnknownTabletError(
+                f"table {table.name!r} has no tablet {text!r}; wanted `last` or the hex text "
+                "that `tablets` tells"
+            )
+        return tablet
+
+    async def pages(self, table: Table, after: bytes | None = None) -> AsyncIterator[list[Tablet]]:
+        """Yield all tablets of a table, page by page, ascending.
+
+        Args:
+            table: Whose.
+            after: Only tablets whose end is greater.
+        """
+        while ids := await self.store.tablet_ids(table.id, after, PAGE_TABLETS):
+            yield [each for each in await self.store.tablets(ids) if each is not None]
+            after = ids[-1].end
+
+
+def checked_label(text: str, what: str) -> str:
+    """Return a name that is a DNS label.
+
+    Args:
+        text: What the user wrote.
+        what: It names, for the message.
+
+    Raises:
+        RequestError: It is none.
+    """
+    if DNS_LABEL.fullmatch(text):
+        return text
+    raise RequestError(
+        f"{what} {text[:100]!r} must be a DNS label: 1 to 63 lower-case letters, digits "
+        "and dashes, with a letter or digit at both ends"
+    )
+
+
+def bounded(count: int, most: int, what: str) -> int:
+    """Return a count that is at least 1 and at most `most`."""
+    if 1 <= count <= most:
+        return count
+    raise RequestError(f"{what} {count} is out of range, wanted 1 to {most}")
+
+
+def flat(pages: Sequence[Sequence[T]]) -> list[T]:
+    """Return the members of all pages."""
+    return [each for page in pages for each in page]
