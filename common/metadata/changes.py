@@ -16,7 +16,10 @@ from common.model.tablet import Analysis, Reservation, Tablet, TabletId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable:
-    """Make a table with its tablets. Refused: the name is taken, locations overlap."""
+    """Make a table with its tablets. Refused: the name is taken, locations overlap.
+
+    `table.state` PAUSED makes it paused (an import); else it becomes live.
+    """
 
     table: Table
     splits: tuple[bytes, ...] = ()
@@ -88,6 +91,8 @@ class Commit:
     elapsed_s: float = 0.0
     reason: str = ""
     """The job's reason, for the history."""
+    inputs: tuple[str, ...] = ()
+    """Its inputs, if known: spares a round trip. What counts is the reservation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +229,10 @@ class Applied:
     """For Reserve: the `Reservation` written."""
     tablet: Tablet | None = None
     """For Reserve: the `Tablet` as read under the `WATCH` (with all files)."""
+    generation: int | None = None
+    """For BumpGeneration: the generation that was written."""
+    complete: bool = True
+    """For DropTable: False while garbage is left; to be applied again when it has gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

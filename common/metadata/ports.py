@@ -5,11 +5,12 @@ same contract suite. All reads are asynchronous and bounded; every read of a tab
 is one moment (one MULTI).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
+from common.model.file import DataFile
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Record, Tablet, TabletId
@@ -25,6 +26,11 @@ class TabletChanged:
     position: str
     """Where in the stream it stands; reading goes on after it."""
     attempt: str | None = None
+
+    @property
+    def whole_table(self) -> bool:
+        """Whether the table itself changed (settings, state), not one of its tablets."""
+        return not self.tablet.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,16 @@ class GarbageEntry:
     stamped_s: float
     key_min: bytes | None = None
     tablet_end: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The last published manifest of a table."""
+
+    number: int
+    path: str
+    begun_s: float
+    """The store's time from before its reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +123,18 @@ class TabletStore(Protocol):
         """Return every named table, by name."""
         ...
 
+    async def names(self) -> Mapping[str, str]:
+        """Return name → table id of every name that is taken, whatever became of the table."""
+        ...
+
+    async def store_id(self) -> str:
+        """Return the random id of this store, made at first use; locations carry it.
+
+        Raises:
+            MetadataError: The store was written by a release with another format.
+        """
+        ...
+
     async def table(self, table: str) -> Table | None:
         """Return a table by id, or None."""
         ...
@@ -137,6 +165,10 @@ class TabletStore(Protocol):
         """Return the records only: what tells a scan whether to look further."""
         ...
 
+    async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
+        """Return only the files of many tablets: path → file; nothing for one that is gone."""
+        ...
+
     async def read_range(
         self, table: str, start: bytes | None = None, end: bytes | None = None
     ) -> Sequence[Tablet]:
@@ -151,8 +183,12 @@ class TabletStore(Protocol):
         """Return how an attempt ended, or None if there is no mark (yet)."""
         ...
 
-    async def store_id(self) -> str:
-        """Return the random id of this store, made at its first use (`neve:store`)."""
+    async def generation(self, table: str) -> int:
+        """Return the table's generation; 0 if it was never counted up."""
+        ...
+
+    async def manifest(self, table: str) -> Manifest | None:
+        """Return the last published manifest, or None."""
         ...
 
     async def coordinator(self) -> str | None:

@@ -1,0 +1,155 @@
+"""Layouts of what belongs to tables: the table itself, garbage, pins, outcomes, history."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from typing import Any
+
+from common.metadata.codec import (
+    Layout,
+    broken,
+    one_of,
+    pack,
+    plain_tree,
+    raw,
+    real,
+    text,
+    texts,
+    unpack,
+    whole,
+)
+from common.metadata.keys import TableKeys
+from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
+from common.model.outcome import AttemptEnd
+from common.model.table import Column, Table, TableSettings, TableState
+
+GARBAGE = Layout(
+    GarbageEntry, real("stamped_s"), raw("key_min"), raw("tablet_end"), given=("path",)
+)
+PIN = Layout(PinEntry, real("since_s"), real("until_s"), given=("pin",))
+OUTCOME = Layout(
+    AttemptOutcome, one_of("end", AttemptEnd), text("cause"), texts("outputs"), given=("attempt",)
+)
+MANIFEST = Layout(Manifest, whole("number"), text("path"), real("begun_s"))
+HISTORY = Layout(
+    HistoryEntry,
+    text("attempt"),
+    text("job"),
+    text("kind"),
+    text("end"),
+    text("group"),
+    text("compactor"),
+    texts("inputs"),
+    texts("outputs"),
+    whole("bytes_in"),
+    whole("bytes_out"),
+    whole("rows_in"),
+    whole("rows_out"),
+    real("started_s"),
+    real("ended_s"),
+    text("reason"),
+    text("cause"),
+    given=("position", "tablet"),
+)
+
+# Fields of the hash `neve:{t}:table`.
+SPEC, SETTINGS, SETTINGS_VERSION, STATE, DELETES = "spec", "settings", "version", "state", "deletes"
+_APART = {"id", "settings", "settings_version", "state"}
+_TABLES_CACHED = 256
+
+
+def table_fields(table: Table) -> dict[str, bytes | str | int]:
+    """Return the fields of the hash that holds a table."""
+    return {
+        SPEC: _pack_named(table, _APART),
+        SETTINGS: pack_settings(table.settings),
+        SETTINGS_VERSION: table.settings_version,
+        STATE: table.state.value,
+    }
+
+
+def pack_settings(settings: TableSettings) -> bytes:
+    """Return settings as bytes, without the defaults."""
+    return _pack_named(settings, set())
+
+
+def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table:
+    """Return the table in a `table` hash.
+
+    Raises:
+        MetadataError: It is no table.
+    """
+    try:
+        spec, settings = stored[b"spec"], stored[b"settings"]
+        version, state = stored[b"version"], stored[b"state"]
+    except KeyError as error:
+        raise broken(where, f"lacks the field {error}") from error
+    return _unpack_table(table, (spec, settings, version, state))
+
+
+@lru_cache(maxsize=_TABLES_CACHED)
+def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes]) -> Table:
+    """Decode once what is read again with every change of the table."""
+    where = TableKeys(table).table
+    spec, settings, version, state = stored
+    named = unpack(where, spec)
+    try:
+        named["schema"] = tuple(Column(*column) for column in named["schema"])
+        return Table(
+            **named,
+            id=table,
+            settings=unpack_settings(where, settings),
+            settings_version=int(version),
+            state=unpack_state(where, state),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise broken(where, f"is no table ({error})") from error
+
+
+def unpack_settings(where: str, data: bytes) -> TableSettings:
+    """Return the settings in `data`; unknown ones come from a newer release."""
+    named = unpack(where, data)
+    try:
+        return TableSettings(**named)
+    except (ValueError, TypeError) as error:
+        raise broken(where, f"holds no settings of this release ({error})") from error
+
+
+def unpack_state(where: str, data: bytes) -> TableState:
+    """Return a table's state."""
+    try:
+        return TableState(data.decode())
+    except ValueError as error:
+        raise broken(where, "is no state of a table") from error
+
+
+def pack_name(table: Table) -> bytes:
+    """Return the entry of `neve:tables`: table id and location."""
+    return pack([table.id, table.location])
+
+
+def unpack_name(where: str, data: bytes) -> tuple[str, str]:
+    """Return table id and location of an entry of `neve:tables`."""
+    row = unpack(where, data)
+    if type(row) is not tuple or tuple(map(type, row)) != (str, str):
+        raise broken(where, "is no entry of a table")
+    return row[0], row[1]
+
+
+def _pack_named(value: Any, apart: set[str]) -> bytes:
+    """Return a dataclass as names and values, for what changes more often than the version."""
+    named: dict[str, object] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        default = field.default
+        if default is MISSING and field.default_factory is not MISSING:
+            default = field.default_factory()
+        if field.name not in apart and (default is MISSING or item != default):
+            named[field.name] = _plain_field(field.name, item)
+    return pack(named)
+
+
+def _plain_field(name: str, item: Any) -> object:
+    if name == "schema":
+        return [[column.name, column.type, column.nullable] for column in item]
+    return plain_tree(item)

@@ -1,0 +1,129 @@
+"""The few Redis commands that reads and effects are made of, as values.
+
+A command is a tuple of words. Redis gets the words as they are; the memory keyspace
+executes the same words itself. Nothing else is ever sent inside a change.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Word = str | bytes | int | float
+Command = tuple[Word, ...]
+Reply = Any
+"""What comes back: bytes, int, list, dict of bytes, set of bytes, or None (RESP3)."""
+
+TIME: Command = ("TIME",)
+
+
+def get(key: str) -> Command:
+    """Read a string."""
+    return ("GET", key)
+
+
+def hget(key: str, field: Word) -> Command:
+    """Read one field of a hash."""
+    return ("HGET", key, field)
+
+
+def hmget(key: str, fields: Iterable[Word]) -> Command:
+    """Read some fields of a hash; there must be at least one."""
+    return ("HMGET", key, *fields)
+
+
+def hgetall(key: str) -> Command:
+    """Read a whole hash."""
+    return ("HGETALL", key)
+
+
+def hlen(key: str) -> Command:
+    """Count the fields of a hash."""
+    return ("HLEN", key)
+
+
+def hscan(key: str, cursor: int, count: int) -> Command:
+    """Read about `count` fields of a hash, beginning at `cursor`."""
+    return ("HSCAN", key, cursor, "COUNT", count)
+
+
+def smembers(key: str) -> Command:
+    """Read a set."""
+    return ("SMEMBERS", key)
+
+
+def members_after(key: str, after: bytes | None, count: int, *, inclusive: bool = False) -> Command:
+    """Read up to `count` members of a lexical sorted set that follow `after`, ascending."""
+    low = b"-" if after is None else (b"[" if inclusive else b"(") + after
+    return ("ZRANGEBYLEX", key, low, b"+", "LIMIT", 0, count)
+
+
+def newest(key: str, count: int) -> Command:
+    """Read the newest entries of a stream, newest first."""
+    return ("XREVRANGE", key, "+", "-", "COUNT", count)
+
+
+def set_string(key: str, value: Word, life_s: float | None = None) -> Command:
+    """Write a string, perhaps one that expires."""
+    if life_s is None:
+        return ("SET", key, value)
+    return ("SET", key, value, "PX", int(life_s * 1000))
+
+
+def hset(key: str, fields: Mapping[Any, Word]) -> Command:
+    """Write fields of a hash; there must be at least one."""
+    return ("HSET", key, *(word for pair in fields.items() for word in pair))
+
+
+def hdel(key: str, *fields: Word) -> Command:
+    """Remove fields of a hash."""
+    return ("HDEL", key, *fields)
+
+
+def hincrby(key: str, field: Word, by: int) -> Command:
+    """Add to a number in a hash."""
+    return ("HINCRBY", key, field, by)
+
+
+def incr(key: str) -> Command:
+    """Count a string up."""
+    return ("INCR", key)
+
+
+def delete(*keys: str) -> Command:
+    """Remove keys."""
+    return ("DEL", *keys)
+
+
+def sadd(key: str, *members: Word) -> Command:
+    """Put members into a set."""
+    return ("SADD", key, *members)
+
+
+def srem(key: str, *members: Word) -> Command:
+    """Take members out of a set."""
+    return ("SREM", key, *members)
+
+
+def zadd(key: str, *members: bytes) -> Command:
+    """Put members into a lexical sorted set."""
+    return ("ZADD", key, *(word for member in members for word in (0, member)))
+
+
+def zrem(key: str, *members: bytes) -> Command:
+    """Take members out of a sorted set."""
+    return ("ZREM", key, *members)
+
+
+def xadd(key: str, entries_max: int, fields: Mapping[str, Word]) -> Command:
+    """Append to a capped stream."""
+    words = (word for pair in fields.items() for word in pair)
+    return ("XADD", key, "MAXLEN", "~", entries_max, "*", *words)
+
+
+def pexpire(key: str, life_s: float) -> Command:
+    """Let a key live `life_s` from now."""
+    return ("PEXPIRE", key, int(life_s * 1000))
+
+
+def publish(channel: str, message: Word) -> Command:
+    """Ring a doorbell."""
+    return ("PUBLISH", channel, message)

@@ -1,0 +1,176 @@
+"""Executes transactions against a keyspace: watch, read, decide, write; retry within bounds.
+
+The same for Redis and memory, so that simulations meet the retries and the unknown
+outcomes that production meets. Chance and sleep come in from outside.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from common.errors import ConflictError, UnavailableError
+from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.metadata.commands import TIME, Reply
+from common.metadata.keyspace import Keyspace, LinkLostError, Session
+from common.metadata.mutation.transaction import (
+    Decision,
+    Done,
+    More,
+    Needs,
+    Seen,
+    Transaction,
+    Unresolved,
+    Write,
+)
+from common.model.outcome import Refusal
+
+LOOKS_MAX = 4
+"""How often one decision may ask to look further."""
+
+Settled = Write | Done | Refusal | Unresolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a change is tried."""
+
+    tries_max: int = 16
+    """Tries of one transaction, conflicts and lost connections together."""
+    pause_base_s: float = 0.001
+    """First pause after a conflict; it doubles, and chance takes up to all of it away."""
+    pause_max_s: float = 0.1
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the store was opened; metrics read it."""
+
+    changes: int = 0
+    tries: int = 0
+    conflicts: int = 0
+    lost: int = 0
+    refused: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """One change under way."""
+
+    tries: int = 0
+    conflicts: int = 0
+    sent: bool = False
+    now_s: float = 0.0
+
+
+class Executor:
+    """Runs changes; any number at the same time."""
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        patience: Patience,
+        sleep: Callable[[float], Awaitable[None]],
+        chance: Callable[[], float],
+    ) -> None:
+        """Take what the retries need.
+
+        Args:
+            keyspace: Where to write.
+            patience: How often to try.
+            sleep: Waits so many seconds.
+            chance: Returns a number from 0 to below 1.
+        """
+        self.counts = Counts()
+        self._keyspace = keyspace
+        self._patience = patience
+        self._sleep = sleep
+        self._chance = chance
+
+    async def run(self, transaction: Transaction) -> Outcome:
+        """Execute a transaction and those that follow it.
+
+        Raises:
+            ConflictError: Something required changed on every try.
+            UnavailableError: The store does not answer; nothing was sent.
+        """
+        tally = Tally()
+        self.counts.changes += 1
+        following: Transaction | None = transaction
+        outcome: Applied | Refused = Applied()
+        while following is not None:
+            settled = await self._settle(following, tally)
+            if isinstance(settled, Refusal):
+                self.counts.refused += 1
+                return Refused(code=settled.code, reason=settled.reason, sent=tally.sent)
+            if isinstance(settled, Unresolved):
+                self.counts.unknown += 1
+                return Unknown(reason=settled.reason)
+            outcome, following = settled.outcome, settled.then
+        if isinstance(outcome, Refused):
+            return outcome
+        return replace(outcome, tries=tally.tries, conflicts=tally.conflicts, now_s=tally.now_s)
+
+    async def _settle(self, transaction: Transaction, tally: Tally) -> Settled:
+        """Try one transaction until it is written, done or refused."""
+        reason = ""
+        for number in range(self._patience.tries_max):
+            if number:
+                await self._pause(number)
+            tally.tries += 1
+            self.counts.tries += 1
+            try:
+                settled = await self._try(transaction, tally)
+            except LinkLostError as error:
+                self.counts.lost += 1
+                tally.sent |= error.sent
+                reason = str(error)
+                continue
+            if settled is not None:
+                return settled
+            tally.conflicts += 1
+            self.counts.conflicts += 1
+            reason = ""
+        if tally.sent:
+            return Unresolved(reason or "the store was busy after an unknown outcome")
+        if reason:
+            raise UnavailableError(f"the metadata store does not answer: {reason}")
+        raise ConflictError(f"lost every race in {self._patience.tries_max} tries")
+
+    async def _try(self, transaction: Transaction, tally: Tally) -> Settled | None:
+        """Make one try; None means that a watched key changed before `EXEC`."""
+        async with self._keyspace.session() as session:
+            decision = await self._decide(session, transaction, tally)
+            if not isinstance(decision, Write):
+                return decision
+            applied = await session.execute(decision.effects, durable=decision.durable)
+            return decision if applied else None
+
+    async def _decide(self, session: Session, transaction: Transaction, tally: Tally) -> Settled:
+        """Look, decide, and look further where the decision asks for it."""
+        replies, now_s = await _look(session, transaction.needs)
+        tally.now_s = now_s
+        decision: Decision = transaction.decide(Seen(replies, now_s, tally.sent))
+        for _ in range(LOOKS_MAX):
+            if not isinstance(decision, More):
+                return decision
+            further, now_s = await _look(session, decision.needs)
+            replies |= further
+            tally.now_s = now_s
+            decision = decision.decide(Seen(replies, now_s, tally.sent))
+        raise AssertionError("a decision keeps asking for more")
+
+    async def _pause(self, number: int) -> None:
+        longest_s = min(self._patience.pause_base_s * 2 ** (number - 1), self._patience.pause_max_s)
+        await self._sleep(longest_s * self._chance())
+
+
+async def _look(session: Session, needs: Needs) -> tuple[dict[str, Reply], float]:
+    """Watch and read; the time is read with the rest."""
+    replies = await session.look(needs.watch, (TIME, *needs.reads.values()))
+    return dict(zip(needs.reads, replies[1:], strict=True)), time_s(replies[0])
+
+
+def time_s(reply: Reply) -> float:
+    """Return the answer to TIME in seconds."""
+    seconds, micros = reply
+    return int(seconds) + int(micros) / 1_000_000

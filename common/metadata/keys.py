@@ -1,0 +1,207 @@
+"""Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
+
+neve:tables  neve:store  neve:coordinator          of the whole store
+neve:{t}:table  :generation  :manifest  :index     of a table
+neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
+neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
+"""
+
+import re
+from dataclasses import dataclass
+
+from common.ids import CALL_LIFE_S
+from common.model.tablet import TabletId
+
+TABLES = "neve:tables"
+STORE = "neve:store"
+COORDINATOR = "neve:coordinator"
+DOORBELLS = "neve:{*}:changed"
+"""Pattern of all doorbell channels, for PSUBSCRIBE."""
+
+CHANGES_MAX = 100_000
+"""Entries kept in a table's change stream; what falls out, the full scan finds."""
+HISTORY_MAX = 10_000
+"""Entries kept in a table's history."""
+CALL_SKEW_S = 300.0
+"""How far in the future a call id may lie: clocks of clients differ."""
+MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
+"""Life of a mark: a call id must be too old before its mark is gone."""
+
+_TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_CHANNEL = re.compile(r"neve:\{([^}]*)\}:changed")
+
+
+def is_table_id(text: str) -> bool:
+    """Return whether `text` may be a table id: it must not break out of the hash tag."""
+    return _TABLE_ID.fullmatch(text) is not None
+
+
+def table_of_channel(channel: str) -> str | None:
+    """Return the table id in the name of a doorbell channel."""
+    match = _CHANNEL.fullmatch(channel)
+    return match[1] if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class TabletKeys:
+    """The keys of one tablet."""
+
+    prefix: str
+
+    @classmethod
+    def of(cls, tablet: TabletId) -> "TabletKeys":
+        """Return the keys of `tablet`."""
+        return cls(f"neve:{{{tablet.table}}}:tablet:{tablet.text}:")
+
+    @property
+    def bounds(self) -> str:
+        """String: start and end. Absent: no such tablet."""
+        return self.prefix + "bounds"
+
+    @property
+    def files(self) -> str:
+        """Hash: path → DataFile."""
+        return self.prefix + "files"
+
+    @property
+    def running(self) -> str:
+        """Hash: attempt → Reservation."""
+        return self.prefix + "running"
+
+    @property
+    def selection(self) -> str:
+        """String: Selection."""
+        return self.prefix + "selection"
+
+    @property
+    def waiting(self) -> str:
+        """Hash: request → since when it waits here."""
+        return self.prefix + "waiting"
+
+    @property
+    def done(self) -> str:
+        """Set: requests finished here."""
+        return self.prefix + "done"
+
+    @property
+    def operation(self) -> str:
+        """String: Operation."""
+        return self.prefix + "operation"
+
+    @property
+    def purge(self) -> str:
+        """String: version at or below which no row may be added."""
+        return self.prefix + "purge"
+
+    @property
+    def record(self) -> str:
+        """Hash: counts and flags."""
+        return self.prefix + "record"
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """All keys of the tablet."""
+        return (
+            self.bounds,
+            self.files,
+            self.running,
+            self.selection,
+            self.waiting,
+            self.done,
+            self.operation,
+            self.purge,
+            self.record,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableKeys:
+    """The keys of one table."""
+
+    id: str
+
+    def _key(self, name: str) -> str:
+        return f"neve:{{{self.id}}}:{name}"
+
+    @property
+    def table(self) -> str:
+        """Hash: spec, settings and their version, state."""
+        return self._key("table")
+
+    @property
+    def generation(self) -> str:
+        """String: a counter that a rollback would turn back."""
+        return self._key("generation")
+
+    @property
+    def manifest(self) -> str:
+        """String: the last published manifest."""
+        return self._key("manifest")
+
+    @property
+    def index(self) -> str:
+        """Sorted set of tablet ends, all with score 0."""
+        return self._key("index")
+
+    @property
+    def changes(self) -> str:
+        """Stream of changed tablets."""
+        return self._key("changes")
+
+    @property
+    def doorbell(self) -> str:
+        """Channel that tells that the stream has news."""
+        return self._key("changed")
+
+    @property
+    def garbage(self) -> str:
+        """Hash: path → stamp, smallest key, tablet end."""
+        return self._key("garbage")
+
+    @property
+    def pins(self) -> str:
+        """Hash: pin → since, until."""
+        return self._key("pins")
+
+    @property
+    def history(self) -> str:
+        """Stream of finished attempts."""
+        return self._key("history")
+
+    @property
+    def policy(self) -> str:
+        """Hash: state of policies."""
+        return self._key("policy")
+
+    @property
+    def requests(self) -> str:
+        """Sorted set: request ids in their order."""
+        return self._key("requests")
+
+    def request(self, request: str) -> str:
+        """Return the key of a request."""
+        return self._key("request:" + request)
+
+    def outcome(self, attempt: str) -> str:
+        """Return the key that tells how an attempt ended."""
+        return self._key("outcome:" + attempt)
+
+    def call(self, call: str) -> str:
+        """Return the mark of an `add` call."""
+        return self._key("call:" + call)
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """All keys that are the table's own and do not expire, its tablets' and requests' aside."""
+        return (
+            self.index,
+            self.generation,
+            self.manifest,
+            self.garbage,
+            self.pins,
+            self.history,
+            self.policy,
+            self.requests,
+            self.changes,
+            self.table,
+        )

@@ -1,0 +1,206 @@
+"""Commit and release: the two ends of an attempt. Both watch `running`; its entry is the fence.
+
+While the entry is there nobody can take the inputs, drop the selection, cancel or split
+without changing `running`; so a commit that dropped no rows watches nothing else.
+"""
+
+from dataclasses import replace
+
+from common.metadata.changes import Commit, Release
+from common.metadata.codec_tablet import (
+    FAILURE,
+    FAILURES,
+    RESERVATION,
+    RUNNING,
+    unpack_file,
+    unpack_files,
+)
+from common.metadata.commands import Command, Word, get, hdel, hgetall
+from common.metadata.keys import COORDINATOR, TableKeys, TabletKeys
+from common.metadata.mutation import requirements as need
+from common.metadata.mutation.effects import (
+    FAILURE_CHARS_MAX,
+    attempt_ended,
+    changed,
+    file_counts,
+    files_written,
+    history_of,
+    into_garbage,
+)
+from common.metadata.mutation.results import purge_raised, selection_moved
+from common.metadata.mutation.transaction import (
+    Decision,
+    Done,
+    More,
+    Needs,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.ports import AttemptOutcome
+from common.metadata.predicates import may_commit
+from common.model.file import DataFile
+from common.model.outcome import AttemptEnd, Refusal
+from common.model.tablet import Bounds, Reservation, Tablet
+
+
+def commit(change: Commit) -> Transaction:
+    """Return the transaction that replaces inputs by outputs. Mark: `running[t]` gone."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    needs = need.attempt(table, keys, change.attempt)
+    needs |= Needs((), {"selection": get(keys.selection), "purge": get(keys.purge)})
+    if change.dropped is not None:
+        needs |= Needs((keys.files, keys.purge), {"files": hgetall(keys.files)})
+    elif change.inputs:
+        needs |= need.some_files(keys, change.inputs)
+
+    def decide(seen: Seen) -> Decision:
+        entry = _entry(keys, change.attempt, seen)
+        if entry is None:
+            return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
+        if change.dropped is not None or entry.inputs == change.inputs:
+            return _commit(change, entry, seen)
+        known = replace(change, inputs=entry.inputs)
+        return More(
+            need.some_files(keys, entry.inputs), lambda further: _commit(known, entry, further)
+        )
+
+    return Transaction(needs, decide)
+
+
+def release(change: Release) -> Transaction:
+    """Return the transaction that gives a reservation up. Mark: `running[t]` gone."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    leader = Needs((), {"coordinator": get(COORDINATOR)})
+
+    def decide(seen: Seen) -> Decision:
+        entry = _entry(keys, change.attempt, seen)
+        if entry is None:
+            return _ended(table, change.attempt, change.end, seen)
+        if change.coordinator is not None and seen["coordinator"] != change.coordinator.encode():
+            return Refusal("coordinator", f"{change.coordinator} is no longer the coordinator")
+        return Write(_released(change, entry, seen.now_s))
+
+    return Transaction(need.attempt(table, keys, change.attempt) | leader, decide)
+
+
+def _entry(keys: TabletKeys, attempt: str, seen: Seen) -> Reservation | None:
+    stored = seen["entry"]
+    if stored is None:
+        return None
+    return RESERVATION.unpack(f"{keys.running} {attempt}", stored, attempt=attempt)
+
+
+def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> Decision:
+    """Tell an attempt that has ended as wanted from one that somebody else ended."""
+    mark = need.outcome_seen(table, attempt, seen)
+    if mark is not None and mark.end is wanted:
+        return Done()
+    how = f"has ended already: {mark.end.value}" if mark else "holds no reservation"
+    code = mark.end.value if mark else "released"
+    return Refusal(code, f"attempt {attempt} {how}, wanted {wanted.value}")
+
+
+def _commit(change: Commit, entry: Reservation, seen: Seen) -> Decision:
+    """Decide a commit whose reservation is there."""
+    keys = TabletKeys.of(change.tablet)
+    files = _files(change, keys, seen)
+    selection = need.selection_seen(keys, seen["selection"])
+    tablet = Tablet(
+        id=change.tablet,
+        bounds=Bounds(None, change.tablet.end),
+        files=files,
+        running={entry.attempt: entry},
+        selection=selection,
+    )
+    if refusal := may_commit(
+        tablet, change.attempt, dropped=change.dropped, outside=change.outside
+    ):
+        return refusal
+    if strange := {file.path for file in change.outputs} - {*entry.output_paths}:
+        return Refusal("outputs", f"attempt {change.attempt} did not reserve {sorted(strange)}")
+    outputs = tuple(
+        replace(file, job=entry.job, request=entry.request, added_at_s=seen.now_s)
+        for file in change.outputs
+    )
+    inputs = tuple(files[path] for path in entry.inputs)
+    return Write(
+        (*_replaced(change, entry, inputs, outputs, seen), *_remarks(change, tablet, seen))
+    )
+
+
+def _files(change: Commit, keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
+    if change.dropped is not None:
+        return unpack_files(keys.files, seen["files"])
+    found = zip(change.inputs, seen["some"], strict=True)
+    return {
+        path: unpack_file(f"{keys.files} {path}", path.encode(), data)
+        for path, data in found
+        if data is not None
+    }
+
+
+def _replaced(
+    change: Commit,
+    entry: Reservation,
+    inputs: tuple[DataFile, ...],
+    outputs: tuple[DataFile, ...],
+    seen: Seen,
+) -> tuple[Command, ...]:
+    """Replace files, end the attempt, hand the inputs to the collector."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    paths = tuple(file.path for file in outputs)
+    history = replace(
+        history_of(change.tablet, entry, AttemptEnd.COMMITTED, seen.now_s),
+        outputs=paths,
+        bytes_in=sum(file.size_bytes for file in inputs),
+        bytes_out=sum(file.size_bytes for file in outputs),
+        rows_in=change.counts.rows_in,
+        rows_out=change.counts.rows_out,
+        reason=change.reason,
+    )
+    mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED, outputs=paths)
+    return (
+        hdel(keys.files, *entry.inputs),
+        *files_written(keys, outputs),
+        *into_garbage(table, change.tablet.end, {file.path: file.key_min for file in inputs}),
+        *attempt_ended(table, keys, entry, mark, history),
+        hdel(keys.record, FAILURES, FAILURE),
+        *changed(
+            change.tablet,
+            "commit",
+            attempt=entry.attempt,
+            counts=file_counts(outputs, inputs, running=-1),
+        ),
+    )
+
+
+def _remarks(change: Commit, tablet: Tablet, seen: Seen) -> tuple[Command, ...]:
+    """Raise the watermark, and move the selection on."""
+    entry = tablet.running[change.attempt]
+    effects: tuple[Command, ...] = ()
+    if change.dropped is not None:
+        effects += purge_raised(tablet.id, seen["purge"], change.dropped.version_max)
+    if entry.request is not None and tablet.selection is not None:
+        outputs = tuple(file.path for file in change.outputs)
+        effects += selection_moved(tablet, tablet.selection, entry.inputs, outputs)
+    return effects
+
+
+def _released(change: Release, entry: Reservation, now_s: float) -> tuple[Command, ...]:
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    failed = change.end is AttemptEnd.FAILED
+    flags: dict[str, Word] = {FAILURE: change.cause[:FAILURE_CHARS_MAX]} if failed else {}
+    history = replace(history_of(change.tablet, entry, change.end, now_s), cause=change.cause)
+    mark = AttemptOutcome(attempt=entry.attempt, end=change.end, cause=change.cause)
+    return (
+        *into_garbage(table, change.tablet.end, dict.fromkeys(entry.output_paths)),
+        *attempt_ended(table, keys, entry, mark, history),
+        *changed(
+            change.tablet,
+            "release",
+            attempt=entry.attempt,
+            counts={RUNNING: -1, FAILURES: int(failed)},
+            flags=flags,
+        ),
+    )

@@ -1,0 +1,96 @@
+"""Which module answers for which change. A forgotten change fails type checking."""
+
+from typing import assert_never
+
+from common.metadata import changes
+from common.metadata.mutation import (
+    adds,
+    attempts,
+    drops,
+    garbage,
+    notes,
+    reservations,
+    tables,
+)
+from common.metadata.mutation.transaction import Transaction
+
+_Attempts = changes.Reserve | changes.Commit | changes.Release | changes.DropHold
+_Tables = changes.CreateTable | changes.ChangeTable | changes.DropTable | changes.AddFiles
+_Garbage = (
+    changes.StampGarbage | changes.KeepGarbage | changes.ForgetGarbage | changes.Pin | changes.Unpin
+)
+_Notes = (
+    changes.WriteAnalysis
+    | changes.ClaimCoordination
+    | changes.BumpGeneration
+    | changes.PublishManifest
+)
+
+
+def transaction_for(change: changes.Change) -> Transaction:
+    """Return the first transaction of a change."""
+    if isinstance(change, _Attempts):
+        return _of_attempt(change)
+    if isinstance(change, _Tables):
+        return _of_table(change)
+    if isinstance(change, _Garbage):
+        return _of_garbage(change)
+    return _of_note(change)
+
+
+def _of_attempt(change: _Attempts) -> Transaction:
+    match change:
+        case changes.Reserve():
+            return reservations.reserve(change)
+        case changes.Commit():
+            return attempts.commit(change)
+        case changes.Release():
+            return attempts.release(change)
+        case changes.DropHold():
+            return reservations.drop_hold(change)
+        case _:
+            assert_never(change)
+
+
+def _of_table(change: _Tables) -> Transaction:
+    match change:
+        case changes.AddFiles():
+            return adds.add_files(change)
+        case changes.CreateTable():
+            return tables.create_table(change)
+        case changes.ChangeTable():
+            return tables.change_table(change)
+        case changes.DropTable():
+            return drops.drop_table(change)
+        case _:
+            assert_never(change)
+
+
+def _of_garbage(change: _Garbage) -> Transaction:
+    match change:
+        case changes.StampGarbage():
+            return garbage.stamp_garbage(change)
+        case changes.KeepGarbage():
+            return garbage.keep_garbage(change)
+        case changes.ForgetGarbage():
+            return garbage.forget_garbage(change)
+        case changes.Pin():
+            return garbage.pin(change)
+        case changes.Unpin():
+            return garbage.unpin(change)
+        case _:
+            assert_never(change)
+
+
+def _of_note(change: _Notes) -> Transaction:
+    match change:
+        case changes.WriteAnalysis():
+            return notes.write_analysis(change)
+        case changes.ClaimCoordination():
+            return notes.claim_coordination(change)
+        case changes.BumpGeneration():
+            return notes.bump_generation(change)
+        case changes.PublishManifest():
+            return notes.publish_manifest(change)
+        case _:
+            assert_never(change)

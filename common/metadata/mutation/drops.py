@@ -1,0 +1,130 @@
+"""Drop a table: going, then tablet by tablet, then its keys, at last its name.
+
+Each step looks at what is there, so that anybody may go on from anywhere. While
+garbage is left the table stays, going and empty, until the collectors are through.
+"""
+
+from common.metadata.changes import Applied, DropTable, Refused
+from common.metadata.codec_table import DELETES, STATE, unpack_name
+from common.metadata.codec_tablet import unpack_files, unpack_running
+from common.metadata.commands import (
+    Command,
+    Word,
+    delete,
+    hdel,
+    hget,
+    hgetall,
+    hlen,
+    hset,
+    members_after,
+    publish,
+    zrem,
+)
+from common.metadata.keys import TABLES, TableKeys, TabletKeys
+from common.metadata.mutation.effects import into_garbage, table_changed, told
+from common.metadata.mutation.requirements import state_seen, table_state
+from common.metadata.mutation.transaction import (
+    MADE,
+    Decision,
+    Done,
+    More,
+    Needs,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.model.table import TableState
+from common.model.tablet import TabletId
+
+
+def drop_table(change: DropTable) -> Transaction:
+    """Return the first transaction of a drop."""
+    return drop(change.table, delete_files=change.delete_files, outcome=MADE)
+
+
+def drop(
+    table: str, *, delete_files: bool = False, outcome: Applied | Refused = MADE
+) -> Transaction:
+    """Return the transaction that sets a table going. Mark: it is.
+
+    Args:
+        table: Its id.
+        delete_files: Whether its files go to garbage; what the first drop said, counts.
+        outcome: What to answer at the end.
+    """
+    keys = TableKeys(table)
+
+    def decide(seen: Seen) -> Decision:
+        state = state_seen(keys, seen)
+        if state is None:
+            return Done(outcome, then=_unname(table, outcome))
+        if state is TableState.GOING:
+            return Done(outcome, then=_drop_next(table, outcome))
+        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(delete_files)}
+        effects = (hset(keys.table, fields), *table_changed(table, "going"))
+        return Write(effects, then=_drop_next(table, outcome))
+
+    return Transaction(table_state(keys), decide)
+
+
+def _drop_next(table: str, outcome: Applied | Refused) -> Transaction:
+    """Return the transaction that removes the first tablet left, or the table."""
+    keys = TableKeys(table)
+    reads = {
+        "first": members_after(keys.index, None, 1),
+        "deletes": hget(keys.table, DELETES),
+        "garbage": hlen(keys.garbage),
+    }
+
+    def decide(seen: Seen) -> Decision:
+        if seen["first"]:
+            tablet = TabletId(table, seen["first"][0])
+            return More(_tablet_needs(tablet), lambda further: _dropped(tablet, outcome, further))
+        if seen["garbage"]:
+            return Done(outcome if isinstance(outcome, Refused) else Applied(complete=False))
+        effects = (delete(*keys.every), publish(keys.doorbell, ""))
+        return Write(effects, then=_unname(table, outcome))
+
+    needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
+    return Transaction(needs, decide)
+
+
+def _tablet_needs(tablet: TabletId) -> Needs:
+    keys = TabletKeys.of(tablet)
+    reads = {"running": hgetall(keys.running), "files": hgetall(keys.files)}
+    return Needs((keys.running,), reads)
+
+
+def _dropped(tablet: TabletId, outcome: Applied | Refused, seen: Seen) -> Decision:
+    """Remove a tablet; what runs there and, if asked, its files go to garbage."""
+    keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
+    running = unpack_running(keys.running, seen["running"])
+    waste: dict[str, bytes | None] = {
+        path: None for entry in running.values() for path in entry.output_paths
+    }
+    if seen["deletes"] == b"1":
+        files = unpack_files(keys.files, seen["files"])
+        waste |= {path: file.key_min for path, file in files.items()}
+    effects: tuple[Command, ...] = (
+        *into_garbage(table, tablet.end, waste),
+        delete(*keys.every),
+        zrem(table.index, tablet.end),
+        *told(tablet, "drop"),
+    )
+    return Write(effects, then=_drop_next(tablet.table, outcome))
+
+
+def _unname(table: str, outcome: Applied | Refused) -> Transaction:
+    """Return the last transaction: the name is free again. Mark: no entry has this id."""
+
+    def decide(seen: Seen) -> Decision:
+        for name, stored in seen["names"].items():
+            if unpack_name(f"{TABLES} {name.decode()}", stored)[0] == table:
+                return Write((hdel(TABLES, name),), then=_answer(outcome))
+        return Done(outcome)
+
+    return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
+
+
+def _answer(outcome: Applied | Refused) -> Transaction:
+    return Transaction(Needs(), lambda _seen: Done(outcome))

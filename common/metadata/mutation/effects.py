@@ -1,0 +1,136 @@
+"""Composable effects. Every change of a tablet ends in `changed`: version, ledger, doorbell."""
+
+from collections.abc import Iterable, Mapping
+
+from common.metadata import codec_table, codec_tablet
+from common.metadata.codec_tablet import BYTES, FILES, RUNNING, VERSION
+from common.metadata.commands import (
+    Command,
+    Word,
+    hdel,
+    hincrby,
+    hset,
+    publish,
+    set_string,
+    xadd,
+)
+from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, MARK_LIFE_S, TableKeys, TabletKeys
+from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry
+from common.model.file import DataFile
+from common.model.outcome import AttemptEnd
+from common.model.tablet import Reservation, TabletId
+
+FAILURE_CHARS_MAX = 60
+"""Longest failure text in a record: a longer one would cost every record its compact form."""
+
+
+def changed(
+    tablet: TabletId,
+    what: str,
+    *,
+    attempt: str | None = None,
+    counts: Mapping[str, int] | None = None,
+    flags: Mapping[str, Word] | None = None,
+) -> tuple[Command, ...]:
+    """Bump the record's version, write counts and flags, tell the stream, ring the bell.
+
+    Args:
+        tablet: What changed.
+        what: The change's word.
+        attempt: Whose doing it was, if an attempt's.
+        counts: Field of the record → how much more (or less).
+        flags: Field of the record → new value.
+    """
+    record = TabletKeys.of(tablet).record
+    effects = [hincrby(record, VERSION, 1)]
+    effects += [hincrby(record, field, by) for field, by in (counts or {}).items() if by]
+    if flags:
+        effects.append(hset(record, flags))
+    return (*effects, *told(tablet, what, attempt))
+
+
+def told(tablet: TabletId, what: str, attempt: str | None = None) -> tuple[Command, Command]:
+    """Tell the stream, ring the bell. An end of no bytes speaks of the table itself."""
+    keys = TableKeys(tablet.table)
+    text = tablet.text if tablet.end else ""
+    fields: dict[str, Word] = {"t": text, "w": what}
+    if attempt is not None:
+        fields["a"] = attempt
+    return xadd(keys.changes, CHANGES_MAX, fields), publish(keys.doorbell, text)
+
+
+def table_changed(table: str, what: str) -> tuple[Command, Command]:
+    """Tell that the table itself changed."""
+    return told(TabletId(table, b""), what)
+
+
+def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:
+    """Put files into a tablet."""
+    fields: dict[Word, Word] = {file.path: codec_tablet.FILE.pack(file) for file in files}
+    return (hset(keys.files, fields),) if fields else ()
+
+
+def file_counts(
+    came: Iterable[DataFile], went: Iterable[DataFile] = (), *, running: int = 0
+) -> dict[str, int]:
+    """Return by how much files that came and went change the record."""
+    new, old = tuple(came), tuple(went)
+    size = sum(file.size_bytes for file in new) - sum(file.size_bytes for file in old)
+    return {FILES: len(new) - len(old), BYTES: size, RUNNING: running}
+
+
+def into_garbage(
+    table: TableKeys, end: bytes, paths: Mapping[str, bytes | None]
+) -> tuple[Command, ...]:
+    """Hand files to the collector, not yet stamped.
+
+    Args:
+        table: Whose garbage.
+        end: The tablet's end at this moment.
+        paths: Path → smallest key, which tells the tablet even after a split.
+    """
+    fields: dict[Word, Word] = {
+        path: codec_table.GARBAGE.pack(
+            GarbageEntry(path=path, stamped_s=0, key_min=key_min, tablet_end=end)
+        )
+        for path, key_min in paths.items()
+    }
+    return (hset(table.garbage, fields),) if fields else ()
+
+
+def attempt_ended(
+    table: TableKeys,
+    keys: TabletKeys,
+    entry: Reservation,
+    mark: AttemptOutcome,
+    history: HistoryEntry,
+) -> tuple[Command, ...]:
+    """Take the reservation away, leave the outcome's mark, write the history."""
+    words: dict[str, Word] = {"h": codec_table.HISTORY.pack(history), "t": history.tablet.text}
+    return (
+        hdel(keys.running, entry.attempt),
+        set_string(table.outcome(entry.attempt), codec_table.OUTCOME.pack(mark), MARK_LIFE_S),
+        xadd(table.history, HISTORY_MAX, words),
+    )
+
+
+def history_of(tablet: TabletId, entry: Reservation, end: AttemptEnd, now_s: float) -> HistoryEntry:
+    """Return the history of an attempt that replaced nothing."""
+    return HistoryEntry(
+        position="",
+        attempt=entry.attempt,
+        job=entry.job,
+        tablet=tablet,
+        kind=entry.kind.value,
+        end=end.value,
+        group=entry.group,
+        compactor=entry.compactor,
+        inputs=entry.inputs,
+        outputs=(),
+        bytes_in=0,
+        bytes_out=0,
+        rows_in=0,
+        rows_out=0,
+        started_s=entry.since_s,
+        ended_s=now_s,
+    )

@@ -1,0 +1,101 @@
+"""What collectors and readers write: stamps of garbage, and pins.
+
+Only a collector that saw an entry stamps it, with a time read afterwards: a time taken
+by the committer before its `EXEC` could be older than a pin whose listing still shows
+the file.
+"""
+
+from dataclasses import replace
+
+from common.metadata.changes import ForgetGarbage, KeepGarbage, Pin, StampGarbage, Unpin
+from common.metadata.codec_table import GARBAGE, PIN
+from common.metadata.commands import Word, hdel, hget, hmget, hset
+from common.metadata.keys import TableKeys
+from common.metadata.mutation.requirements import refused_by_table, table_state
+from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
+from common.metadata.ports import PinEntry
+from common.model.outcome import Refusal
+
+
+def stamp_garbage(change: StampGarbage) -> Transaction:
+    """Return the transaction that stamps entries. Mark: they are stamped."""
+    keys = TableKeys(change.table)
+    assert change.paths, change.table
+
+    def decide(seen: Seen) -> Decision:
+        fields: dict[Word, Word] = {}
+        for path, stored in zip(change.paths, seen["entries"], strict=True):
+            if stored is None:
+                continue
+            entry = GARBAGE.unpack(f"{keys.garbage} {path}", stored, path=path)
+            if not entry.stamped_s:
+                fields[path] = GARBAGE.pack(replace(entry, stamped_s=seen.now_s))
+        return Write((hset(keys.garbage, fields),)) if fields else Done()
+
+    needs = Needs((keys.garbage,), {"entries": hmget(keys.garbage, change.paths)})
+    return Transaction(needs, decide)
+
+
+def keep_garbage(change: KeepGarbage) -> Transaction:
+    """Return the transaction that stamps an entry back to 0. Mark: it is 0, or gone."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        if seen["entry"] is None:
+            return Done()
+        entry = GARBAGE.unpack(f"{keys.garbage} {change.path}", seen["entry"], path=change.path)
+        if not entry.stamped_s:
+            return Done()
+        fields = {change.path: GARBAGE.pack(replace(entry, stamped_s=0))}
+        return Write((hset(keys.garbage, fields),))
+
+    needs = Needs((keys.garbage,), {"entry": hget(keys.garbage, change.path)})
+    return Transaction(needs, decide)
+
+
+def forget_garbage(change: ForgetGarbage) -> Transaction:
+    """Return the transaction that removes an entry. Mark: it is gone.
+
+    Nothing is watched: only collectors remove entries, and until one does no file of
+    that path can be added, so the entry cannot have become another's meanwhile.
+    """
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        return Write((hdel(keys.garbage, change.path),)) if seen["entry"] is not None else Done()
+
+    return Transaction(Needs((), {"entry": hget(keys.garbage, change.path)}), decide)
+
+
+def pin(change: Pin) -> Transaction:
+    """Return the transaction that begins or renews a pin. Mark: the pin, with this lease.
+
+    A pin whose lease has run out may have been ignored already: renewing it would
+    promise files that are gone, so it is refused.
+    """
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(keys, seen):
+            return refusal
+        since_s = seen.now_s
+        if seen["pin"] is not None:
+            present = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
+            if present.until_s < seen.now_s:
+                return Refusal("pin", f"pin {change.pin} has run out, begin a new one")
+            since_s = present.since_s
+        entry = PinEntry(pin=change.pin, since_s=since_s, until_s=seen.now_s + change.lease_s)
+        return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),), durable=True)
+
+    needs = table_state(keys) | Needs((keys.pins,), {"pin": hget(keys.pins, change.pin)})
+    return Transaction(needs, decide)
+
+
+def unpin(change: Unpin) -> Transaction:
+    """Return the transaction that ends a pin. Mark: it is gone."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        return Write((hdel(keys.pins, change.pin),)) if seen["pin"] is not None else Done()
+
+    return Transaction(Needs((keys.pins,), {"pin": hget(keys.pins, change.pin)}), decide)

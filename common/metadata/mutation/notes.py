@@ -1,0 +1,102 @@
+"""Small facts: what a planner said, who coordinates, generation, manifest, the store's id."""
+
+from common.metadata import codec_table
+from common.metadata.changes import (
+    Applied,
+    BumpGeneration,
+    ClaimCoordination,
+    PublishManifest,
+    WriteAnalysis,
+)
+from common.metadata.codec import pack
+from common.metadata.codec_tablet import ANALYSIS, SETTLED, VERSION
+from common.metadata.commands import Word, get, hget, hgetall, hset, incr, set_string
+from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
+from common.metadata.mutation.requirements import gone, refused_by_table, table_state
+from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
+from common.metadata.ports import Manifest
+from common.model.outcome import Refusal
+
+FORMAT = 1
+"""Version of keys and values in the store; another one is refused as a whole."""
+
+
+def write_analysis(change: WriteAnalysis) -> Transaction:
+    """Return the transaction that notes an analysis; nobody is told, nothing bumped.
+
+    Table and bounds are watched only so that no key is left behind in a dropped table.
+    """
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    reads = {"bounds": get(keys.bounds), "version": hget(keys.record, VERSION)}
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        if seen["bounds"] is None:
+            return gone(change.tablet)
+        present = int(seen["version"] or 0)
+        if present != change.version:
+            return Refusal("version", f"tablet {change.tablet} is at version {present} by now")
+        note = [change.analysis.value, change.version, change.settings_version]
+        fields: dict[str, Word] = {ANALYSIS: pack(note)}
+        if change.settled is not None:
+            fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
+        return Write((hset(keys.record, fields),))
+
+    return Transaction(table_state(table) | Needs((keys.bounds,), reads), decide)
+
+
+def claim_coordination(change: ClaimCoordination) -> Transaction:
+    """Return the transaction that makes a coordinator the leader. Mark: its id is there."""
+
+    def decide(seen: Seen) -> Decision:
+        if seen["leader"] == change.coordinator.encode():
+            return Done()
+        return Write((set_string(COORDINATOR, change.coordinator),))
+
+    return Transaction(Needs((COORDINATOR,), {"leader": get(COORDINATOR)}), decide)
+
+
+def bump_generation(change: BumpGeneration) -> Transaction:
+    """Return the transaction that counts the generation up; twice does no harm."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(keys, seen):
+            return refusal
+        generation = int(seen["generation"] or 0) + 1
+        return Write((incr(keys.generation),), Applied(generation=generation))
+
+    needs = Needs((keys.generation,), {"generation": get(keys.generation)})
+    return Transaction(table_state(keys) | needs, decide)
+
+
+def publish_manifest(change: PublishManifest) -> Transaction:
+    """Return the transaction that points readers to a manifest. Mark: it is the last one."""
+    keys = TableKeys(change.table)
+    wanted = Manifest(number=change.number, path=change.path, begun_s=change.begun_s)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(keys, seen):
+            return refusal
+        if seen["manifest"] is not None:
+            present = codec_table.MANIFEST.unpack(keys.manifest, seen["manifest"])
+            if present == wanted:
+                return Done()
+            if present.number >= change.number:
+                return Refusal("version", f"manifest {present.number} is published already")
+        return Write((set_string(keys.manifest, codec_table.MANIFEST.pack(wanted)),))
+
+    needs = Needs((keys.manifest,), {"manifest": get(keys.manifest)})
+    return Transaction(table_state(keys) | needs, decide)
+
+
+def found_store(store: str) -> Transaction:
+    """Return the transaction that names the store, unless it has a name already."""
+
+    def decide(seen: Seen) -> Decision:
+        if seen["store"]:
+            return Done()
+        return Write((hset(STORE, {"id": store, "format": FORMAT}),), durable=True)
+
+    return Transaction(Needs((STORE,), {"store": hgetall(STORE)}), decide)

@@ -1,0 +1,160 @@
+"""Create a table, in three transactions: the table, its name, live. And change its settings.
+
+Only the last one is acknowledged. A table that lost its creator between them has no
+name; the full scan drops it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from common.metadata import codec_table
+from common.metadata.changes import ChangeTable, CreateTable, Refused
+from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, STATE
+from common.metadata.commands import Command, Word, hgetall, hset
+from common.metadata.keys import TABLES, TableKeys, is_table_id
+from common.metadata.mutation.adds import created
+from common.metadata.mutation.drops import drop
+from common.metadata.mutation.effects import table_changed
+from common.metadata.mutation.requirements import table_seen, whole_table
+from common.metadata.mutation.transaction import (
+    Decision,
+    Done,
+    Needs,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.predicates import may_change
+from common.model.outcome import Refusal
+from common.model.table import Table, TableState
+from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+
+
+def create_table(change: CreateTable) -> Transaction:
+    """Return the first transaction: the table itself, in state new. Mark: it is there."""
+    table = change.table
+    keys = TableKeys(table.id)
+    assert is_table_id(table.id), table.id
+    # The names are only glanced at here, so that a taken one leaves nothing behind.
+    needs = whole_table(keys) | Needs((), {"names": hgetall(TABLES)})
+
+    def decide(seen: Seen) -> Decision:
+        present = table_seen(keys, seen)
+        if present is None:
+            if refusal := refused_by_names(table, seen["names"]):
+                return refusal
+            return Write(tuple(_first_effects(change)), then=_name(table))
+        if not _same(present, table):
+            return Refusal("exists", f"table id {table.id} is in use")
+        return Done(then=_name(table))
+
+    return Transaction(needs, decide)
+
+
+def _first_effects(change: CreateTable) -> list[Command]:
+    table = change.table
+    fields = codec_table.table_fields(replace(table, state=TableState.NEW))
+    effects: list[Command] = [hset(TableKeys(table.id).table, fields)]
+    if not table.partition_by:
+        start: bytes | None = None
+        for end in (*change.splits, PLUS_INFINITY):
+            assert start is None or start < end, (start, end)
+            effects += created(TabletId(table.id, end), Bounds(start, end))
+            start = end
+    return effects
+
+
+def _same(present: Table, wanted: Table) -> bool:
+    """Return whether a table is the one wanted, by an earlier try of the same change."""
+    return present.state is not TableState.GOING and present == replace(wanted, state=present.state)
+
+
+def _name(table: Table) -> Transaction:
+    """Return the second transaction: the name. Mark: the name's entry has this id."""
+
+    def decide(seen: Seen) -> Decision:
+        stored = seen["names"].get(table.name.encode())
+        if stored is not None and codec_table.unpack_name(TABLES, stored)[0] == table.id:
+            return Done(then=_go_live(table))
+        if refusal := refused_by_names(table, seen["names"]):
+            # Another table came first. What the first transaction made goes again.
+            return Done(
+                then=drop(table.id, outcome=Refused(code=refusal.code, reason=refusal.reason))
+            )
+        effects = (hset(TABLES, {table.name: codec_table.pack_name(table)}),)
+        return Write(effects, then=_go_live(table))
+
+    return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
+
+
+def refused_by_names(table: Table, names: Mapping[bytes, bytes]) -> Refusal | None:
+    """Return why a table may not have its name or location, or None."""
+    for name, stored in names.items():
+        taken = name.decode()
+        _, location = codec_table.unpack_name(f"{TABLES} {taken}", stored)
+        if taken == table.name:
+            return Refusal("exists", f"table {table.name} exists already")
+        if overlap(location, table.location):
+            return Refusal(
+                "location", f"location {table.location} overlaps {location} of table {taken}"
+            )
+    return None
+
+
+def overlap(first: str, second: str) -> bool:
+    """Return whether one location lies in the other."""
+    one, other = first.rstrip("/") + "/", second.rstrip("/") + "/"
+    return one.startswith(other) or other.startswith(one)
+
+
+def _go_live(table: Table) -> Transaction:
+    """Return the last transaction: new → live (or paused). Mark: it is no longer new."""
+    keys = TableKeys(table.id)
+    wanted = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
+
+    def decide(seen: Seen) -> Decision:
+        present = table_seen(keys, seen)
+        if present is None or present.state is TableState.GOING:
+            return Refusal("table", f"table {table.name} was dropped while it was made")
+        if present.state is not TableState.NEW:
+            return Done()
+        return Write((hset(keys.table, {STATE: wanted.value}), *table_changed(table.id, "create")))
+
+    return Transaction(whole_table(keys), decide)
+
+
+def change_table(change: ChangeTable) -> Transaction:
+    """Return the transaction that writes settings or state. Mark: they are there.
+
+    New settings count their version up, which makes every analysis stale; a pause does not.
+    """
+    keys = TableKeys(change.table)
+    assert change.state in {None, TableState.LIVE, TableState.PAUSED}, change.state
+
+    def decide(seen: Seen) -> Decision:
+        present = table_seen(keys, seen)
+        if refusal := may_change(change.table, present.state if present else None):
+            return refusal
+        assert present is not None, change.table
+        fields = _new_fields(change, present)
+        if not fields:
+            return Done()
+        if present.settings_version != change.settings_version:
+            return Refusal(
+                "version",
+                f"table {present.name} has settings version {present.settings_version}, "
+                f"the change was made for {change.settings_version}",
+            )
+        return Write((hset(keys.table, fields), *table_changed(change.table, "table")))
+
+    return Transaction(whole_table(keys), decide)
+
+
+def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
+    fields: dict[str, Word] = {}
+    if change.settings is not None and change.settings != present.settings:
+        fields[SETTINGS] = codec_table.pack_settings(change.settings)
+        fields[SETTINGS_VERSION] = present.settings_version + 1
+    if change.state is not None and change.state is not present.state:
+        fields[STATE] = change.state.value
+    return fields

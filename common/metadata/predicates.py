@@ -1,0 +1,243 @@
+"""What is allowed in a tablet. Pure, and the only place that says so.
+
+Each question is asked twice: by the coordinator, so that a stale decision costs
+nothing, and after `WATCH` inside the conditional write, where it counts. Both use
+this module, so they cannot disagree. The order of the tests is the order in which an
+operator wants to hear of them.
+"""
+
+from collections.abc import Collection, Container
+
+from common.model.file import DataFile
+from common.model.job import Kind
+from common.model.outcome import DroppedRows, Refusal
+from common.model.table import TableState
+from common.model.tablet import (
+    PLUS_INFINITY,
+    Bounds,
+    Operation,
+    OperationStep,
+    Tablet,
+    TabletId,
+)
+
+NAMES_MAX = 5
+"""Paths named in a message; more are counted."""
+
+
+def may_change(table: str, state: TableState | None) -> Refusal | None:
+    """Return why nothing of a table may be changed now (rule 5), or None."""
+    if state in {TableState.LIVE, TableState.PAUSED}:
+        return None
+    fact = "does not exist" if state is None else f"is {state.value}"
+    return Refusal("table", f"table {table} {fact}, it must be live or paused")
+
+
+def may_reserve(
+    tablet: Tablet,
+    *,
+    state: TableState | None,
+    kind: Kind,
+    inputs: Collection[str],
+    request: str | None,
+    cuts_at: bytes | None = None,
+) -> Refusal | None:
+    """Return why a job may not hold its inputs now, or None if it may.
+
+    Args:
+        tablet: As it is now; inside the conditional write: as read after `WATCH`.
+        state: The table's state.
+        kind: USER jobs take files of their request's selection, SYSTEM jobs all others.
+        inputs: Paths, at least one.
+        request: The request of a USER job; None for a SYSTEM job.
+        cuts_at: The key where the job cuts, for a tablet that is about to be split there.
+    """
+    assert isinstance(tablet, Tablet), tablet
+    assert (kind is Kind.USER) == (request is not None), (kind, request)
+    assert inputs, tablet.id
+    if state is TableState.PAUSED:
+        return Refusal("paused", f"table {tablet.id.table} is paused")
+    refusal = may_change(tablet.id.table, state) or _refused_by_operation(tablet, cuts_at)
+    if refusal is None:
+        refusal = _refused_by_files(tablet, inputs)
+    if refusal is None and request is None:
+        return _refused_to_system(tablet, inputs)
+    if refusal is None and request is not None:
+        return _refused_to_user(tablet, inputs, request)
+    return refusal
+
+
+def may_commit(
+    tablet: Tablet,
+    attempt: str,
+    *,
+    dropped: DroppedRows | None = None,
+    outside: Container[str] = (),
+) -> Refusal | None:
+    """Return why an attempt may not replace its inputs now, or None if it may.
+
+    Args:
+        tablet: As it is now; of its files only the inputs matter, unless rows were dropped.
+        attempt: The fencing token: a reservation is compared by nothing else.
+        dropped: Dead rows that the attempt dropped.
+        outside: Files, not inputs, that it knew of when it dropped them.
+    """
+    entry = tablet.running.get(attempt)
+    if entry is None:
+        return Refusal("released", f"tablet {tablet.id}: attempt {attempt} holds no reservation")
+    if missing := sorted(path for path in entry.inputs if path not in tablet.files):
+        return Refusal("gone", f"tablet {tablet.id}: inputs are gone: {_named(missing)}")
+    if entry.request is not None and (
+        refusal := _refused_to_user(tablet, entry.inputs, entry.request)
+    ):
+        return refusal
+    if dropped is None:
+        return None
+    given = {*entry.inputs}
+    for file in tablet.files.values():
+        if file.path not in given and file.path not in outside and may_hold_older(file, dropped):
+            return Refusal(
+                "resurface",
+                f"tablet {tablet.id}: {file.path} came later and may hold rows older than "
+                f"those that attempt {attempt} dropped",
+            )
+    return None
+
+
+def may_hold_older(file: DataFile, dropped: DroppedRows) -> bool:
+    """Return whether a file may hold an older row of a key that was dropped."""
+    if file.key_min is not None and file.key_min > dropped.key_max:
+        return False
+    if file.key_max is not None and file.key_max < dropped.key_min:
+        return False
+    return file.version_min is None or file.version_min <= dropped.version_max
+
+
+def may_drop_hold(tablet: Tablet, *, now_s: float, expiry_s: float) -> Refusal | None:
+    """Return why a selection must stay, or None if its hold has run out.
+
+    Args:
+        tablet: With its selection and everything that runs.
+        now_s: Time by the store's clock.
+        expiry_s: The table's setting.
+    """
+    selection = tablet.selection
+    if selection is None:
+        return Refusal("hold", f"tablet {tablet.id} has no selection")
+    subject = f"tablet {tablet.id}: selection of request {selection.request}"
+    if selection.completed_jobs > 0:
+        return Refusal("hold", f"{subject} is permanent, a job of it has completed")
+    if any(entry.request == selection.request for entry in tablet.running.values()):
+        return Refusal("hold", f"{subject} has a job running")
+    left_s = selection.since_s + expiry_s - now_s
+    if left_s > 0:
+        return Refusal("hold", f"{subject} expires in {left_s:.1f} s")
+    return None
+
+
+def may_add(
+    tablet: TabletId,
+    file: DataFile,
+    *,
+    bounds: Bounds,
+    operation: Operation | None,
+    purge: bytes | None,
+    late_data: bool,
+) -> Refusal | None:
+    """Return why a file may not join a tablet, or None if it may.
+
+    Args:
+        tablet: Where it would go.
+        file: With its key and version range.
+        bounds: The tablet's, as read after `WATCH`.
+        operation: A split or merge under way.
+        purge: The tablet's watermark.
+        late_data: Whether the table takes rows at or below the watermark.
+    """
+    subject = f"tablet {tablet}: file {file.path}"
+    if operation is not None and operation.step is OperationStep.CLOSE:
+        return Refusal("operation", f"tablet {tablet}: a {operation.kind.value} ends, try again")
+    if not _within(bounds, file):
+        return Refusal("bounds", f"{subject} has keys outside the tablet")
+    if operation is not None and operation.step is OperationStep.CUT and _crosses(operation, file):
+        return Refusal("operation", f"{subject} may not cross the key where the tablet is split")
+    if purge is not None and not late_data and is_late(file, purge):
+        return Refusal("purged", f"{subject} has versions at or below those already purged")
+    return None
+
+
+def is_late(file: DataFile, purge: bytes | None) -> bool:
+    """Return whether a file may hold rows at or below the watermark."""
+    return purge is not None and (file.version_min is None or file.version_min <= purge)
+
+
+def _refused_by_operation(tablet: Tablet, cuts_at: bytes | None) -> Refusal | None:
+    operation = tablet.operation
+    if operation is None:
+        return None
+    cuts = operation.step is OperationStep.CUT and operation.at is not None
+    if cuts and operation.at == cuts_at:
+        return None
+    return Refusal(
+        "operation",
+        f"tablet {tablet.id}: a {operation.kind.value} is under way ({operation.step.value})",
+    )
+
+
+def _refused_by_files(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
+    if missing := sorted(path for path in inputs if path not in tablet.files):
+        return Refusal("gone", f"tablet {tablet.id}: files are gone: {_named(missing)}")
+    wanted = set(inputs)
+    for attempt, entry in sorted(tablet.running.items()):
+        if taken := sorted(wanted.intersection(entry.inputs)):
+            return Refusal(
+                "reserved",
+                f"tablet {tablet.id}: files are reserved by attempt {attempt}: {_named(taken)}",
+            )
+    return None
+
+
+def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
+    if tablet.waiting:
+        waiting = _named(sorted(tablet.waiting))
+        return Refusal("waiting", f"tablet {tablet.id}: requests wait to select files: {waiting}")
+    if tablet.selection is None:
+        return None
+    if taken := sorted(set(inputs).intersection(tablet.selection.files)):
+        return Refusal(
+            "selected",
+            f"tablet {tablet.id}: files are selected by request "
+            f"{tablet.selection.request}: {_named(taken)}",
+        )
+    return None
+
+
+def _refused_to_user(tablet: Tablet, inputs: Collection[str], request: str) -> Refusal | None:
+    selection = tablet.selection
+    if selection is None or selection.request != request:
+        return Refusal("selected", f"tablet {tablet.id}: request {request} has no selection here")
+    if missing := sorted(set(inputs).difference(selection.files)):
+        return Refusal(
+            "selected",
+            f"tablet {tablet.id}: not in the selection of request {request}: {_named(missing)}",
+        )
+    return None
+
+
+def _within(bounds: Bounds, file: DataFile) -> bool:
+    if bounds.partition is not None:
+        return True  # The caller routes by partition values; keys do not tile here.
+    if file.key_min is None or file.key_max is None:
+        return bounds.start is None and bounds.end == PLUS_INFINITY
+    return bounds.holds(file.key_min, file.key_max)
+
+
+def _crosses(operation: Operation, file: DataFile) -> bool:
+    if operation.at is None or file.key_min is None or file.key_max is None:
+        return operation.at is not None
+    return file.key_min <= operation.at < file.key_max
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMES_MAX])
+    return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"

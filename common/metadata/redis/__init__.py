@@ -1,0 +1,38 @@
+"""The store in Redis. The only package that knows Redis; its errors never leave it."""
+
+import asyncio
+import secrets
+
+from common.ids import RandomIds
+from common.metadata.executor import Patience
+from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.store import KeyspaceStore
+from common.settings import StoreSettings
+
+__all__ = ["RedisStore", "connect"]
+
+_CHANCE_STEPS = 1 << 20
+
+
+class RedisStore(KeyspaceStore):
+    """The truth, in Redis."""
+
+
+def connect(settings: StoreSettings) -> RedisStore:
+    """Return the store that the settings name. It connects when it is first used.
+
+    Raises:
+        ConfigError: The URL is none of a Redis.
+    """
+    return RedisStore(
+        RedisKeyspace(
+            settings.url,
+            connections_max=settings.connections_max,
+            timeout_s=settings.timeout_s,
+            wait_replicas=settings.wait_replicas,
+        ),
+        patience=Patience(tries_max=settings.tries_max),
+        sleep=asyncio.sleep,
+        chance=lambda: secrets.randbelow(_CHANCE_STEPS) / _CHANCE_STEPS,
+        new_store_id=lambda: RandomIds().next("store"),
+    )

@@ -1,0 +1,200 @@
+"""Redis as a keyspace: a bounded pool of links, WATCH with its reads in one round trip."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from common.errors import MetadataError
+from common.metadata.commands import Command, Reply
+from common.metadata.keyspace import LinkLostError, Session, StreamEntry
+from common.metadata.redis.address import parse
+from common.metadata.redis.link import Link, ReplyError, open_link
+
+UNWATCH: Command = ("UNWATCH",)
+MULTI: Command = ("MULTI",)
+EXEC: Command = ("EXEC",)
+RELISTEN_S = 1.0
+"""Pause before listening again after the connection broke."""
+TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED")
+"""Errors of a Redis that starts, fails over or is overloaded: try again elsewhere or later."""
+
+
+class RedisKeyspace:
+    """One Redis. On a cluster: the node that owns the slots of the tables it is used for."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections_max: int = 32,
+        timeout_s: float = 10.0,
+        wait_replicas: int = 0,
+    ) -> None:
+        """Connect later.
+
+        Args:
+            url: `redis://`, `rediss://` or `unix://`.
+            connections_max: Most links for reads and changes; streams have their own.
+            timeout_s: Longest wait for one answer.
+            wait_replicas: Replicas that must have a durable change.
+        """
+        self._address = parse(url)
+        self._timeout_s = timeout_s
+        self._wait_replicas = wait_replicas
+        self._idle: list[Link] = []
+        self._places = asyncio.Semaphore(connections_max)
+        self._stream_links: list[Link] = []
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Return a session on a link of its own."""
+        async with self._link() as link:
+            session = RedisSession(link, self._timeout_s, self._wait_replicas)
+            yield session
+            await session.leave()
+
+    async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
+        """Read batches, each at one moment, all in one round trip."""
+        if not batches:
+            return []
+        commands: list[Command] = []
+        for batch in batches:
+            commands += batch if len(batch) == 1 else (MULTI, *batch, EXEC)
+        async with self._link() as link:
+            replies = await link.exchange(commands, self._timeout_s)
+        found: list[list[Reply]] = []
+        at = 0
+        for batch in batches:
+            length = 1 if len(batch) == 1 else len(batch) + 2
+            found.append(_answers(replies[at : at + length]))
+            at += length
+        return found
+
+    async def wait_entries(
+        self, after: Mapping[str, str], count: int, block_s: float
+    ) -> Mapping[str, Sequence[StreamEntry]]:
+        """Return entries of streams after positions; wait on a link of its own."""
+        block = ("BLOCK", int(block_s * 1000)) if block_s > 0 else ()
+        command = ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values())
+        link = self._stream_links.pop() if self._stream_links else None
+        if link is None or not link.alive:
+            link = await open_link(self._address, self._timeout_s)
+        reply = (await link.exchange([command], block_s + self._timeout_s))[0]
+        self._stream_links.append(link)
+        if isinstance(reply, ReplyError):
+            raise _translated(reply)
+        return {
+            key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
+        }
+
+    async def listen(self, pattern: str) -> AsyncIterator[str]:
+        """Yield channels that ring; connects again for ever, and may miss some meanwhile."""
+        while True:
+            try:
+                link = await open_link(self._address, self._timeout_s)
+            except LinkLostError:
+                await asyncio.sleep(RELISTEN_S)
+                continue
+            try:
+                pushes = await link.subscribe(pattern, self._timeout_s)
+                while (push := await pushes.get()) is not None:
+                    yield push[2].decode()
+            except TimeoutError:
+                pass
+            finally:
+                link.close()
+
+    async def close(self) -> None:
+        """Close all links that are not in use."""
+        for link in (*self._idle, *self._stream_links):
+            link.close()
+        self._idle.clear()
+        self._stream_links.clear()
+
+    @asynccontextmanager
+    async def _link(self) -> AsyncIterator[Link]:
+        """Lend a link; it comes back only if it is whole."""
+        async with self._places:
+            link = self._idle.pop() if self._idle else None
+            if link is None or not link.alive:
+                link = await open_link(self._address, self._timeout_s)
+            try:
+                yield link
+            except BaseException:
+                link.close()  # It may watch keys, or have answers half-way.
+                raise
+            if link.alive:
+                self._idle.append(link)
+
+
+class RedisSession:
+    """One try of one transaction on one link."""
+
+    def __init__(self, link: Link, timeout_s: float, wait_replicas: int) -> None:
+        """Use `link` until the session ends."""
+        self._link = link
+        self._timeout_s = timeout_s
+        self._wait_replicas = wait_replicas
+        self._watching = False
+
+    async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
+        """Watch and read in one round trip: Redis executes them in this order."""
+        commands = [("WATCH", *watch), *reads] if watch else list(reads)
+        self._watching = self._watching or bool(watch)
+        replies = await self._link.exchange(commands, self._timeout_s)
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise _translated(reply)
+        return replies[1:] if watch else replies
+
+    async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
+        """Send MULTI … EXEC in one write, and wait for replicas if asked."""
+        wait = durable and self._wait_replicas > 0
+        commands = [MULTI, *effects, EXEC]
+        if wait:
+            commands.append(("WAIT", self._wait_replicas, int(self._timeout_s * 1000)))
+        try:
+            replies = await self._link.exchange(commands, self._timeout_s * (1 + wait))
+        except LinkLostError as error:
+            raise LinkLostError(str(error), sent=True) from error
+        self._watching = False
+        executed = replies[len(effects) + 1]
+        if isinstance(executed, ReplyError):
+            raise _translated(next(each for each in replies if isinstance(each, ReplyError)))
+        if executed is None:
+            return False
+        for reply in executed:
+            assert not isinstance(reply, ReplyError), (effects, reply)
+        if wait and replies[-1] < self._wait_replicas:
+            reason = f"{replies[-1]} of {self._wait_replicas} replicas have the change"
+            raise LinkLostError(reason, sent=True)
+        return True
+
+    async def leave(self) -> None:
+        """Watch nothing any more."""
+        if self._watching and self._link.alive:
+            await self._link.exchange([UNWATCH], self._timeout_s)
+
+
+def _answers(replies: list[Reply]) -> list[Reply]:
+    """Return the answers of one batch."""
+    for reply in replies:
+        if isinstance(reply, ReplyError):
+            raise _translated(reply)
+    answers: list[Reply] = replies if len(replies) == 1 else replies[-1]
+    for reply in answers:
+        if isinstance(reply, ReplyError):
+            raise _translated(reply)
+    return answers
+
+
+def _entry(position: bytes, words: list[bytes]) -> StreamEntry:
+    return position.decode(), dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _translated(error: ReplyError) -> Exception:
+    """Return our error for an answer of Redis that says no; nothing was written."""
+    text = str(error)
+    if text.startswith(TRANSIENT):
+        return LinkLostError(text)
+    return MetadataError(f"Redis refuses: {text}")

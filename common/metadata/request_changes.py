@@ -1,0 +1,131 @@
+"""The changes of user requests and of a tablet's bounds, as values.
+
+Like `common.metadata.changes`, which joins them to `Change`.
+"""
+
+from dataclasses import dataclass
+
+from common.model.request import KeyRange, Request, RequestState
+from common.model.tablet import OperationKind, OperationStep, TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRequest:
+    """Store a request as ACTIVE. The same id with the same content again succeeds."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkWaiting:
+    """Let a request's marker stand in a tablet: no new SYSTEM reservation meanwhile."""
+
+    tablet: TabletId
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """Hold the files that a request's selector chose; nothing chosen: done here."""
+
+    tablet: TabletId
+    request: str
+    chosen: tuple[str, ...]
+    shown: tuple[str, ...]
+    """Every file that the selector was shown: all must still be there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteHere:
+    """End a selection whose files are all results and for which no job is wanted."""
+
+    tablet: TabletId
+    request: str
+    files: tuple[str, ...]
+    """Exactly the selection for which the planner had no further job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelHere:
+    """Remove a request's marker, selection and running entries from a tablet."""
+
+    tablet: TabletId
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishHere:
+    """Remove the done marker of a request that has ended."""
+
+    tablet: TabletId
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRequest:
+    """Move a request on.
+
+    DONE requires its done marker (or a cancelled range) on every tablet of its range;
+    CANCELLED and FAILED require that no tablet has a marker, selection or running entry
+    of it; CANCELLING requires ACTIVE.
+    """
+
+    table: str
+    request: str
+    state: RequestState
+    cause: str = ""
+    fails: bool = False
+    """For CANCELLING: whether it will end FAILED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRange:
+    """List a key range of an ACTIVE request as cancelled; `CancelHere` then does it."""
+
+    table: str
+    request: str
+    range: KeyRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginOperation:
+    """Begin a split of one tablet, or a merge of two neighbours (the left one first)."""
+
+    kind: OperationKind
+    tablets: tuple[TabletId, ...]
+    operation: str
+    """Random id."""
+    at: bytes | None = None
+    """Where a split cuts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOperation:
+    """Take an operation's next step, in all its tablets at once."""
+
+    tablets: tuple[TabletId, ...]
+    operation: str
+    step: OperationStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOperation:
+    """Carry a split or merge out, in one transaction over all its tablets."""
+
+    tablets: tuple[TabletId, ...]
+    operation: str
+
+
+RequestChange = (
+    SubmitRequest
+    | MarkWaiting
+    | Select
+    | CompleteHere
+    | CancelHere
+    | FinishHere
+    | MoveRequest
+    | CancelRange
+    | BeginOperation
+    | StepOperation
+    | EndOperation
+)
