@@ -23,6 +23,8 @@ from common.settings import Settings
 from common.wire import NAMESPACE
 
 END_WAIT_MAX_S = 30.0
+READY_WAIT_MAX_S = 180.0
+"""For one actor; Spark may start slowly on a small machine."""
 LOG_TAIL_BYTES = 4000
 
 
@@ -125,22 +127,38 @@ def drive(plan: ActorsPlan) -> str:
     address, quiet = plan.ray_address, "ERROR"
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=quiet)
     try:
-        _say(step="starting the coordinator")
-        _start("coordinator.actor", plan.settings)
-        for number in range(1, plan.compactors + 1):
-            _say(step=f"starting compactor {number} of {plan.compactors}")
-            name = f"local-{number}"
-            _start("compactor.actor", plan.settings, name=name, node_resource=plan.node_resource)
-        _say(step="starting the gateway")
-        _start("neve.gateway.actor", plan.settings)
+        _start_all(plan)
     finally:
         ray.shutdown()
     return f"http://{plan.settings.gateway.host}:{plan.settings.gateway.port}"
 
 
+def _start_all(plan: ActorsPlan) -> None:
+    """Start the actors and wait until all answer; compactors open Spark side by side."""
+    _say(step="starting the coordinator")
+    _wait(_start("coordinator.actor", plan.settings))
+    names = [f"local-{number}" for number in range(1, plan.compactors + 1)]
+    more = {"node_resource": plan.node_resource, "log_folder": plan.logs}
+    if names:
+        _say(step=f"starting {len(names)} compactors with Spark on RayDP")
+    compactors = [_start("compactor.actor", plan.settings, name=name, **more) for name in names]
+    _say(step="starting the gateway")
+    _start("neve.gateway.actor", plan.settings)
+    for name, compactor in zip(names, compactors, strict=True):
+        _say(step=f"waiting for compactor {name}")
+        _wait(compactor)
+
+
 def _start(module: str, settings: Settings, **more: Any) -> Any:
-    """Call the `start` of an actor module, which returns when the actor answers."""
+    """Call the `start` of an actor module and return the actor's handle."""
     return importlib.import_module(module).start(settings, **more)
+
+
+def _wait(actor: Any) -> None:
+    """Return when an actor answers that it is ready."""
+    import ray  # only the driver process may load it
+
+    ray.get(actor.ping.remote(), timeout=READY_WAIT_MAX_S)
 
 
 def main() -> None:

@@ -230,7 +230,8 @@ def _start(
         state = replace(state, ready=True)
         folder.save(state)
     except BaseException:
-        _end(folder, state)
+        # What was written down last is more than what was returned last.
+        _end(folder, folder.load() or state)
         raise
     return state
 
