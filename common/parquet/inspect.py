@@ -1,0 +1,144 @@
+"""What is in a Parquet file: read once when it is added, in bounded memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from common.errors import RequestError, UnavailableError
+from common.model.file import DataFile
+from common.parquet.location import Location, size_of
+from common.rows.arrays import BATCH_ROWS
+from common.rows.conform import conform
+from common.rows.facts import RowFacts, RowTally
+from common.rows.rules import RowRules
+from common.rows.scan import in_range
+from common.rows.schema import arrow_schema, require_readable
+from common.rows.types import normal_field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What a file's bytes say of it. `schema` has normal types."""
+
+    path: str
+    """Relative to the table's location."""
+    size_bytes: int
+    schema: pa.Schema
+    rows: RowFacts
+    row_groups: int
+
+    def data_file(self, *, added_at_s: float) -> DataFile:
+        """Return the file as the store knows one that a user adds."""
+        rows = self.rows
+        return DataFile(
+            path=self.path,
+            size_bytes=self.size_bytes,
+            rows=rows.rows,
+            key_min=rows.key_min,
+            key_max=rows.key_max,
+            version_min=rows.version_min,
+            version_max=rows.version_max,
+            time_min_s=rows.time_min_s,
+            time_max_s=rows.time_max_s,
+            tombstones=rows.tombstones,
+            tombstones_since_s=added_at_s if rows.tombstones else None,
+            clean=rows.clean,
+            added_at_s=added_at_s,
+        )
+
+
+@contextmanager
+def opened(location: Location, path: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file of a table; errors of reading name the file.
+
+    Raises:
+        RequestError: There is no such file, it is not Parquet, or it is damaged.
+        UnavailableError: The storage does not answer.
+    """
+    full = location.full(path)
+    try:
+        with (
+            location.filesystem.open_input_file(full) as source,
+            pq.ParquetFile(source) as file,
+        ):
+            yield file
+    except FileNotFoundError as error:
+        message = f"file {path} does not exist in {location.uri}"
+        raise RequestError(message) from error
+    except pa.ArrowInvalid as error:
+        message = f"file {path} is not readable as Parquet: {error}"
+        raise RequestError(message) from error
+    except OSError as error:
+        if "AWS Error NETWORK" in str(error) or isinstance(error, TimeoutError):
+            message = f"storage of {location.uri} does not answer for {path}: {error}"
+            raise UnavailableError(message) from error
+        message = f"file {path} cannot be read, it is damaged or not for us: {error}"
+        raise RequestError(message) from error
+
+
+def inspect_file(location: Location, path: str, rules: RowRules) -> FileFacts:
+    """Return exact facts of a file, reading only the columns that they are about.
+
+    Args:
+        location: Of the table.
+        path: Relative to it, or an absolute one below it.
+        rules: Of the table; columns that its schema lacks are allowed.
+
+    Raises:
+        RequestError: The file is missing, not Parquet, damaged or of a schema that does not
+            widen to the table's; the message says what was found and what was wanted.
+        UnavailableError: The storage does not answer.
+    """
+    path = location.relative(path)
+    size_bytes = size_of(location, path)
+    source = f"file {path}"
+    with opened(location, path) as file:
+        schema = pa.schema(list(map(normal_field, file.schema_arrow)))
+        require_readable(source, schema, arrow_schema(rules.schema))
+        tally = RowTally(rules)
+        tally.require(schema.names, source)
+        for rows in _batches(file, [name for name in tally.columns if name in schema.names]):
+            tally.see(rows, source)
+        return FileFacts(
+            path=path,
+            size_bytes=size_bytes,
+            schema=schema,
+            rows=tally.facts(),
+            row_groups=file.metadata.num_row_groups,
+        )
+
+
+def read_rows(
+    location: Location,
+    path: str,
+    rules: RowRules,
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> pa.Table:
+    """Return a file's rows with a key in `(start, end]`, in the columns of the rules' schema.
+
+    Raises:
+        RequestError: As for `inspect_file`.
+        UnavailableError: The storage does not answer.
+    """
+    schema = arrow_schema(rules.schema)
+    path = location.relative(path)
+    with opened(location, path) as file:
+        known = [name for name in schema.names if name in file.schema_arrow.names]
+        parts = [
+            in_range(conform(rows.select(known), schema, f"file {path}"), rules, start, end)
+            for rows in _batches(file, known)
+        ]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
+    if not columns:
+        # No column is of interest: only their number is, and the footer knows it.
+        yield pa.table({"row": pa.nulls(file.metadata.num_rows)})
+        return
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
+        yield pa.Table.from_batches([batch])

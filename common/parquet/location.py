@@ -1,0 +1,136 @@
+"""A table's location, and the paths that may be in it.
+
+Whoever adds a file names a path; none may lead out of the table's own folder: neither
+with `..`, nor with another scheme or bucket, nor through a link.
+"""
+
+import os
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs as arrow_fs
+
+from common.errors import ConfigError, RequestError, UnavailableError
+
+SCHEMES = ("file", "s3", "gs", "abfs", "abfss")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A folder in some storage. `root` is the filesystem's own name for it, without a slash."""
+
+    uri: str
+    filesystem: arrow_fs.FileSystem
+    root: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, where links and folders exist."""
+        return isinstance(self.filesystem, arrow_fs.LocalFileSystem)
+
+    def relative(self, path: str) -> str:
+        """Return a path relative to the location, whatever form the user wrote.
+
+        Args:
+            path: Relative, or a URI or absolute path below the location.
+
+        Raises:
+            RequestError: It is not below the location.
+        """
+        if "://" in path:
+            path = self._below(path, _split(path))
+        elif path.startswith("/"):
+            path = self._below(path, ("file", "", path))
+        parts = path.split("/")
+        if (
+            not path
+            or "\\" in path
+            or "\0" in path
+            or any(part in ("", ".", "..") for part in parts)
+        ):
+            message = f"path {path!r} is not a plain path below {self.uri}: no '..', no empty parts"
+            raise RequestError(message)
+        return path
+
+    def full(self, path: str) -> str:
+        """Return the filesystem's name of a file of the table.
+
+        Raises:
+            RequestError: It is not below the location, or a link leads out of it.
+        """
+        inside = f"{self.root}/{self.relative(path)}"
+        if self.is_local:
+            root = os.path.realpath(self.root)
+            if os.path.commonpath([root, os.path.realpath(inside)]) != root:
+                message = f"path {path!r} leads out of {self.uri} through a link"
+                raise RequestError(message)
+        return inside
+
+    def _below(self, path: str, parts: tuple[str, str, str]) -> str:
+        scheme, host, name = parts
+        own_scheme, own_host, own_name = _split(self.uri)
+        prefix = own_name.rstrip("/") + "/"
+        if (scheme, host) != (own_scheme, own_host) or not name.startswith(prefix):
+            message = f"path {path} is not in the table's location {self.uri}"
+            raise RequestError(message)
+        return name[len(prefix) :]
+
+
+def open_location(uri: str) -> Location:
+    """Return the location of a URI such as `file:///data/t` or `s3://bucket/t`.
+
+    Raises:
+        RequestError: It is no URI of a kind of storage that is known.
+        ConfigError: The storage's client cannot be set up here.
+    """
+    scheme, host, path = _split(uri)
+    if scheme not in SCHEMES or not (host if scheme != "file" else path.strip("/")):
+        message = f"location {uri} is not a folder's URI, wanted one of {', '.join(SCHEMES)}://…"
+        raise RequestError(message)
+    try:
+        filesystem, root = arrow_fs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        message = f"location {uri} cannot be used: {error}"
+        raise RequestError(message) from error
+    except OSError as error:
+        message = f"location {uri}: its storage cannot be reached from here: {error}"
+        raise ConfigError(message) from error
+    return Location(uri, filesystem, root.rstrip("/"))
+
+
+def resolve(location: str, path: str) -> str:
+    """Return the filesystem's name of a path of a location; see `Location.full`.
+
+    Raises:
+        RequestError: It is not below the location.
+    """
+    return open_location(location).full(path)
+
+
+def size_of(location: Location, path: str) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+        RequestError: There is no such file.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        found = location.filesystem.get_file_info(location.full(path))
+    except OSError as error:
+        message = f"storage of {location.uri} does not answer for {path}: {error}"
+        raise UnavailableError(message) from error
+    if found.type != arrow_fs.FileType.File:
+        what = "is a folder" if found.type == arrow_fs.FileType.Directory else "does not exist"
+        message = f"file {path} {what} in {location.uri}"
+        raise RequestError(message)
+    return int(found.size)
+
+
+def _split(uri: str) -> tuple[str, str, str]:
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        message = f"{uri!r} is not a URI: {error}"
+        raise RequestError(message) from error
+    return parts.scheme, parts.netloc, unquote(parts.path)

@@ -1,0 +1,100 @@
+"""Writing Parquet files as the table's settings want them."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from common.errors import UnavailableError
+from common.model.table import TableSettings
+from common.parquet.inspect import FileFacts
+from common.parquet.location import Location, size_of
+from common.rows.facts import RowTally
+from common.rows.merge import joined, take_rows
+from common.rows.rules import RowRules
+from common.rows.sort import sorted_rows
+
+ROW_GROUP_ROWS_MIN = 1024
+ROW_GROUP_ROWS_MAX = 1 << 20
+_WITHOUT_LEVEL = ("none", "snappy", "lz4")
+
+
+def write_table(
+    location: Location,
+    path: str,
+    rows: pa.Table,
+    rules: RowRules,
+    settings: TableSettings,
+    *,
+    footer: Mapping[str, str] | None = None,
+) -> FileFacts:
+    """Write rows to a new file, sorted by key (better rows of a key first); all rows stay.
+
+    Args:
+        location: Of the table.
+        path: Relative to it; nothing may be there.
+        rows: With any of the table's columns.
+        rules: Of the table.
+        settings: Codec and size of row groups.
+        footer: Written into the file's key-value metadata.
+
+    Raises:
+        RequestError: The rows do not have the schema of the table.
+        UnavailableError: The storage did not take the file; what is left of it is deleted.
+    """
+    rows = joined([rows], rules)
+    if rules.key:
+        rows = take_rows(rows, sorted_rows(rows, rules).row)
+    group_rows = row_group_rows(rows, settings.row_group_bytes)
+    full = location.full(path)
+    try:
+        _write(
+            location, full, rows.replace_schema_metadata(dict(footer or {})), settings, group_rows
+        )
+    except OSError as error:
+        _remove(location, full)
+        message = f"storage of {location.uri} did not take {path}: {error}"
+        raise UnavailableError(message) from error
+    tally = RowTally(rules)
+    tally.see(rows, f"file {path}")
+    return FileFacts(
+        path=path,
+        size_bytes=size_of(location, path),
+        schema=rows.schema,
+        rows=tally.facts(),
+        row_groups=-(-rows.num_rows // group_rows),
+    )
+
+
+def row_group_rows(rows: pa.Table, row_group_bytes: int) -> int:
+    """Return how many rows make a row group of about this size, decoded."""
+    if rows.num_rows == 0:
+        return ROW_GROUP_ROWS_MIN
+    fitting = row_group_bytes * rows.num_rows // max(1, rows.nbytes)
+    return int(min(max(fitting, ROW_GROUP_ROWS_MIN), ROW_GROUP_ROWS_MAX))
+
+
+def _write(
+    location: Location, full: str, rows: pa.Table, settings: TableSettings, group_rows: int
+) -> None:
+    if location.is_local:
+        location.filesystem.create_dir(full.rpartition("/")[0], recursive=True)
+    level = None if settings.codec.lower() in _WITHOUT_LEVEL else settings.codec_level
+    with location.filesystem.open_output_stream(full) as sink:
+        pq.write_table(
+            rows,
+            sink,
+            row_group_size=group_rows,
+            compression=settings.codec,
+            compression_level=level,
+            write_statistics=True,
+            write_page_index=True,
+            write_page_checksum=True,
+        )
+
+
+def _remove(location: Location, full: str) -> None:
+    try:
+        location.filesystem.delete_file(full)
+    except OSError:
+        return  # Nothing was written, or the listing sweep finds it.
