@@ -101,7 +101,8 @@ def require_readable(source: str, schema: pa.Schema, into: pa.Schema) -> None:
         if schema.get_field_index(field.name) < 0:
             continue
         found = schema.field(field.name).type
-        if widened(normal_type(found), normal_type(field.type)) != normal_type(field.type):
+        wanted = normal_type(field.type)
+        if widened(wanted, normal_type(found)) != wanted:
             raise _mismatch(field.name, (source, found), ("the table", field.type))
 
 

@@ -1,0 +1,196 @@
+"""Types as text and back, schemas united by name, rows brought into the table's schema."""
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from common.errors import RequestError
+from common.model.table import Column
+from common.rows.conform import conform
+from common.rows.schema import (
+    arrow_schema,
+    columns_of,
+    require_readable,
+    schema_from_json,
+    schema_to_json,
+    unite_schemas,
+)
+from common.rows.type_text import type_from_text, type_to_text
+
+
+def test_schemas_as_json() -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.large_string())])
+    items = schema_to_json(schema)
+    assert items == [
+        {"name": "a", "type": "int64", "nullable": False},
+        {"name": "b", "type": "string", "nullable": True},
+    ]
+    assert schema_to_json(schema_from_json(items)) == items
+    assert schema_from_json([{"name": "a", "type": "int64"}]).field("a").nullable
+    assert columns_of(arrow_schema([Column("a", "date")])) == (Column("a", "date"),)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{"name": "a"}, {"name": 1, "type": "int8"}, {"name": "a", "type": "int8", "nullable": 1}],
+)
+def test_what_is_no_column_is_refused(item: dict[str, object]) -> None:
+    with pytest.raises(RequestError, match="schema column"):
+        schema_from_json([item])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "united"),
+    [
+        ("int8", "int64", "int64"),
+        ("uint8", "uint64", "uint64"),
+        ("uint8", "int8", "int16"),
+        ("uint32", "int64", "int64"),
+        ("float16", "double", "double"),
+        ("decimal(10, 2)", "decimal(8, 4)", "decimal(12, 4)"),
+        ("decimal(40, 2)", "decimal(8, 4)", "decimal(42, 4)"),
+        ("time[s]", "time[ns]", "time[ns]"),
+        ("timestamp[ms]", "timestamp[us]", "timestamp[us]"),
+        ("timestamp[us, UTC]", "timestamp[s, Europe/Berlin]", "timestamp[us, UTC]"),
+        (
+            "timestamp[us, Europe/Berlin]",
+            "timestamp[s, Europe/Berlin]",
+            "timestamp[us, Europe/Berlin]",
+        ),
+        ("duration[s]", "duration[us]", "duration[us]"),
+        ("binary[3]", "binary[4]", "binary"),
+        ("null", "list<int8>", "list<int8>"),
+        ("list<int8 not null>", "list<int16>", "list<int16>"),
+        ("map<string, int8>", "map<string, int64>", "map<string, int64>"),
+        (
+            "struct<a: int8 not null, b: bool>",
+            "struct<c: date, a: int16 not null>",
+            "struct<a: int16 not null, b: bool, c: date>",
+        ),
+    ],
+)
+def test_types_widen(first: str, second: str, united: str) -> None:
+    for one, other in ((first, second), (second, first)):
+        schemas = [
+            ("a", arrow_schema([Column("x", one)])),
+            ("b", arrow_schema([Column("x", other)])),
+        ]
+        found = unite_schemas(schemas).field("x").type
+        assert (
+            type_to_text(found) == united
+            or found.num_fields == type_from_text(united).num_fields == 3
+        )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("int32", "double"),
+        ("uint64", "int64"),
+        ("uint64", "int8"),
+        ("string", "binary"),
+        ("date", "timestamp[us]"),
+        ("timestamp[us]", "timestamp[us, UTC]"),
+        ("decimal(38, 0)", "decimal(38, 2)"),
+        ("int64", "decimal(20, 0)"),
+        ("bool", "int8"),
+        ("list<int8>", "list<string>"),
+        ("map<string, int8>", "map<date, int8>"),
+        ("struct<a: int8>", "struct<a: string>"),
+        ("list<int8>", "int8"),
+    ],
+)
+def test_other_types_are_refused_with_both_files_and_types(first: str, second: str) -> None:
+    schemas = [
+        ("file a", arrow_schema([Column("x", first)])),
+        ("file b", arrow_schema([Column("x", second)])),
+    ]
+    with pytest.raises(RequestError) as refused:
+        unite_schemas(schemas)
+    message = str(refused.value)
+    assert all(word in message for word in ("column x", "file a", "file b", first, second))
+    with pytest.raises(RequestError, match="file a"):
+        require_readable("file a", schemas[0][1], schemas[1][1])
+
+
+def test_narrowing_is_refused() -> None:
+    wide, narrow = arrow_schema([Column("x", "int64")]), arrow_schema([Column("x", "int32")])
+    require_readable("file a", narrow, wide)
+    with pytest.raises(RequestError, match="column x is int64 in file a, but int32"):
+        require_readable("file a", wide, narrow)
+
+
+def test_columns_meet_by_name_and_missing_ones_are_null() -> None:
+    first = arrow_schema(
+        [Column("a", "int8", nullable=False), Column("b", "string", nullable=False)]
+    )
+    second = arrow_schema(
+        [Column("c", "date", nullable=False), Column("a", "int16", nullable=False)]
+    )
+    third = arrow_schema([Column("a", "int8", nullable=False), Column("b", "string")])
+    assert columns_of(unite_schemas([("1", first), ("2", second), ("3", third)])) == (
+        Column("a", "int16", nullable=False),
+        Column("b", "string"),
+        Column("c", "date"),
+    )
+
+
+def test_a_name_that_comes_twice_is_refused() -> None:
+    twice = pa.schema([("a", pa.int8()), ("a", pa.int8())])
+    with pytest.raises(RequestError, match="file b has the columns a more than once"):
+        unite_schemas([("file b", twice)])
+
+
+TABLE_SCHEMA = arrow_schema(
+    [
+        Column("d", "decimal(12, 4)"),
+        Column("s", "struct<a: int64, b: string>"),
+        Column("l", "list<double>"),
+        Column("i", "int64", nullable=False),
+        Column("t", "timestamp[ns]"),
+    ]
+)
+
+
+def test_rows_are_widened_into_the_table_s_schema() -> None:
+    rows = pa.table(
+        {
+            "i": pa.array([1, 2], pa.int8()),
+            "d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
+            "s": pa.array([{"b": "x"}, None], pa.struct([("b", pa.string_view())])),
+            "l": pa.array([[1.5], None], pa.list_view(pa.float32())),
+        }
+    )
+    found = conform(rows, TABLE_SCHEMA)
+    assert found.schema.equals(TABLE_SCHEMA)
+    assert found.to_pylist() == [
+        {"d": Decimal("1.5000"), "s": {"a": None, "b": "x"}, "l": [1.5], "i": 1, "t": None},
+        {"d": None, "s": None, "l": None, "i": 2, "t": None},
+    ]
+    assert conform(found, TABLE_SCHEMA) is found
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (pa.table({"d": pa.nulls(1)}), ["f", "lacks", "i"]),
+        (pa.table({"i": [1], "x": [1], "y": [2]}), ["f", "x, y", "does not know"]),
+        (
+            pa.table({"i": [1], "t": pa.array([2**62], pa.timestamp("s"))}),
+            ["t", "f", "timestamp[ns]"],
+        ),
+        (pa.table({"i": ["1"]}), ["i", "f", "string", "int64"]),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows: pa.Table, words: list[str]) -> None:
+    with pytest.raises(RequestError) as refused:
+        conform(rows, TABLE_SCHEMA, "f")
+    assert not [word for word in words if word not in str(refused.value)]
+
+
+def test_storage_of_extensions_is_read() -> None:
+    rows = pa.table({"u": pa.array([b"x" * 16], pa.uuid())})
+    assert conform(rows, arrow_schema([Column("u", "binary[16]")])).to_pylist() == [
+        {"u": b"x" * 16}
+    ]
