@@ -15,7 +15,6 @@ from common.model.keys import (
     decode_value,
     encode_key,
     encode_value,
-    format_key,
     key_type_of,
     parse_key,
 )
@@ -168,84 +167,6 @@ def test_too_many_values_are_refused() -> None:
         encode_key([1, 2], [KeyType.INT])
     with pytest.raises(RequestError, match="2 values, but only 1 columns"):
         parse_key("[1, 2]", [KeyType.INT])
-
-
-@pytest.mark.parametrize("key_type", KeyType)
-def test_what_is_printed_can_be_read_back(key_type: KeyType) -> None:
-    for value in ASCENDING[key_type]:
-        data = encode_value(value, key_type)
-        assert parse_key(format_key(data, [key_type]), [key_type]) == data
-    assert parse_key(format_key(PLUS_INFINITY, [key_type]), [key_type]) == PLUS_INFINITY
-
-
-def test_keys_are_printed_for_people() -> None:
-    types = [
-        KeyType.STRING,
-        KeyType.TIMESTAMP,
-        KeyType.DATE,
-        KeyType.TIME,
-        KeyType.BINARY,
-        KeyType.DECIMAL,
-    ]
-    key = encode_key(["é", 1_500_000_000, 1, 1, b"\x01", Decimal("1.50")], types)
-    assert format_key(key, types) == (
-        '["é", "1970-01-01T00:00:01.5Z", "1970-01-02", "00:00:00.000000001", "0x01", "1.5"]'
-    )
-
-
-@pytest.mark.parametrize(
-    ("written", "key_type", "value"),
-    [
-        ("17", KeyType.INT, 17),
-        ([17], KeyType.INT, 17),
-        ("a,b", KeyType.STRING, "a,b"),
-        ('["[x"]', KeyType.STRING, "[x"),
-        ("[null]", KeyType.STRING, None),
-        ("TRUE", KeyType.BOOL, True),
-        ("1.50", KeyType.DECIMAL, Decimal("1.5")),
-        ([0.1], KeyType.DECIMAL, Decimal("0.1")),
-        ("2024-01-01T01:00:00.123456789+01:00", KeyType.TIMESTAMP, 1_704_067_200_123_456_789),
-        ("2024-01-01", KeyType.TIMESTAMP, 1_704_067_200 * 10**9),
-        ("2024-01-01", KeyType.DATE, 19_723),
-        ("20240101", KeyType.DATE, 19_723),
-        ("0x00ff", KeyType.BINARY, b"\x00\xff"),
-        ("nan", KeyType.FLOAT, math.nan),
-        ([1], KeyType.FLOAT, 1.0),
-        ("12:00", KeyType.TIME, DAY_NS // 2),
-        ("5", KeyType.TIME, 5),
-    ],
-)
-def test_what_users_write(written: str | list[object], key_type: KeyType, value: object) -> None:
-    assert parse_key(written, [key_type]) == encode_value(value, key_type)
-
-
-def test_several_columns_are_written_with_commas() -> None:
-    types = [KeyType.STRING, KeyType.INT]
-    assert parse_key("de, 17", types) == encode_key(["de", 17], types)
-    assert parse_key("de", types) == encode_key(["de"], types)
-
-
-@pytest.mark.parametrize(
-    ("written", "key_type"),
-    [
-        ("x", KeyType.INT),
-        ("maybe", KeyType.BOOL),
-        ("ff", KeyType.BINARY),
-        ("0xf", KeyType.BINARY),
-        ("yesterday", KeyType.TIMESTAMP),
-        ("2024-01-01T00:00:00.1234567890Z", KeyType.TIMESTAMP),
-        ("2024-13-01", KeyType.DATE),
-        ("12:00Z", KeyType.TIME),
-        ("[1", KeyType.INT),
-        ("1,5", KeyType.DECIMAL),
-        ([["a"]], KeyType.STRING),
-    ],
-)
-def test_what_cannot_be_read_is_refused_with_what_was_wanted(
-    written: str | list[object], key_type: KeyType
-) -> None:
-    with pytest.raises(RequestError, match="key"):
-        parse_key(written, [key_type])
 
 
 @pytest.mark.parametrize(
