@@ -20,7 +20,7 @@ TEXT_BYTES_MAX = 1024**2
 SHAPES_MAX = 4096
 """Type patterns remembered per layout; more are checked again each time."""
 
-_PREFIX = bytes([VERSION])
+PREFIX = bytes([VERSION])
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def pack(value: object) -> bytes:
         MetadataError: It is larger than any value may be.
     """
     packed: bytes = msgpack.packb(value, use_bin_type=True)
-    data = _PREFIX + packed
+    data = PREFIX + packed
     if len(data) > VALUE_BYTES_MAX:
         message = f"a value of {len(data)} bytes exceeds the store's {VALUE_BYTES_MAX}"
         raise MetadataError(message)
@@ -49,7 +49,7 @@ def unpack(where: str, data: bytes) -> Any:
     Raises:
         MetadataError: Another version, too large, or not msgpack.
     """
-    if data[:1] != _PREFIX or len(data) > VALUE_BYTES_MAX:
+    if data[:1] != PREFIX or len(data) > VALUE_BYTES_MAX:
         raise _foreign(where, data)
     try:
         return msgpack.unpackb(
@@ -156,15 +156,15 @@ class Layout(Generic[T]):
         self._slots = slots
         self._defaults = tuple(defaults[slot.name] for slot in slots)
         self._least = sum(default is MISSING for default in self._defaults)
-        self._plain_defaults = tuple(map(_plain, slots, self._defaults))
+        self.plain_defaults = tuple(map(_plain, slots, self._defaults))
         self._changes = tuple(slot for slot in slots if slot.from_plain)
-        self._shapes: set[tuple[type, ...]] = set()
+        self.shapes: set[tuple[type, ...]] = set()
 
     def row(self, value: T) -> list[object]:
         """Return the fields as plain values, without the defaults at the end."""
         row = [_plain(slot, getattr(value, slot.name)) for slot in self._slots]
         count = len(row)
-        while count > self._least and row[count - 1] == self._plain_defaults[count - 1]:
+        while count > self._least and row[count - 1] == self.plain_defaults[count - 1]:
             count -= 1
         return row[:count]
 
@@ -197,14 +197,14 @@ class Layout(Generic[T]):
         """Return a row of the right length and types, defaults filled in."""
         if type(row) is not tuple or not self._least <= len(row) <= len(self._slots):
             raise broken(where, f"is no {self._make.__name__}: wrong number of fields")
-        full: tuple[Any, ...] = row + self._plain_defaults[len(row) :]
+        full: tuple[Any, ...] = row + self.plain_defaults[len(row) :]
         shape = tuple(map(type, full))
-        if shape not in self._shapes:
+        if shape not in self.shapes:
             for slot, kind in zip(self._slots, shape, strict=True):
                 if kind not in slot.types:
                     raise broken(where, f"is no {self._make.__name__}: {slot.name} is {kind}")
-            if len(self._shapes) < SHAPES_MAX:
-                self._shapes.add(shape)
+            if len(self.shapes) < SHAPES_MAX:
+                self.shapes.add(shape)
         return full
 
 

@@ -1,4 +1,4 @@
-"""Layouts of what belongs to tablets: files, bounds, reservations, selections, records."""
+"""Layouts of what belongs to tablets, their files aside (`codec_file`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,7 @@ from typing import Any
 from common.errors import MetadataError
 from common.metadata.codec import (
     Layout,
-    Slot,
     broken,
-    flag,
     one_of,
     pairs,
     raw,
@@ -18,7 +16,6 @@ from common.metadata.codec import (
     unpack,
     whole,
 )
-from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.tablet import (
     Analysis,
@@ -31,29 +28,6 @@ from common.model.tablet import (
     Selection,
 )
 
-# What most files have comes first: the defaults at the end cost nothing.
-FILE = Layout(
-    DataFile,
-    whole("size_bytes"),
-    whole("rows"),
-    real("added_at_s"),
-    raw("key_min"),
-    raw("key_max"),
-    raw("version_min"),
-    raw("version_max"),
-    flag("clean"),
-    text("job", optional=True),
-    whole("schema_id"),
-    pairs("tags", str, str),
-    real("time_min_s", optional=True),
-    real("time_max_s", optional=True),
-    whole("tombstones"),
-    real("tombstones_since_s", optional=True),
-    whole("live_bytes", optional=True),
-    text("request", optional=True),
-    flag("open"),
-    given=("path",),
-)
 BOUNDS = Layout(Bounds, raw("start"), raw("end", optional=False), text("partition", optional=True))
 RESERVATION = Layout(
     Reservation,
@@ -84,47 +58,6 @@ OPERATION = Layout(
     one_of("step", OperationStep),
     raw("at"),
 )
-
-
-def unpack_file(where: str, path: bytes, data: bytes) -> DataFile:
-    """Return a file. Written out by hand: a scan decodes hundreds of thousands a second.
-
-    Raises:
-        MetadataError: It is no file.
-    """
-    row = FILE.checked(where, unpack(where, data))
-    (size, rows, added, key_min, key_max, version_min, version_max, clean, job) = row[:9]
-    (schema, tags, time_min, time_max, tombstones, since, live, request, is_open) = row[9:]
-    try:
-        return DataFile(
-            path=path.decode(),
-            size_bytes=size,
-            rows=rows,
-            key_min=key_min,
-            key_max=key_max,
-            version_min=version_min,
-            version_max=version_max,
-            time_min_s=time_min,
-            time_max_s=time_max,
-            tombstones=tombstones,
-            tombstones_since_s=since,
-            live_bytes=live,
-            schema_id=schema,
-            clean=clean,
-            open=is_open,
-            added_at_s=added,
-            tags=_tags(tags) if tags else (),
-            job=job,
-            request=request,
-        )
-    except ValueError as error:
-        raise broken(where, f"is no file ({error})") from error
-
-
-def unpack_files(where: str, stored: Mapping[bytes, bytes]) -> dict[str, DataFile]:
-    """Return the files of a `files` hash."""
-    files = (unpack_file(where, path, data) for path, data in stored.items())
-    return {file.path: file for file in files}
 
 
 def unpack_running(where: str, stored: Mapping[bytes, bytes]) -> dict[str, Reservation]:
@@ -206,12 +139,3 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case _:
             message = f"{where}: field {field!r} was written by another release"
             raise MetadataError(message)
-
-
-def _tags(value: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
-    slot: Slot = _TAGS
-    assert slot.from_plain is not None
-    return slot.from_plain(value)  # type: ignore[return-value]
-
-
-_TAGS = pairs("tags", str, str)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from common.errors import MetadataError
 from common.metadata import codec_table, codec_tablet
+from common.metadata.codec_file import unpack_files
 from common.metadata.commands import Command, Reply, get, hgetall
 from common.metadata.keys import TabletKeys
 from common.metadata.keyspace import StreamEntry
@@ -99,7 +100,7 @@ def _bare(tablet: TabletId, bounds: Reply, files: Reply, record: Reply) -> Table
     return Tablet(
         id=tablet,
         bounds=read,
-        files=codec_tablet.unpack_files(keys.files, files),
+        files=unpack_files(keys.files, files),
         record=codec_tablet.unpack_record(keys.record, record),
     )
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from common.errors import MetadataError, UnavailableError
 from common.metadata import codec_table, reading
 from common.metadata.changes import Change, Outcome
-from common.metadata.codec_tablet import unpack_files
+from common.metadata.codec_file import unpack_files
 from common.metadata.commands import (
     TIME,
     Command,

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from common.ids import CALL_LIFE_S, call_time_s, digest
 from common.metadata.changes import AddFiles
-from common.metadata.codec_tablet import BOUNDS, FILE, FILES, VERSION
+from common.metadata.codec_file import FILE
+from common.metadata.codec_tablet import BOUNDS, FILES, VERSION
 from common.metadata.commands import (
     Command,
     get,

