@@ -1,0 +1,151 @@
+"""One attempt inside the driver process: plan, rewrite, verify. Spark's side calls `rewrite`."""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from common.clock import SystemClock
+from common.errors import AttemptCancelledError
+from common.model.file import DataFile
+from common.rows.facts import RowFacts
+from common.wire import Assignment
+from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.rewrite.files import delete_file, table_location
+from compactor.rewrite.marks import read_marks
+from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite.sql import passes_of, rewrite_with_spark
+from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.verify import verify
+
+OnProgress = Callable[[RewriteProgress], None]
+
+LOOK_INTERVAL_S = 0.5
+WRITTEN_FRACTION = 0.8
+"""How far an attempt is when everything is written and nothing verified."""
+
+
+def rewrite(
+    spark: Any, assignment: Assignment, progress: OnProgress, cancelled: Callable[[], bool]
+) -> RewriteResult:
+    """Rewrite the inputs of an assignment and verify the outputs; nothing is committed.
+
+    Args:
+        spark: The session. Its job group is the attempt's, so that it can be cancelled.
+        assignment: The reserved job.
+        progress: Hears how far it is, from more than one thread.
+        cancelled: Whether somebody wants the attempt back.
+
+    Raises:
+        RewriteError: It failed or was cancelled; no output is left.
+        UnavailableError: The storage does not answer.
+    """
+    clock = SystemClock()
+    begun_s = clock.now_s()
+    folder = tempfile.mkdtemp(prefix="neve-attempt-")
+    try:
+        plan = make_plan(assignment, folder)
+        planned_s = clock.now_s()
+        _stop_if(cancelled)
+        try:
+            with _watched(plan, assignment, progress):
+                result, kernel = rewrite_with_spark(spark, plan)
+            written_s = clock.now_s()
+            _stop_if(cancelled)
+            _tell(progress, assignment, "verifying", WRITTEN_FRACTION, plan.rows)
+            facts = verify(plan, result, cancelled)
+        except BaseException:
+            # Nothing of this attempt was ever committed, and no other has its paths.
+            _delete(plan)
+            raise
+        _tell(progress, assignment, "verifying", 1.0, plan.rows)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return RewriteResult(
+        outputs=_outputs(assignment, result, facts),
+        counts=result.counts,
+        dropped=result.dropped,
+        kernel=kernel,
+        timings_s={
+            "plan": planned_s - begun_s,
+            "rewrite": written_s - planned_s,
+            "verify": clock.now_s() - written_s,
+        },
+    )
+
+
+def _outputs(
+    assignment: Assignment, result: TaskResult, facts: tuple[tuple[int, RowFacts], ...]
+) -> tuple[DataFile, ...]:
+    return tuple(
+        _data_file(assignment, file.path, size_bytes, rows)
+        for file, (size_bytes, rows) in zip(result.files, facts, strict=True)
+    )
+
+
+def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFacts) -> DataFile:
+    since = [file.tombstones_since_s for file in assignment.inputs]
+    oldest = min((stamp for stamp in since if stamp is not None), default=None)
+    return DataFile(
+        path=path,
+        size_bytes=size_bytes,
+        rows=rows.rows,
+        key_min=rows.key_min,
+        key_max=rows.key_max,
+        version_min=rows.version_min,
+        version_max=rows.version_max,
+        time_min_s=rows.time_min_s,
+        time_max_s=rows.time_max_s,
+        tombstones=rows.tombstones,
+        tombstones_since_s=oldest if rows.tombstones else None,
+        schema_id=max(file.schema_id for file in assignment.inputs),
+        clean=rows.clean,
+        added_at_s=assignment.reservation.now_s,
+        tags=assignment.job.output_tags,
+        job=assignment.job.id,
+        request=assignment.reservation.request,
+    )
+
+
+@contextmanager
+def _watched(plan: RewritePlan, assignment: Assignment, progress: OnProgress) -> Iterator[None]:
+    """Pass on how far the tasks are while they run."""
+    done = threading.Event()
+    rows_expected = max(1, plan.rows * passes_of(plan))
+
+    def look() -> None:
+        while not done.wait(LOOK_INTERVAL_S):
+            _, rows = read_marks(plan.progress_folder)
+            fraction = min(1.0, rows / rows_expected)
+            rows_done = int(fraction * plan.rows)
+            _tell(progress, assignment, "rewriting", fraction * WRITTEN_FRACTION, rows_done)
+
+    _tell(progress, assignment, "rewriting", 0.0, 0)
+    watcher = threading.Thread(target=look, daemon=True, name="progress")
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _tell(
+    progress: OnProgress, assignment: Assignment, state: str, fraction: float, rows: int
+) -> None:
+    size_bytes = sum(file.size_bytes for file in assignment.inputs)
+    done_bytes = int(fraction * size_bytes)
+    progress(RewriteProgress(fraction=fraction, bytes_done=done_bytes, rows_done=rows, state=state))
+
+
+def _stop_if(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise AttemptCancelledError("cancelled between two steps")
+
+
+def _delete(plan: RewritePlan) -> None:
+    location = table_location(plan.location)
+    for path in plan.outputs:
+        delete_file(location, path)

@@ -1,0 +1,133 @@
+"""Inputs and outputs of a rewrite as files: read with errors that name them, created once.
+
+An output appears under its final name and is never renamed; on a local disk it is
+created exclusively and synced before it counts.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from common.errors import InputError, RequestError
+from common.parquet.inspect import opened
+from common.parquet.location import Location, open_location
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a rewrite asks of a Parquet footer."""
+
+    num_rows: int
+    decoded_bytes: int
+    schema: pa.Schema
+
+
+def table_location(uri: str) -> Location:
+    """Return a table's location.
+
+    Raises:
+        InputError: It is none.
+        ConfigError: Its storage cannot be used from here.
+    """
+    try:
+        return open_location(uri)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def read_footer(location: Location, path: str) -> Footer:
+    """Return what the footer of an input says.
+
+    Raises:
+        InputError: The file is missing or is no Parquet file.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with opened(location, path) as parquet:
+            groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
+            decoded = sum(group.total_byte_size for group in groups)
+            return Footer(parquet.metadata.num_rows, decoded, parquet.schema_arrow)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def read_tables(location: Location, path: str, rows_max: int) -> Iterator[pa.Table]:
+    """Yield the rows of an input, some at a time.
+
+    Raises:
+        InputError: The file cannot be read to its end.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with opened(location, path) as parquet:
+            for batch in parquet.iter_batches(batch_size=rows_max):
+                yield pa.Table.from_batches([batch])
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def delete_file(location: Location, path: str) -> bool:
+    """Delete a file; return whether it is gone. One that was not there is."""
+    try:
+        location.filesystem.delete_file(location.full(path))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+class NewFile:
+    """A file being written. It counts only after `close`; before, it may be abandoned."""
+
+    def __init__(self, location: Location, path: str) -> None:
+        """Create the file.
+
+        Raises:
+            OSError: It is there already (on a local disk), or cannot be created.
+        """
+        self._location = location
+        self._path = path
+        self._full = location.full(path)
+        self.sink: Any
+        if location.is_local:
+            Path(self._full).parent.mkdir(parents=True, exist_ok=True)
+            # Exclusive: whoever else writes here is a bug that must not go unseen.
+            self.sink = open(self._full, "xb")  # noqa: SIM115 - closed by close or abandon
+        else:
+            # An object becomes visible, whole, when the stream is closed.
+            self.sink = location.filesystem.open_output_stream(self._full)
+
+    def close(self) -> None:
+        """Make the file durable.
+
+        Raises:
+            OSError: It is not.
+        """
+        if self._location.is_local:
+            self.sink.flush()
+            os.fsync(self.sink.fileno())
+        self.sink.close()
+        if self._location.is_local:
+            _sync_folder(Path(self._full).parent)
+
+    def abandon(self) -> None:
+        """Delete the file, whatever state it is in."""
+        with suppress(OSError, ValueError):
+            self.sink.close()
+        delete_file(self._location, self._path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # Some file systems cannot; they order names themselves.
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,137 @@
+"""What one rewrite has to do, worked out from the assignment and the inputs' footers.
+
+A plan is a value: it goes to Spark's tasks as it is, and says everything that they need.
+"""
+
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from common.errors import InputError, RequestError, RewriteError
+from common.rows.rules import DropRule, RowRules
+from common.rows.schema import arrow_schema, columns_of, unite_schemas
+from common.wire import Assignment
+from compactor.rewrite.files import read_footer, table_location
+
+FOOTER_FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePlan:
+    """One rewrite. Paths are relative to `location`."""
+
+    location: str
+    inputs: tuple[str, ...]
+    rows: int
+    """Rows of all inputs, by their footers."""
+    decoded_bytes: int
+    """Bytes of all column chunks before compression, by their footers."""
+    schema: pa.Schema
+    """Of the outputs: the table's and all inputs' united."""
+    rules: RowRules
+    now_s: float
+    drop: DropRule
+    outputs: tuple[str, ...]
+    """One path per part; a part without rows has no file."""
+    cuts: tuple[bytes, ...]
+    """Part n ends with key `cuts[n]`, the last part never."""
+    start: bytes | None
+    end: bytes | None
+    """Keys of the tablet are in `(start, end]`; both None: any key."""
+    codec: str
+    codec_level: int
+    row_group_bytes: int
+    footer: tuple[tuple[str, str], ...]
+    """Key-value metadata of every output, but for what is known at its end."""
+    purge: bytes | None = None
+    progress_folder: str = ""
+    """Where tasks on this machine leave word of how far they are."""
+
+
+def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
+    """Return the plan of an assignment, after a look at every input's footer.
+
+    Args:
+        assignment: The reserved job.
+        progress_folder: See `RewritePlan`.
+
+    Raises:
+        InputError: An input is missing, unreadable or does not fit the others.
+        RewriteError: There are more parts than reserved outputs.
+    """
+    table, reservation, bounds = assignment.table, assignment.reservation, assignment.bounds
+    location = table_location(table.location)
+    footers = {file.path: read_footer(location, file.path) for file in assignment.inputs}
+    for file in assignment.inputs:
+        found = footers[file.path].num_rows
+        if found != file.rows:
+            message = f"file {file.path} has {found} rows, but {file.rows} when it was added"
+            raise InputError(message)
+    schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})
+    settings = table.settings
+    return RewritePlan(
+        location=table.location,
+        inputs=tuple(footers),
+        rows=sum(footer.num_rows for footer in footers.values()),
+        decoded_bytes=sum(footer.decoded_bytes for footer in footers.values()),
+        schema=schema,
+        rules=_rules(assignment, schema),
+        now_s=reservation.now_s,
+        drop=DropRule(assignment.settled, assignment.outside),
+        outputs=_outputs(assignment),
+        cuts=assignment.job.cuts,
+        start=None if bounds.partition is not None else bounds.start,
+        end=None if bounds.partition is not None else bounds.end,
+        codec=settings.codec,
+        codec_level=settings.codec_level,
+        row_group_bytes=settings.row_group_bytes,
+        footer=_footer(assignment),
+        purge=assignment.purge,
+        progress_folder=progress_folder,
+    )
+
+
+def _united(assignment: Assignment, schemas: dict[str, pa.Schema]) -> pa.Schema:
+    known = [("table schema", arrow_schema(assignment.table.schema))]
+    try:
+        return unite_schemas([*known, *((f"file {path}", s) for path, s in schemas.items())])
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def _rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
+    table = assignment.table
+    return RowRules(
+        schema=columns_of(schema),
+        key=table.key,
+        version_column=table.version_column,
+        tombstone_column=table.tombstone_column,
+        time_column=table.time_column,
+        ttl_s=table.settings.ttl_s,
+    )
+
+
+def _outputs(assignment: Assignment) -> tuple[str, ...]:
+    parts, reservation = len(assignment.job.cuts) + 1, assignment.reservation
+    if parts > reservation.outputs_max:
+        message = (
+            f"job {assignment.job.id} cuts {parts} outputs, "
+            f"but {reservation.outputs_max} are reserved"
+        )
+        raise RewriteError(message)
+    return tuple(reservation.output_path(number) for number in range(parts))
+
+
+def _footer(assignment: Assignment) -> tuple[tuple[str, str], ...]:
+    """Return what a rebuild from storage needs to know of an output."""
+    reservation = assignment.reservation
+    return (
+        ("neve.format", FOOTER_FORMAT),
+        ("neve.table", assignment.table.id),
+        ("neve.tablet", assignment.job.tablet.text),
+        ("neve.job", assignment.job.id),
+        ("neve.attempt", reservation.attempt),
+        ("neve.inputs", json.dumps(list(assignment.job.inputs))),
+        ("neve.request", reservation.request or ""),
+    )

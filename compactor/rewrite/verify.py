@@ -1,0 +1,159 @@
+"""Holds outputs against what the inputs say they must be, by reading them again.
+
+Every output is read whole from where it was written: pages with their checksums, keys
+ascending and unique within part and tablet, rows adding up. Of append-only tables the
+multiset of rows is compared, too, by the sum of their hashes. What was read becomes the
+outputs' statistics, so metadata is never better than the bytes.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import (
+    AttemptCancelledError,
+    RequestError,
+    UnavailableError,
+    VerificationError,
+)
+from common.parquet.location import Location, size_of
+from common.rows.encode import encode_keys
+from common.rows.facts import RowFacts, RowTally
+from compactor.rewrite.files import table_location
+from compactor.rewrite.merging import DIGEST_MODULUS, digest_of, in_order
+from compactor.rewrite.plan import RewritePlan
+from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.writer import WrittenFile
+
+READ_ROWS = 1 << 16
+
+
+class _Output:
+    """One output while it is read back."""
+
+    def __init__(self, plan: RewritePlan, file: WrittenFile) -> None:
+        self._plan = plan
+        self._file = file
+        self._tally = RowTally(plan.rules)
+        self._last_key: bytes | None = None
+        self.digest = 0
+
+    def see(self, table: pa.Table) -> None:
+        """Check the next rows.
+
+        Raises:
+            VerificationError: They are not as they must be.
+        """
+        self._tally.see(table, f"output {self._file.path}")
+        if self._plan.rules.key and table.num_rows:
+            self._check_keys(encode_keys(table, self._plan.rules.key, self._plan.rules.key_types))
+        elif not self._plan.rules.key:
+            self.digest = (self.digest + digest_of(table)) % DIGEST_MODULUS
+
+    def facts(self) -> RowFacts:
+        """Return the facts of all rows.
+
+        Raises:
+            VerificationError: There are not as many as were written, or the range is wrong.
+        """
+        path, facts = self._file.path, self._tally.facts()
+        if facts.rows != self._file.rows:
+            message = f"output {path} has {facts.rows} rows, but {self._file.rows} were written"
+            raise VerificationError(message)
+        low, high = _range_of(self._plan, self._file.part)
+        first, last = facts.key_min, facts.key_max
+        if first is None or last is None:
+            return facts
+        if (low is not None and first <= low) or (high is not None and last > high):
+            keys = f"{first.hex()} to {last.hex()}"
+            raise VerificationError(f"output {path} has keys from {keys}, outside of its range")
+        return facts
+
+    def _check_keys(self, keys: pa.LargeBinaryArray) -> None:
+        follows = self._last_key is None or self._last_key < keys[0].as_py()
+        if not (follows and in_order(keys, strictly=True)):
+            message = f"output {self._file.path} does not have its keys in order, each once"
+            raise VerificationError(message)
+        self._last_key = keys[-1].as_py()
+
+
+def verify(
+    plan: RewritePlan, result: TaskResult, cancelled: Callable[[], bool]
+) -> tuple[tuple[int, RowFacts], ...]:
+    """Check every output; return size and facts of each if all is well.
+
+    Args:
+        plan: What was to be done.
+        result: What the tasks say was done.
+        cancelled: Whether somebody wants the attempt back.
+
+    Raises:
+        VerificationError: Something does not add up.
+        AttemptCancelledError: It was cancelled meanwhile.
+        UnavailableError: The storage does not answer.
+    """
+    counts = result.counts
+    if not counts.balanced or counts.rows_in != plan.rows:
+        message = f"inputs have {plan.rows} rows, but these were accounted for: {counts}"
+        raise VerificationError(message)
+    location = table_location(plan.location)
+    found, digest = [], 0
+    for file in result.files:
+        output = _Output(plan, file)
+        size_bytes = _read_back(plan, location, file, output, cancelled)
+        found.append((size_bytes, output.facts()))
+        digest = (digest + output.digest) % DIGEST_MODULUS
+    rows = sum(facts.rows for _, facts in found)
+    if rows != counts.rows_out:
+        message = f"outputs have {rows} rows, but {counts.rows_out} should have come out"
+        raise VerificationError(message)
+    if result.digest is not None and digest != result.digest:
+        message = f"outputs hash to {digest:016x}, but their rows to {result.digest:016x}"
+        raise VerificationError(message)
+    return tuple(found)
+
+
+def _read_back(
+    plan: RewritePlan,
+    location: Location,
+    file: WrittenFile,
+    output: _Output,
+    cancelled: Callable[[], bool],
+) -> int:
+    """Read an output whole and return its size."""
+    try:
+        with (
+            location.filesystem.open_input_file(location.full(file.path)) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        ):
+            _check_footer(plan, file, parquet)
+            for batch in parquet.iter_batches(batch_size=READ_ROWS):
+                if cancelled():
+                    raise AttemptCancelledError("cancelled while outputs were verified")
+                output.see(pa.Table.from_batches([batch]))
+        return size_of(location, file.path)
+    except UnavailableError:
+        raise
+    except (OSError, pa.ArrowException, RequestError) as error:
+        message = f"output {file.path} cannot be read back: {error}"
+        raise VerificationError(message) from error
+
+
+def _check_footer(plan: RewritePlan, file: WrittenFile, parquet: pq.ParquetFile) -> None:
+    found = parquet.metadata.metadata or {}
+    for name, value in plan.footer:
+        if found.get(name.encode()) != value.encode():
+            wrong = found.get(name.encode())
+            message = f"output {file.path} has {wrong!r} as {name}, not {value!r}"
+            raise VerificationError(message)
+    if not parquet.schema_arrow.equals(plan.schema):
+        message = f"output {file.path} has columns {parquet.schema_arrow}, not {plan.schema}"
+        raise VerificationError(message)
+
+
+def _range_of(plan: RewritePlan, part: int) -> tuple[bytes | None, bytes | None]:
+    """Return the keys that a part may hold, `(low, high]`."""
+    low = plan.cuts[part - 1] if part > 0 else plan.start
+    high = plan.cuts[part] if part < len(plan.cuts) else plan.end
+    return low, high
