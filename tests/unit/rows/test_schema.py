@@ -128,7 +128,9 @@ def test_columns_meet_by_name_and_missing_ones_are_null() -> None:
     second = arrow_schema(
         [Column("c", "date", nullable=False), Column("a", "int16", nullable=False)]
     )
-    third = arrow_schema([Column("a", "int8", nullable=False), Column("b", "string")])
+    third = arrow_schema(
+        [Column("a", "int8", nullable=False), Column("b", "string", nullable=False)]
+    )
     assert columns_of(unite_schemas([("1", first), ("2", second), ("3", third)])) == (
         Column("a", "int16", nullable=False),
         Column("b", "string"),
