@@ -180,7 +180,8 @@ class Scanner:
             except (MetadataError, UnavailableError) as error:
                 self._log("list of tables waits for the store", cause=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._tables_news.wait(), TABLES_REFRESH_S)
+                async with asyncio.timeout(TABLES_REFRESH_S):
+                    await self._tables_news.wait()
             self._tables_news.clear()
 
     async def refresh_tables(self) -> None:

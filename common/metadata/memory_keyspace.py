@@ -53,7 +53,8 @@ class MemoryKeyspace:
         if not found and block_s > 0:
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), block_s)
+                async with asyncio.timeout(block_s):
+                    await self._news.wait()
             except TimeoutError:
                 return {}
             found = self._entries(after, count)
