@@ -142,3 +142,19 @@ class Tablet:
     analysis: str = "unknown"
     failures: int = 0
     failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletPage:
+    """Some tablets, ascending; `next`: the `after` of the following page, None: the last."""
+
+    tablets: tuple[Tablet, ...]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePage:
+    """Files of some tablets; `next`: the `after` of the following page, None: the last."""
+
+    files: tuple[File, ...]
+    next: str | None = None

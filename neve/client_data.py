@@ -7,8 +7,8 @@ from typing import Literal, overload
 
 import pyarrow as pa
 
-from neve.api import ARROW_STREAM, Added, File
-from neve.client_decode import decode, decode_list
+from neve.api import ARROW_STREAM, Added, File, FilePage
+from neve.client_decode import decode
 from neve.client_errors import ProtocolError
 from neve.client_http import Connection, Parameters, new_call
 from neve.client_tables import table_path
@@ -21,8 +21,14 @@ class DataCalls:
 
     def files(self, table: str) -> list[File]:
         """Return the files of a table, tablet by tablet."""
-        answer = self._connection.call("GET", table_path(table, "files"))
-        return decode_list(File, answer, "files")
+        path, found, after = table_path(table, "files"), list[File](), None
+        while True:
+            answer = self._connection.call("GET", path, parameters={"after": after})
+            page = decode(FilePage, answer)
+            found += page.files
+            after = page.next
+            if after is None:
+                return found
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
         """Add Parquet files that lie below the table's location: all of them, or none.
@@ -34,7 +40,10 @@ class DataCalls:
         """
         body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
         answer = self._connection.call(
-            "POST", table_path(table, "files"), body=body, call=call or new_call()
+            "POST",
+            table_path(table, "files"),
+            body=body,
+            call=call or new_call(),
         )
         return decode(Added, answer)
 

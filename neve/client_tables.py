@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from neve.api import Column, NewTable, Table, Tablet
+from neve.api import Column, NewTable, Table, Tablet, TabletPage
 from neve.client_decode import decode, decode_list
 from neve.client_http import Connection
 
@@ -92,9 +92,14 @@ class TableCalls:
 
     def tablets(self, table: str) -> list[Tablet]:
         """Return the tablets of a table, ascending by end."""
-        return decode_list(
-            Tablet, self._connection.call("GET", table_path(table, "tablets")), "tablets"
-        )
+        path, found, after = table_path(table, "tablets"), list[Tablet](), None
+        while True:
+            answer = self._connection.call("GET", path, parameters={"after": after})
+            page = decode(TabletPage, answer)
+            found += page.tablets
+            after = page.next
+            if after is None:
+                return found
 
     def pause(self, table: str) -> Table:
         """Start no new job on a table; running ones go on."""

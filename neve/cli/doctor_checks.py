@@ -2,7 +2,6 @@
 
 import importlib.util
 import platform
-import posixpath
 import secrets
 import sys
 from collections.abc import Mapping
@@ -101,27 +100,29 @@ def ports() -> str:
 
 def storage(location: str) -> str:
     """Write, list, read and delete a small file in a location."""
-    from neve.gateway import storage as door
+    # Here, so that the client's verbs start without the parts of a service.
+    from common.parquet.location import open_location
+    from neve.gateway.storage import normal_location
 
-    normal = door.normal_location(location)
-    system, base = door.opened(normal)
-    path = posixpath.join(base, "_neve", f"doctor-{secrets.token_hex(6)}")
-    step = "made"
+    place = open_location(normal_location(location))
+    path = f"_neve/doctor-{secrets.token_hex(6)}"
+    full, system, step = place.full(path), place.filesystem, "made"
     try:
-        system.create_dir(posixpath.dirname(path), recursive=True)
+        if place.is_local:
+            system.create_dir(full.rpartition("/")[0], recursive=True)
         step = "written"
-        with system.open_output_stream(path) as stream:
+        with system.open_output_stream(full) as stream:
             stream.write(b"neve")
         step = "listed and read"
-        with system.open_input_stream(path) as stream:
+        with system.open_input_stream(full) as stream:
             whole = stream.read()
-        if not system.get_file_info(path).is_file or whole != b"neve":
-            raise UnavailableError(f"{normal}: what was written is not what is read")
+        if not system.get_file_info(full).is_file or whole != b"neve":
+            raise UnavailableError(f"{place.uri}: what was written is not what is read")
         step = "deleted"
-        system.delete_file(path)
+        system.delete_file(full)
     except OSError as error:
-        raise UnavailableError(f"{normal} cannot be {step}: {error}") from error
-    return f"{normal} can be written, listed, read and deleted"
+        raise UnavailableError(f"{place.uri} cannot be {step}: {error}") from error
+    return f"{place.uri} can be written, listed, read and deleted"
 
 
 def _needs(package: str) -> None:

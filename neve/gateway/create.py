@@ -18,7 +18,7 @@ from neve.gateway.problems import applied
 from neve.gateway.services import Services, checked_label
 from neve.gateway.table_settings import changed_settings
 
-TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE})
+TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT})
 SPLITS_MAX = 100_000
 
 
@@ -67,8 +67,7 @@ async def _columns(services: Services, body: api.NewTable, location: str) -> tup
         written = [Column(each.name, each.type, each.nullable) for each in body.schema]
         columns = columns_of(arrow_schema(written))
     else:
-        path = storage.relative_path(location, body.example or "")
-        columns = columns_of(await services.footers.run(storage.read_schema, location, path))
+        columns = await services.footers.run(storage.read_columns, location, body.example or "")
     if not columns:
         raise RequestError(f"table {body.name!r} has no columns, wanted at least one")
     return columns
@@ -97,14 +96,15 @@ def check_columns(table: Table) -> None:
         found = _type(types, table.time_column, "time_column")
         if key_type_of(found) not in TIME_TYPES:
             raise RequestError(
-                f"time_column {table.time_column!r} is {found}, wanted a timestamp or a date"
+                f"time_column {table.time_column!r} is {found}, "
+                "wanted a timestamp, a date or a number of seconds"
             )
     if table.settings.ttl_s is not None and table.time_column is None:
         raise RequestError("setting ttl_s needs a time_column, by which rows expire")
     if table.key and (outside := set(table.partition_by) - set(table.key)):
         raise RequestError(
-            f"partition column {min(outside)!r} is not in the key {list(table.key)}, wanted it there: "
-            "else two rows of one key could lie in two partitions"
+            f"partition column {min(outside)!r} is not in the key {list(table.key)}, "
+            "wanted it there: else two rows of one key could lie in two partitions"
         )
 
 

@@ -96,8 +96,10 @@ def applied(outcome: Outcome) -> Applied:
 
 def problem(error: CompactionError) -> JSONResponse:
     """Return the answer that tells an error of the tree."""
-    name = type(error).__name__
-    title = (type(error).__doc__ or name).strip().splitlines()[0]
+    # The code tells more of a refused change than a class of the gateway's own.
+    kind = RefusedError if isinstance(error, ChangeRefusedError) else type(error)
+    name = kind.__name__
+    title = (kind.__doc__ or name).strip().splitlines()[0]
     code = str(getattr(error, "code", ""))
     return _answer(status_of(error), error=name, title=title, detail=str(error), code=code)
 
@@ -142,6 +144,9 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
 
 async def _of_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, CompactionError):
+        # FastAPI wraps what goes wrong while it reads a body.
+        return problem(error.__cause__)
     path, method = request.url.path, request.method
     known: dict[int, tuple[str, str]] = {
         404: ("UnknownRouteError", f"there is nothing at {path}; /docs lists what there is"),

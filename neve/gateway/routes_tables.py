@@ -10,7 +10,7 @@ from common.model.table import Table, TableSettings, TableState
 from neve import api
 from neve.gateway.create import create_table
 from neve.gateway.problems import applied
-from neve.gateway.services import PAGE_TABLETS, Services, bounded
+from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
 from neve.gateway.table_settings import changed_settings
 from neve.gateway.views import Totals, key_types, table_view, tablet_view
 
@@ -103,7 +103,7 @@ class TableRoutes:
         """Return tablets, ascending by end; `next` is the `after` of the following page."""
         services = self._services
         found = await services.table(table)
-        begin = None if after is None else (await services.tablet(found, after)).end
+        begin = None if after is None else parsed_tablet(found, after).end
         count = bounded(count, PAGE_TABLETS, "count")
         ids = await services.store.tablet_ids(found.id, begin, count)
         types = key_types(found)

@@ -2,7 +2,7 @@
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -16,6 +16,7 @@ from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
 from common.telemetry import Log
 from neve.gateway.ports import Coordinator, PlanTablet
+from neve.gateway.storage import Owners
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,6 +59,20 @@ class Services:
     """Short work on storage: footers, listings, marks."""
     rows: Threads = field(default_factory=lambda: Threads(4))
     """Long work on rows: scans and appends."""
+    owners: Owners = field(default_factory=Owners)
+    pending: set[asyncio.Task[object]] = field(default_factory=set)
+    """What goes on behind an answer; kept so that it is not collected."""
+
+    def later(self, work: Coroutine[object, object, object]) -> None:
+        """Do something that nobody waits for; its failure is logged."""
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
+        self.pending.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self.pending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log("background work failed", cause=f"{type(error).__name__}: {error}")
 
     async def table(self, name: str) -> Table:
         """Return a table by name.
@@ -84,15 +99,9 @@ class Services:
         Raises:
             UnknownTabletError: The table has no such tablet.
         """
-        try:
-            tablet = TabletId.parse(table.id, text)
-        except ValueError:
-            tablet = None
-        if tablet is None or (await self.store.records([tablet]))[0] is None:
-            raise UnknownTabletError(
-                f"table {table.name!r} has no tablet {text!r}; wanted `last` or the hex text "
-                "that `tablets` tells"
-            )
+        tablet = parsed_tablet(table, text)
+        if (await self.store.records([tablet]))[0] is None:
+            raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
         return tablet
 
     async def pages(self, table: Table, after: bytes | None = None) -> AsyncIterator[list[Tablet]]:
@@ -105,6 +114,21 @@ class Services:
         while ids := await self.store.tablet_ids(table.id, after, PAGE_TABLETS):
             yield [each for each in await self.store.tablets(ids) if each is not None]
             after = ids[-1].end
+
+
+def parsed_tablet(table: Table, text: str) -> TabletId:
+    """Return the id that a text names, whether there is such a tablet or not.
+
+    Raises:
+        UnknownTabletError: The text names none.
+    """
+    try:
+        return TabletId.parse(table.id, text)
+    except ValueError as error:
+        raise UnknownTabletError(
+            f"table {table.name!r} has no tablet {text[:100]!r}; "
+            "wanted `last` or the hex text that `tablets` tells"
+        ) from error
 
 
 def checked_label(text: str, what: str) -> str:
@@ -132,6 +156,12 @@ def bounded(count: int, most: int, what: str) -> int:
     raise RequestError(f"{what} {count} is out of range, wanted 1 to {most}")
 
 
-def flat(pages: Sequence[Sequence[T]]) -> list[T]:
-    """Return the members of all pages."""
-    return [each for page in pages for each in page]
+async def check_owner(services: Services, table: Table) -> None:
+    """Refuse a table whose location belongs to another store.
+
+    Raises:
+        RefusedError: It does.
+    """
+    store = await services.store.store_id()
+    now_s = services.clock.now_s()
+    await services.footers.run(services.owners.check, table.location, store, now_s)

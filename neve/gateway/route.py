@@ -1,0 +1,115 @@
+"""Which tablet does a file belong to? Each belongs to exactly one, or is refused."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from common.errors import RequestError
+from common.ids import CALL_LIFE_S, call_id, call_time_s
+from common.metadata.keys import CALL_SKEW_S
+from common.model.file import DataFile
+from common.model.table import Table
+from common.model.tablet import TabletId
+from neve import api
+from neve.gateway.partitions import Partition
+from neve.gateway.services import Services
+from neve.gateway.views import file_view, key_text, key_types
+
+TABLETS_NAMED_MAX = 5
+
+
+@dataclass(slots=True)
+class Routed:
+    """Files by the end of their tablet, and the partitions among them."""
+
+    files: dict[bytes, list[DataFile]] = field(default_factory=dict)
+    partitions: dict[bytes, str] = field(default_factory=dict)
+
+    def put(self, end: bytes, file: DataFile, partition: Partition | None = None) -> None:
+        """Add a file to a tablet."""
+        self.files.setdefault(end, []).append(file)
+        if partition is not None:
+            self.partitions[end] = partition.text
+
+    def view(self, table: Table, call: str) -> api.Added:
+        """Return what came in, for users."""
+        types = key_types(table)
+        files = [
+            file_view(file, TabletId(table.id, end).text, types)
+            for end, files in self.files.items()
+            for file in files
+        ]
+        return api.Added(
+            call=call,
+            files=tuple(files),
+            rows=sum(file.rows for file in files),
+            size_bytes=sum(file.size_bytes for file in files),
+        )
+
+
+async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
+    """Return the end of the tablet of a range-partitioned table that holds a whole file.
+
+    Raises:
+        RequestError: The file crosses tablets; the message names them and what to do.
+    """
+    if file.key_min is None or file.key_max is None:
+        # No key, or no row: such files belong to the first tablet.
+        return (await services.store.tablet_ids(table.id, None, 1))[0].end
+    found = await services.store.locate(table.id, file.key_min)
+    if found is None:
+        raise RequestError(f"table {table.name!r} has no tablet for the keys of {file.path}")
+    if file.key_max > found.end:
+        raise await _crossing(services, table, file, found)
+    return found.end
+
+
+async def _crossing(
+    services: Services, table: Table, file: DataFile, first: TabletId
+) -> RequestError:
+    types = key_types(table)
+    last = await services.store.locate(table.id, file.key_max or b"")
+    more = await services.store.tablet_ids(table.id, first.end, TABLETS_NAMED_MAX)
+    crossed = [first, *(each for each in more if last is not None and each.end <= last.end)]
+    named = ", ".join(f"{each.text} (up to {key_text(each.end, types)})" for each in crossed)
+    rest = " and more" if last is not None and last not in crossed else ""
+    return RequestError(
+        f"file {file.path} has keys from {key_text(file.key_min, types)} to "
+        f"{key_text(file.key_max, types)}, so it crosses the tablets {named}{rest}; "
+        f"a file belongs to one tablet: cut it there, or bring its rows in with `append`, "
+        "which cuts them"
+    )
+
+
+def checked_call(written: str | None, now_s: float) -> str:
+    """Return the id of a call, made now if the caller sent none.
+
+    Raises:
+        RequestError: It is no UUIDv7, or too old to be recognised.
+    """
+    if written is None:
+        return call_id()
+    made_s = call_time_s(written)
+    canonical = len(written) == 36 and written.count("-") == 4
+    if made_s is None or not canonical:
+        raise RequestError(f"call id {written[:64]!r} is not a UUIDv7; leave it out to get one")
+    if not now_s - CALL_LIFE_S <= made_s <= now_s + CALL_SKEW_S:
+        raise RequestError(
+            f"call id {written} was made {now_s - made_s:.0f} s ago, at most {CALL_LIFE_S} s are "
+            "allowed: whether it was done before cannot be told any more"
+        )
+    return written.lower()
+
+
+def distinct(paths: Iterable[str], most: int) -> Sequence[str]:
+    """Return paths that are not empty, not too many, and each there once.
+
+    Raises:
+        RequestError: They are not.
+    """
+    listed = list(paths)
+    if not 1 <= len(listed) <= most:
+        raise RequestError(f"{len(listed)} files are given, wanted 1 to {most} in one call")
+    if len(set(listed)) < len(listed):
+        twice = next(each for each in listed if listed.count(each) > 1)
+        raise RequestError(f"file {twice} is given twice, wanted each once")
+    return listed

@@ -1,0 +1,120 @@
+"""Routes that bring rows in and out: files, add, append, scan, count."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import StreamingResponse
+
+from neve import api
+from neve.gateway.add import add_files
+from neve.gateway.append import BODY_BYTES_MAX, append_rows
+from neve.gateway.problems import BodyError, TooLargeError
+from neve.gateway.scan import scanned, streamed, wanted
+from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
+from neve.gateway.views import file_view, key_types
+
+Call = Annotated[
+    str | None,
+    Header(alias=api.CALL_HEADER, description="UUIDv7; the same call again counts once."),
+]
+Columns = Annotated[list[str] | None, Query(description="Names; else all.")]
+Start = Annotated[str | None, Query(description="First key, included, or a prefix of it.")]
+End = Annotated[str | None, Query(description="Last key, included, or a prefix of it.")]
+_BINARY = {"type": "string", "format": "binary"}
+_ARROW_BODY = {"requestBody": {"content": {api.ARROW_STREAM: {"schema": _BINARY}}}}
+
+
+class DataRoutes:
+    """The routes under `/v1/tables/{table}` that are about files and rows."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/tables/{table}", tags=["data"])
+        router.get("/files")(self.files)
+        router.post("/files")(self.add)
+        router.post("/append", openapi_extra=_ARROW_BODY)(self.append)
+        router.get("/scan", response_class=StreamingResponse)(self.scan)
+        router.get("/count")(self.count)
+        return router
+
+    async def files(
+        self,
+        table: str,
+        after: Annotated[str | None, Query(description="Only of tablets behind this one.")] = None,
+        count: Annotated[int, Query(description="Of at most so many tablets.")] = PAGE_TABLETS,
+    ) -> api.FilePage:
+        """Return the files of some tablets; `next` is the `after` of the following page."""
+        services = self._services
+        found = await services.table(table)
+        begin = None if after is None else parsed_tablet(found, after).end
+        count = bounded(count, PAGE_TABLETS, "count")
+        ids = await services.store.tablet_ids(found.id, begin, count)
+        types = key_types(found)
+        files = [
+            file_view(file, tablet.text, types)
+            for tablet, held in zip(ids, await services.store.files(ids), strict=True)
+            for _, file in sorted(held.items())
+        ]
+        following = ids[-1].text if len(ids) == count else None
+        return api.FilePage(files=tuple(files), next=following)
+
+    async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
+        """Add Parquet files that lie in the table's location: all of them, or none."""
+        found = await self._services.table(table)
+        return await add_files(self._services, found, body.paths, call)
+
+    async def append(self, table: str, request: Request, call: Call = None) -> api.Added:
+        """Add the rows of an Arrow IPC stream: sorted, cut by tablet; all of them, or none."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != api.ARROW_STREAM:
+            raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARROW_STREAM}")
+        found = await self._services.table(table)
+        body = await _body(request)
+        return await append_rows(self._services, found, body, call)
+
+    async def scan(
+        self, table: str, columns: Columns = None, start: Start = None, end: End = None
+    ) -> StreamingResponse:
+        """Return the rows as an Arrow IPC stream: per key the newest, without the deleted."""
+        found = await self._services.table(table)
+        asked = wanted(found, columns, start, end)
+        stream = streamed(self._services, found, asked)
+        # What fails before the first rows is told as a problem, not as a broken stream.
+        first = await anext(stream)
+        return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
+
+    async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:
+        """Return how many rows a scan would give."""
+        found = await self._services.table(table)
+        asked = wanted(found, [found.schema[0].name], start, end)
+        rows = 0
+        async with scanned(self._services, found, asked) as pieces:
+            async for piece in pieces:
+                rows += piece.num_rows
+        return {"rows": rows}
+
+
+async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield first
+        async for chunk in stream:
+            yield chunk
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body, refusing one that is too large before it is all there."""
+    parts, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > BODY_BYTES_MAX:
+            raise TooLargeError(
+                f"the rows take more than {BODY_BYTES_MAX} bytes: append them in parts, "
+                "or write files and add them"
+            )
+        parts.append(chunk)
+    return b"".join(parts)

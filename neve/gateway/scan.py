@@ -1,0 +1,164 @@
+"""Scan a table: pin, list, merge on read, stream as Arrow, unpin.
+
+One tablet after the other, and a large one in pieces by key, so that memory is bounded
+whatever the table's size. The pin is renewed while rows flow; it also ends by itself.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from common.errors import RequestError
+from common.metadata.changes import Pin, Unpin
+from common.model.keys import parse_key
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.rows.rules import RowRules
+from common.rows.schema import arrow_schema
+from neve.gateway.problems import applied
+from neve.gateway.scan_tablet import TabletReader
+from neve.gateway.services import Services, check_owner
+
+LEASE_S = 120.0
+RENEW_S = 30.0
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a reader asked for; the range is `(start, end]` in encoded keys."""
+
+    columns: tuple[str, ...]
+    start: bytes | None = None
+    end: bytes | None = None
+
+
+def wanted(
+    table: Table, columns: Sequence[str] | None, start: str | None, end: str | None
+) -> Wanted:
+    """Return what a reader asked for.
+
+    Args:
+        table: Which is read.
+        columns: Names; None: all.
+        start: First key, included, or a prefix of it.
+        end: Last key, included, or a prefix of it.
+
+    Raises:
+        RequestError: A column is unknown or there twice, or a key cannot be read.
+    """
+    known = [column.name for column in table.schema]
+    chosen = list(columns) if columns else known
+    for name in chosen:
+        if name not in known:
+            raise RequestError(
+                f"column {name!r} is unknown; table {table.name!r} has {', '.join(known)}"
+            )
+    if len(set(chosen)) < len(chosen):
+        raise RequestError(f"columns {chosen} name one twice, wanted each once")
+    if (start is not None or end is not None) and not table.key:
+        raise RequestError(
+            f"table {table.name!r} has no key, so it cannot be read by a range of it"
+        )
+    types = RowRules.of(table).key_types
+    return Wanted(
+        columns=tuple(chosen),
+        start=None if start is None else before(parse_key(start, types)),
+        # Behind every key that begins with it, in case it is a prefix.
+        end=None if end is None else parse_key(end, types) + b"\xff",
+    )
+
+
+def before(key: bytes) -> bytes | None:
+    """Return bytes that sort below an encoded key and above every smaller one."""
+    if not key:
+        return None
+    if key[-1] == 0:
+        return key[:-1]
+    return key[:-1] + bytes([key[-1] - 1]) + b"\xff" * 40
+
+
+@asynccontextmanager
+async def scanned(
+    services: Services, table: Table, asked: Wanted
+) -> AsyncIterator[AsyncIterator[pa.Table]]:
+    """Open a scan; yields the visible rows, piece by piece, by key.
+
+    Args:
+        services: Ports.
+        table: Which is read.
+        asked: Columns and range.
+    """
+    await check_owner(services, table)
+    pin = services.ids.next("pin")
+    applied(await services.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S)))
+    renewing = asyncio.create_task(_renew(services, table, pin))
+    try:
+        tablets = await services.store.read_range(table.id, asked.start, asked.end)
+        yield _pieces(services, table, tablets, asked)
+    finally:
+        renewing.cancel()
+        # A task of its own: a reader who left has this one cancelled at every await.
+        services.later(services.store.apply(Unpin(table=table.id, pin=pin)))
+
+
+async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGenerator[bytes, None]:
+    """Yield an Arrow IPC stream of the visible rows."""
+    sink = _Sink()
+    full = arrow_schema(table.schema)
+    schema = pa.schema([full.field(name) for name in asked.columns])
+    async with scanned(services, table, asked) as pieces:
+        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema) as writer:
+            async for piece in pieces:
+                for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
+                    writer.write_batch(batch)
+                    yield sink.taken()
+        yield sink.taken()
+
+
+async def _pieces(
+    services: Services, table: Table, tablets: Sequence[Tablet], asked: Wanted
+) -> AsyncIterator[pa.Table]:
+    reader = TabletReader(table, await services.store.now_s(), asked.columns)
+    for tablet in sorted(tablets, key=lambda each: each.id.end):
+        rows = await services.rows.run(reader.read, tablet, asked.start, asked.end)
+        while (piece := await services.rows.run(_next, rows)) is not None:
+            yield piece
+
+
+def _next(rows: Iterator[pa.Table]) -> pa.Table | None:
+    return next(rows, None)
+
+
+async def _renew(services: Services, table: Table, pin: str) -> None:
+    while True:
+        await asyncio.sleep(RENEW_S)
+        applied(await services.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S)))
+
+
+class _Sink:
+    """A file that Arrow writes to and whose bytes are taken away as they come."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        """Take what Arrow writes; it may use the buffer again."""
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def taken(self) -> bytes:
+        """Return what was written since the last time."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    def close(self) -> None:
+        """Do nothing: the rest is still to be taken."""

@@ -1,0 +1,253 @@
+"""A gateway for tests: the real application and server, over any store, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import uvicorn
+
+from common.clock import SystemClock
+from common.errors import UnavailableError
+from common.ids import RandomIds
+from common.metadata.memory import MemoryStore
+from common.metadata.ports import TabletStore
+from common.model.job import Job, Kind, job_id
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from common.settings import Settings
+from common.wire import (
+    AttemptProgress,
+    CompactorStatus,
+    CoordinatorStatus,
+    Explanation,
+    GroupStatus,
+    QueuedJob,
+    RunningAttempt,
+)
+from neve.client import Client
+from neve.gateway.app import create_app
+from neve.gateway.services import Services
+
+TOKEN = "a-token-for-tests"  # noqa: S105 - tests/support is no secret store
+STARTED_S = 1_000_000.0
+
+
+@dataclass
+class FakeCoordinator:
+    """Answers like a coordinator with one group, one compactor, one job; notes what it is told."""
+
+    up: bool = True
+    told: list[tuple[str, ...]] = field(default_factory=list)
+
+    async def status(self) -> CoordinatorStatus:
+        self._answers()
+        return CoordinatorStatus(
+            coordinator="coord-1",
+            started_s=STARTED_S,
+            now_s=STARTED_S + 61.0,
+            groups=(GROUP,),
+            compactors=(COMPACTOR,),
+            tables=1,
+            tablets_known=3,
+            committed=7,
+            failed=2,
+            released=1,
+            conflicts=4,
+            quarantined=0,
+            turns=100,
+        )
+
+    async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
+        self._answers()
+        return [QUEUED][:count] if group in (None, "default") else []
+
+    async def running(self) -> Sequence[RunningAttempt]:
+        self._answers()
+        return [RUNNING]
+
+    async def compactors(self) -> Sequence[CompactorStatus]:
+        self._answers()
+        return [COMPACTOR]
+
+    async def explain(self, table: str, tablet: str) -> Explanation:
+        self._answers()
+        return Explanation(
+            tablet=tablet,
+            table_name="events",
+            sentences=("nothing to do: 2 files, none of them small enough to merge",),
+            left={"a.parquet": "larger than all others together"},
+        )
+
+    async def drain(self, compactor: str) -> None:
+        self._hear("drain", compactor)
+
+    async def cancel(self, attempt: str) -> None:
+        self._hear("cancel", attempt)
+
+    async def pause_group(self, group: str) -> None:
+        self._hear("pause_group", group)
+
+    async def resume_group(self, group: str) -> None:
+        self._hear("resume_group", group)
+
+    async def lift_quarantine(self, table: str, tablet: str) -> None:
+        self._hear("lift_quarantine", table, tablet)
+
+    async def replan(self, table: str) -> None:
+        self._hear("replan", table)
+
+    def _hear(self, *words: str) -> None:
+        self._answers()
+        self.told.append(words)
+
+    def _answers(self) -> None:
+        if not self.up:
+            raise UnavailableError("the coordinator does not answer")
+
+
+GROUP = GroupStatus(
+    group="default",
+    queued=1,
+    queued_bytes=300,
+    queued_cost_bytes=4096,
+    running=1,
+    compactors=1,
+    waiting_takes=1,
+    accepted=9,
+    rejected=0,
+    evicted=1,
+    oldest_age_s=2.5,
+)
+COMPACTOR = CompactorStatus(
+    compactor="local-1",
+    group="default",
+    node="node-a",
+    slots=2,
+    busy=1,
+    heard_ago_s=0.4,
+    draining=False,
+)
+TABLET = TabletId("t-1", b"\x01m")
+QUEUED = QueuedJob(
+    job=Job(
+        id="job-1",
+        tablet=TABLET,
+        table_name="events",
+        kind=Kind.SYSTEM,
+        inputs=("a.parquet", "b.parquet"),
+        input_bytes=2048,
+        group="default",
+        priority=12,
+        reason="2 files of similar size",
+    ),
+    place=1,
+    age_s=2.5,
+    effective_priority=12.0,
+)
+RUNNING = RunningAttempt(
+    job_id="job-0",
+    attempt="att-1",
+    tablet=TABLET.text,
+    table_name="events",
+    kind="SYSTEM",
+    group="default",
+    compactor="local-1",
+    inputs=3,
+    input_bytes=3 * 1024**2,
+    since_s=STARTED_S + 50.0,
+    progress=AttemptProgress(attempt="att-1", state="rewriting", fraction=0.5),
+    reason="3 files of similar size",
+)
+
+
+def plan_all(tablet: Tablet, table: Table, now_s: float) -> TabletPlan:
+    """Plan one job over all files of a tablet that has more than one."""
+    files = tuple(sorted(tablet.files))
+    if len(files) < 2:
+        return TabletPlan(left=dict.fromkeys(files, "it is alone"))
+    job = Job(
+        id=job_id(tablet.id, Kind.SYSTEM, None, files),
+        tablet=tablet.id,
+        table_name=table.name,
+        kind=Kind.SYSTEM,
+        inputs=files,
+        input_bytes=sum(each.size_bytes for each in tablet.files.values()),
+        group="default",
+        priority=len(files),
+        reason=f"{len(files)} files",
+    )
+    return TabletPlan(jobs=(job,))
+
+
+@dataclass
+class Gateway:
+    """A gateway that serves on a free port of this machine."""
+
+    url: str
+    services: Services
+    store: TabletStore
+    coordinator: FakeCoordinator
+    loop: asyncio.AbstractEventLoop
+    log: list[tuple[str, dict[str, object]]]
+
+    def client(self, token: str = TOKEN) -> Client:
+        return Client(self.url, token=token, timeout_s=20)
+
+    def ask(self, work: object) -> object:
+        """Return what a coroutine of the store returns, run in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)  # type: ignore[arg-type]  # any awaitable
+
+
+@contextmanager
+def serving(store: TabletStore | None = None, **gateway: object) -> Iterator[Gateway]:
+    """Serve the application until the block ends.
+
+    Args:
+        store: The memory store if left out.
+        gateway: Settings of the section of that name.
+    """
+    store = store or MemoryStore(SystemClock())
+    settings = Settings()
+    section = replace(settings.gateway, **{"token": TOKEN, **gateway})  # type: ignore[arg-type]  # by name
+    log: list[tuple[str, dict[str, object]]] = []
+    coordinator = FakeCoordinator()
+    services = Services(
+        store=store,
+        coordinator=coordinator,
+        plan=plan_all,
+        settings=replace(settings, gateway=section),
+        clock=SystemClock(),
+        ids=RandomIds(),
+        log=lambda event, **fields: log.append((event, fields)),
+    )
+    config = uvicorn.Config(
+        create_app(services), host="127.0.0.1", port=0, log_config=None, access_log=False
+    )
+    server = uvicorn.Server(config)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve()
+        await store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    waiting = threading.Event()
+    for _ in range(1000):
+        if server.started:
+            break
+        waiting.wait(0.01)
+    assert server.started, "the server did not start"
+    host, port = server.servers[0].sockets[0].getsockname()
+    try:
+        yield Gateway(f"http://{host}:{port}", services, store, coordinator, loops[0], log)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
