@@ -1,7 +1,7 @@
 """What users write for the values of a key, and what they read.
 
-Dates, times and timestamps are ISO 8601 with up to nine digits of a second, or the plain
-number (days, nanoseconds); binary is `0x` and hex digits.
+Dates, times and timestamps are ISO 8601 with up to nine digits of a second, or a plain
+JSON number (days, nanoseconds); binary is `0x` and hex digits.
 """
 
 import re
@@ -56,8 +56,6 @@ def _split_fraction(text: str) -> tuple[str, str, int]:
 
 
 def _timestamp_from_text(text: str) -> int:
-    if text.lstrip("-").isdigit():
-        return int(text)
     head, zone, nanos = _split_fraction(text.strip())
     whole = plain_value(datetime.fromisoformat(head + zone), KeyType.TIMESTAMP)
     assert isinstance(whole, int)
@@ -65,8 +63,6 @@ def _timestamp_from_text(text: str) -> int:
 
 
 def _time_from_text(text: str) -> int:
-    if text.isdigit():
-        return int(text)
     head, zone, nanos = _split_fraction(text.strip())
     whole = plain_value(time.fromisoformat(head), KeyType.TIME)
     if zone:
@@ -91,10 +87,6 @@ def _time_to_iso(value: int) -> str:
     return _with_fraction(whole.isoformat(), nanos)
 
 
-def _date_from_text(text: str) -> object:
-    return int(text) if text.lstrip("-").isdigit() and len(text) != 8 else date.fromisoformat(text)
-
-
 def _date_to_iso(value: int) -> str:
     return date.fromordinal(value + EPOCH_DAY).isoformat()
 
@@ -112,7 +104,7 @@ _FROM_TEXT: dict[KeyType, Callable[[str], object]] = {
     KeyType.DECIMAL: Decimal,
     KeyType.STRING: str,
     KeyType.BINARY: _binary_from_text,
-    KeyType.DATE: _date_from_text,
+    KeyType.DATE: date.fromisoformat,
     KeyType.TIME: _time_from_text,
     KeyType.TIMESTAMP: _timestamp_from_text,
 }

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as is_type
 
 from common.errors import RequestError
@@ -43,7 +44,7 @@ def stored(array: pa.Array) -> pa.Array:
     if is_type.is_dictionary(array.type):
         return stored(array.dictionary_decode())
     if is_type.is_run_end_encoded(array.type):
-        return stored(array.cast(array.type.value_type))
+        return stored(pc.run_end_decode(array))
     return array
 
 

@@ -4,6 +4,7 @@ import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.errors import RequestError
+from common.rows.arrays import stored
 from common.rows.schema import require_readable
 from common.rows.type_text import type_to_text
 
@@ -52,10 +53,8 @@ def widen(column: pa.ChunkedArray, field: pa.Field, source: str) -> pa.ChunkedAr
             # Arrow's cast of list views loses elements, so these go value by value.
             chunks = [pa.array(chunk.to_pylist(), field.type) for chunk in column.chunks]
             return pa.chunked_array(chunks, field.type)
-        if isinstance(column.type, pa.BaseExtensionType):
-            chunks = [chunk.storage.cast(field.type) for chunk in column.chunks]
-            return pa.chunked_array(chunks, field.type)
-        return column.cast(field.type)
+        plain = [stored(chunk).cast(field.type) for chunk in column.chunks]
+        return pa.chunked_array(plain, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = (
             f"column {field.name} of {source} cannot be read as {type_to_text(field.type)}, "

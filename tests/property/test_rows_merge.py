@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ KEYS: dict[str, list[object]] = {
     "timestamp[us, UTC]": [START, START + timedelta(seconds=1), None],
     "binary[2]": [b"ab", b"b\0", None],
     "bool": [None, False, True],
+    "decimal(10, 2)": [None, Decimal("-1.50"), Decimal("0.00"), Decimal("3.25")],
     "time[us]": [None, START.time()],
 }
 

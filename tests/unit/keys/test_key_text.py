@@ -71,7 +71,7 @@ def test_keys_are_printed_for_people() -> None:
         ("nan", KeyType.FLOAT, math.nan),
         ([1], KeyType.FLOAT, 1.0),
         ("12:00", KeyType.TIME, DAY_NS // 2),
-        ("5", KeyType.TIME, 5),
+        ([5], KeyType.TIME, 5),
     ],
 )
 def test_what_users_write(written: str | list[object], key_type: KeyType, value: object) -> None:
@@ -95,6 +95,9 @@ def test_several_columns_are_written_with_commas() -> None:
         ("2024-01-01T00:00:00.1234567890Z", KeyType.TIMESTAMP),
         ("2024-13-01", KeyType.DATE),
         ("12:00Z", KeyType.TIME),
+        ("5", KeyType.TIME),
+        ("1704067200", KeyType.TIMESTAMP),
+        ("1.2.3", KeyType.TIMESTAMP),
         ("[1", KeyType.INT),
         ("1,5", KeyType.DECIMAL),
         ([["a"]], KeyType.STRING),

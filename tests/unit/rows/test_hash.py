@@ -1,11 +1,13 @@
 """The row hash sees names and values, and nothing of how they are stored."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from common.rows.hash import row_hash, rows_digest
 
-TABLE = pa.table({"a": pa.array([1, None, 3], pa.int8()), "b": ["x", "y", None]})
+LETTERS = pa.array(["x", "y", None])
+TABLE = pa.table({"a": pa.array([1, None, 3], pa.int8()), "b": LETTERS})
 
 
 def test_the_numbers_are_these() -> None:
@@ -23,6 +25,10 @@ HASHES = ["fc15774dfb71d6fb", "2e28d5f50c50d4aa", "58eee66c0e8e98ae"]
         TABLE.cast(pa.schema([("a", pa.int64()), ("b", pa.large_string())])),
         TABLE.cast(pa.schema([("a", pa.int16()), ("b", pa.string_view())])),
         TABLE.set_column(1, "b", TABLE["b"].dictionary_encode()),
+        TABLE.set_column(1, "b", pc.run_end_encode(TABLE["b"])),
+        TABLE.set_column(
+            1, "b", pa.ExtensionArray.from_storage(pa.json_(), pa.array(["x", "y", None]))
+        ),
         TABLE.append_column("c", pa.nulls(3, pa.float64())),
         TABLE.append_column("c", pa.nulls(3)),
         TABLE.append_column("c", pa.nulls(3, pa.struct([("d", pa.int8())]))),

@@ -1,14 +1,16 @@
 """The row rules said by example."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 from common.errors import CompactionError
-from common.model.keys import encode_key, encode_value
+from common.model.keys import KeyType, encode_key, encode_value
 from common.model.outcome import DroppedRows, RowCounts
 from common.model.table import Column, Table, TableSettings
+from common.rows import merge
 from common.rows.encode import encode_column, encode_keys
 from common.rows.merge import merge_tables
 from common.rows.rules import DropRule, RowRules, join_dropped
@@ -142,6 +144,14 @@ def test_a_narrow_file_without_all_columns_merges() -> None:
     ]
 
 
+def test_columns_beyond_32_bit_offsets_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_INT32_MAX", 0)
+    rows = [table(("b", 1, None, None), ("a", 2, None, None)), table(("a", 3, None, None))]
+    merged = merge.merge_tables(rows, RULES, NOW_S).table
+    assert keys(merged) == [("a", 3), ("b", 1)]
+    assert merged.schema.field("k").type == pa.string()
+
+
 def test_unknown_columns_are_refused() -> None:
     with pytest.raises(CompactionError, match="columns x are not known"):
         scan_tables([], RULES, NOW_S, columns=["k", "x"])
@@ -195,3 +205,9 @@ def test_keys_of_the_wrong_columns_are_refused() -> None:
     assert encode_column(pa.nulls(2), RULES.key_types[0]).to_pylist() == [b"\0", b"\0"]
     batch = table(("a", 1, None, None)).to_batches()[0]
     assert encode_keys(batch, ["k"], RULES.key_types).to_pylist() == [key("a")]
+
+
+def test_decimals_beyond_38_digits_are_refused() -> None:
+    wide = pa.array([Decimal(10) ** 50], pa.decimal256(60, 0))
+    with pytest.raises(CompactionError, match="more than 38 digits"):
+        encode_column(wide, KeyType.DECIMAL)

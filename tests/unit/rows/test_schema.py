@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from common.errors import RequestError
@@ -191,8 +192,15 @@ def test_rows_that_do_not_fit_are_refused(rows: pa.Table, words: list[str]) -> N
     assert not [word for word in words if word not in str(refused.value)]
 
 
-def test_storage_of_extensions_is_read() -> None:
-    rows = pa.table({"u": pa.array([b"x" * 16], pa.uuid())})
-    assert conform(rows, arrow_schema([Column("u", "binary[16]")])).to_pylist() == [
-        {"u": b"x" * 16}
-    ]
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([b"x" * 16], pa.uuid()),
+        pa.array([b"x" * 16]).dictionary_encode(),
+        pc.run_end_encode(pa.array([b"x" * 16])),
+        pa.array([b"x" * 16], pa.binary_view()),
+    ],
+)
+def test_what_stands_for_values_is_read_as_them(column: pa.Array) -> None:
+    rows = pa.table({"u": column})
+    assert conform(rows, arrow_schema([Column("u", "binary")])).to_pylist() == [{"u": b"x" * 16}]
