@@ -1,0 +1,41 @@
+"""Every test of this folder runs over each adapter of the metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from common.clock import ManualClock, SystemClock
+from common.metadata.memory_keyspace import MemoryKeyspace
+from common.metadata.redis.keyspace import RedisKeyspace
+from tests.support.flaky import FlakyKeyspace
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.store_harness import Harness
+
+__all__ = ["redis_server"]
+
+TIMEOUT_S = 5.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["memory", "flaky", "redis"])
+async def harness(
+    request: pytest.FixtureRequest, anyio_backend: str
+) -> AsyncIterator[Harness]:
+    """One adapter, empty."""
+    name: str = request.param
+    if name == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        keyspace = RedisKeyspace(server.url, timeout_s=TIMEOUT_S)
+        await keyspace.fetch([[("FLUSHALL",)]])
+        yield Harness(name, keyspace, SystemClock())
+        await keyspace.close()
+        return
+    clock = ManualClock()
+    memory = MemoryKeyspace(clock)
+    yield Harness(name, FlakyKeyspace(memory) if name == "flaky" else memory, clock)
