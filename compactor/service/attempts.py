@@ -1,7 +1,6 @@
 """Performs the actions of one attempt and feeds the answers back, until it is reported."""
 
 import asyncio
-import logging
 from typing import assert_never
 
 from common.clock import Clock
@@ -15,6 +14,7 @@ from common.errors import (
 )
 from common.metadata.changes import Applied, Commit, Refused, Unknown
 from common.metadata.ports import TabletStore
+from common.telemetry import Log
 from common.wire import Report
 from compactor.core import actions as do
 from compactor.core import events as on
@@ -22,8 +22,6 @@ from compactor.core.attempt import Attempt
 from compactor.core.backoff import Backoff
 from compactor.core.result import RewriteProgress
 from compactor.ports import Coordinator, Engine, OwnFiles
-
-log = logging.getLogger("neve.compactor")
 
 
 class AttemptRunner:
@@ -41,12 +39,14 @@ class AttemptRunner:
         store: TabletStore,
         files: OwnFiles,
         clock: Clock,
+        log: Log,
     ) -> None:
         self._coordinator = coordinator
         self._engine = engine
         self._store = store
         self._files = files
         self._clock = clock
+        self._log = log
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
@@ -101,7 +101,7 @@ class AttemptRunner:
             return on.RewriteDone(await self._engine.run(attempt.assignment, on_progress))
         except CompactionError as error:
             name = type(error).__name__
-            log.warning("rewrite of %s failed: %s: %s", attempt.id, name, error)
+            self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
             cancelled = isinstance(error, AttemptCancelledError)
             return on.RewriteFailed(error_class=name, cause=str(error), cancelled=cancelled)
 
@@ -140,7 +140,7 @@ class AttemptRunner:
             try:
                 await self._coordinator.report(report)
             except UnavailableError as error:
-                log.warning("report of %s not heard yet: %s", report.attempt, error)
+                self._log("report not heard", attempt=report.attempt, cause=str(error))
                 if self._hurry.is_set():
                     return on.ReportDelivered()
                 backoff = backoff.failed()

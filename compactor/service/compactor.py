@@ -1,7 +1,6 @@
 """One compactor: takes jobs while it has free slots, says that it lives, drains, leaves."""
 
 import asyncio
-import logging
 
 from common.clock import Clock
 from common.errors import EngineDiedError, UnavailableError
@@ -9,14 +8,13 @@ from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import CompactorSettings
+from common.telemetry import Log
 from common.wire import Assignment, Beat, BeatReply, TakeRequest
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.backoff import Backoff
 from compactor.ports import Coordinator, Engine, OwnFiles
 from compactor.service.attempts import AttemptRunner
-
-log = logging.getLogger("neve.compactor")
 
 STOP_MAX_S = 30.0
 """Longest wait at a stop for attempts that were told to end."""
@@ -42,6 +40,7 @@ class CompactorService:
         files: OwnFiles,
         ids: IdSource,
         clock: Clock,
+        log: Log,
     ) -> None:
         self._compactor = compactor
         self._settings = settings
@@ -50,12 +49,15 @@ class CompactorService:
         self._engine = engine
         self._ids = ids
         self._clock = clock
+        self._log = log
         self._runner = AttemptRunner(
-            coordinator=coordinator, engine=engine, store=store, files=files, clock=clock
+            coordinator=coordinator, engine=engine, store=store, files=files, clock=clock, log=log
         )
-        self._incarnation = ids.next("compactor")
+        self.incarnation = ids.next("compactor")
+        """Random id of this process: a restarted one starts with nothing held."""
         self._attempts: dict[str, Attempt] = {}
         self._draining = asyncio.Event()
+        self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._engine_lock = asyncio.Lock()
 
@@ -72,10 +74,18 @@ class CompactorService:
             await self._engine.stop()
             self._ended.set()
 
+    async def wait_ended(self) -> None:
+        """Return when `run` has ended."""
+        await self._ended.wait()
+
+    async def wait_ready(self) -> None:
+        """Return when the engine is up for the first time."""
+        await self._ready.wait()
+
     def drain(self) -> None:
         """Take nothing more; finish what is held."""
         if not self._draining.is_set():
-            log.info("draining, %d attempts held", len(self._attempts))
+            self._log("draining", held=len(self._attempts))
         self._draining.set()
 
     async def stop(self) -> None:
@@ -88,7 +98,7 @@ class CompactorService:
         for attempt in list(self._attempts.values()):
             await self._runner.cancel(attempt, asked)
         if not await self._has_ended(STOP_MAX_S):
-            log.error("attempts still held at the end: %s", ", ".join(self._attempts))
+            self._log("stopped with attempts held", attempts=list(self._attempts))
 
     async def _has_ended(self, within_s: float) -> bool:
         try:
@@ -101,7 +111,7 @@ class CompactorService:
         """Return what a heartbeat would say now."""
         return Beat(
             compactor=self._compactor,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             group=self._settings.group,
             node=self._node,
             slots=self._settings.slots,
@@ -115,7 +125,7 @@ class CompactorService:
             try:
                 await self._obey(await self._coordinator.beat(self.status()))
             except UnavailableError as error:
-                log.warning("heartbeat not heard: %s", error)
+                self._log("heartbeat not heard", cause=str(error))
             await asyncio.sleep(self._settings.beat_interval_s)
 
     async def _obey(self, reply: BeatReply) -> None:
@@ -137,7 +147,7 @@ class CompactorService:
                 assignment = await self._coordinator.take(self._take_request(take))
             except (UnavailableError, EngineDiedError) as error:
                 backoff = backoff.failed()
-                log.warning("cannot take a job: %s", error)
+                self._log("no job can be taken", cause=str(error))
                 await self._pause(backoff.wait_s())
                 continue
             backoff = backoff.succeeded()
@@ -149,7 +159,7 @@ class CompactorService:
         return TakeRequest(
             take=take,
             compactor=self._compactor,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             group=self._settings.group,
             node=self._node,
             wait_max_s=self._settings.take_wait_max_s,
@@ -159,6 +169,7 @@ class CompactorService:
         """Make sure that the engine lives before a job is taken for it."""
         async with self._engine_lock:
             await self._engine.start()
+            self._ready.set()
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not longer than until a drain."""
@@ -172,15 +183,15 @@ class CompactorService:
         if attempt.id in self._attempts:
             return  # The same answer to a call that was repeated.
         self._attempts[attempt.id] = attempt
-        log.info("attempt %s of %s begins", attempt.id, assignment.job.id)
+        self._log("attempt begins", attempt=attempt.id, job=assignment.job.id)
         try:
             await self._runner.run(attempt)
         finally:
             del self._attempts[attempt.id]
-        log.info("attempt %s of %s ended: %s", attempt.id, assignment.job.id, attempt.end)
+        self._log("attempt ended", attempt=attempt.id, job=assignment.job.id, end=attempt.end)
 
     async def _leave(self, cause: str) -> None:
         try:
-            await self._coordinator.leave(self._compactor, self._incarnation, cause)
+            await self._coordinator.leave(self._compactor, self.incarnation, cause)
         except UnavailableError as error:
-            log.warning("left without goodbye: %s", error)
+            self._log("left without goodbye", cause=str(error))

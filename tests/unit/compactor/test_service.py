@@ -37,6 +37,7 @@ class World:
     engine: FakeEngine = field(default_factory=FakeEngine)
     store: FakeStore = field(default_factory=FakeStore)
     files: FakeFiles = field(default_factory=FakeFiles)
+    events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
     settings: CompactorSettings = field(
         default_factory=lambda: CompactorSettings(
             slots=2, beat_interval_s=0.01, take_wait_max_s=0.02, drain_timeout_s=5.0
@@ -54,6 +55,7 @@ class World:
             files=self.files,
             ids=CountedIds(),
             clock=SystemClock(),
+            log=lambda event, **fields: self.events.append((event, fields)),
         )
 
 
