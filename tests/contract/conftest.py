@@ -24,9 +24,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["memory", "flaky", "redis"])
-async def harness(
-    request: pytest.FixtureRequest, anyio_backend: str
-) -> AsyncIterator[Harness]:
+async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Harness]:
     """One adapter, empty."""
     name: str = request.param
     if name == "redis":

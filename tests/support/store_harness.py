@@ -184,9 +184,7 @@ def commit(
     """Return a commit with so many outputs."""
     made = tuple(file(f"out/{attempt}-{number}.parquet") for number in range(outputs))
     counts = RowCounts(rows_in=20, rows_out=10 * outputs)
-    return Commit(
-        tablet=tablet, attempt=attempt, outputs=made, counts=counts, inputs=tuple(inputs)
-    )
+    return Commit(tablet=tablet, attempt=attempt, outputs=made, counts=counts, inputs=tuple(inputs))
 
 
 def release(
@@ -194,5 +192,3 @@ def release(
 ) -> Release:
     """Return a release."""
     return Release(tablet=tablet, attempt=attempt, end=end, cause="out of luck", **fields)
-
-

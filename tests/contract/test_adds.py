@@ -1,0 +1,180 @@
+"""Add files: call ids, bounds, partitions, operations, garbage."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.clock import ManualClock
+from common.ids import CALL_LIFE_S, call_id
+from common.metadata.changes import AddFiles, ChangeTable
+from common.metadata.codec_tablet import OPERATION
+from common.metadata.commands import delete, set_string
+from common.metadata.keys import TableKeys, TabletKeys
+from common.model.table import TableSettings, TableState
+from common.model.tablet import (
+    PLUS_INFINITY,
+    Bounds,
+    Operation,
+    OperationKind,
+    OperationStep,
+    TabletId,
+)
+from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_one_call_adds_to_several_tablets_or_to_none(harness: Harness) -> None:
+    table = await harness.table()
+    first, last = TabletId(table.id, MIDDLE), TabletId(table.id, PLUS_INFINITY)
+    change = AddFiles(
+        table=table.id,
+        call=call_id(harness.clock),
+        files={MIDDLE: (file("a"),), PLUS_INFINITY: (file("x", b"x", b"z"), file("b", b"b", b"n"))},
+    )
+    refused(await harness.apply(change), "bounds")
+    found = await harness.store.tablets([first, last])
+    assert [sorted(each.files) for each in found if each] == [[], []]
+    files = {MIDDLE: (file("a"),), PLUS_INFINITY: (file("x", b"x", b"z"),)}
+    applied(await harness.apply(AddFiles(table=table.id, call=call_id(harness.clock), files=files)))
+    found = await harness.store.tablets([first, last])
+    assert [sorted(each.files) for each in found if each] == [["a"], ["x"]]
+
+
+async def test_the_same_call_twice_adds_once(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    call = call_id(harness.clock)
+    added = applied(await harness.add(tablet, file("a", tombstones=1), call=call))
+    before = await harness.store.tablet(tablet)
+    await harness.pass_time(0.01)
+    applied(await harness.add(tablet, file("a", tombstones=1, added_at_s=99.0), call=call))
+    assert await harness.store.tablet(tablet) == before
+    assert before is not None
+    made = before.files["a"]
+    assert (made.added_at_s, made.tombstones_since_s) == (added.now_s, added.now_s)
+    refused(await harness.add(tablet, file("b"), call=call), "call")
+    refused(await harness.add(tablet, file("a", rows=11, tombstones=1), call=call), "call")
+
+
+async def test_the_same_call_after_its_file_was_consumed_adds_nothing(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    call = call_id(harness.clock)
+    applied(await harness.add(tablet, file("a"), call=call))
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    applied(await harness.apply(commit(tablet, "t1")))
+    applied(await harness.add(tablet, file("a"), call=call))
+    found = await harness.store.tablet(tablet)
+    assert found is not None
+    assert sorted(found.files) == ["out/t1-0.parquet"]
+    refused(await harness.add(tablet, file("a")), "exists")
+
+
+@pytest.mark.parametrize("off_s", [-CALL_LIFE_S - 60, 3600])
+async def test_a_call_id_lives_a_day(harness: Harness, off_s: float) -> None:
+    tablet = await harness.tablet_with()
+    call = call_id(ManualClock(await harness.store.now_s() + off_s))
+    refused(await harness.add(tablet, file("a"), call=call), "call")
+    refused(await harness.add(tablet, file("a"), call="call-17"), "call")
+
+
+async def test_the_mark_of_a_call_outlives_the_call_id(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    call = call_id(harness.clock)
+    applied(await harness.add(tablet, file("a"), call=call))
+    if harness.name == "redis":
+        left_s = (await harness.read(("PTTL", TableKeys(tablet.table).call(call)))) / 1000
+        assert left_s > CALL_LIFE_S + 60
+        return
+    await harness.pass_time(CALL_LIFE_S + 60)
+    applied(await harness.add(tablet, file("a"), call=call))
+    await harness.pass_time(CALL_LIFE_S + 60)
+    applied(await harness.add(tablet, file("a"), call=call))  # The repeat renewed the mark.
+    await harness.pass_time(CALL_LIFE_S + 1200)
+    refused(await harness.add(tablet, file("b"), call=call), "call")
+
+
+async def test_what_an_add_requires(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    refused(await harness.add(tablet, file("a")), "exists")
+    refused(await harness.add(tablet), "files")
+    refused(await harness.add(tablet, file("b"), file("b")), "files")
+    refused(await harness.add(tablet, file("b", b"a", b"z")), "bounds")
+    refused(await harness.add(tablet, file("b", key_min=None, key_max=None)), "bounds")  # type: ignore[arg-type]
+    refused(await harness.add(TabletId(tablet.table, b"q"), file("b")), "tablet")
+    refused(await harness.add(TabletId("tbl-none", MIDDLE), file("b")), "table")
+    pause = ChangeTable(table=tablet.table, settings_version=1, state=TableState.PAUSED)
+    applied(await harness.apply(pause))
+    applied(await harness.add(tablet, file("b")))
+
+
+async def test_adds_during_a_split(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    key = TabletKeys.of(tablet).operation
+
+    async def step(step: OperationStep) -> None:
+        operation = Operation(OperationKind.SPLIT, "op1", step, b"c")
+        await harness.write(set_string(key, OPERATION.pack(operation)))
+
+    await step(OperationStep.CUT)
+    refused(await harness.add(tablet, file("x", b"b", b"d")), "operation")
+    applied(await harness.add(tablet, file("left", b"b", b"c"), file("right", b"ca", b"d")))
+    await step(OperationStep.DRAIN)
+    applied(await harness.add(tablet, file("over", b"b", b"d")))
+    await step(OperationStep.CLOSE)
+    refused(await harness.add(tablet, file("late", b"b", b"c")), "operation")
+    await harness.write(delete(key))
+    applied(await harness.add(tablet, file("late", b"b", b"c")))
+
+
+async def test_a_table_may_take_late_data(harness: Harness) -> None:
+    settings = TableSettings(allow_late_data=True)
+    tablet = await harness.tablet_with(settings=settings)
+    await harness.write(set_string(TabletKeys.of(tablet).purge, b"7"))
+    applied(await harness.add(tablet, file("old"), file("new", version_min=b"8")))
+    found = await harness.store.tablet(tablet)
+    assert found is not None
+    assert found.files["old"].tags == (("late", "true"),)
+    assert found.files["new"].tags == ()
+
+
+async def test_a_new_partition_makes_its_tablet(harness: Harness) -> None:
+    table = await harness.table(partition_by=("day",), splits=())
+    assert await harness.store.tablet_ids(table.id) == []
+
+    def change(text: str, *paths: str) -> AddFiles:
+        files = {b"day1": tuple(file(path, b"\x01", b"\x02") for path in paths)}
+        call = call_id(harness.clock)
+        return AddFiles(table=table.id, call=call, files=files, partitions={b"day1": text})
+
+    applied(await harness.apply(change("day=1", "a")))
+    applied(await harness.apply(change("day=1", "b")))
+    tablet = TabletId(table.id, b"day1")
+    found = await harness.store.tablet(tablet)
+    assert found is not None
+    assert found.bounds == Bounds(None, b"day1", "day=1")
+    assert sorted(found.files) == ["a", "b"]
+    assert found.record.files == 2
+    assert await harness.store.tablet_ids(table.id) == [tablet]
+    assert len(await harness.store.read_range(table.id)) == 1
+    no_partition = AddFiles(
+        table=table.id, call=call_id(harness.clock), files={b"day2": (file("c"),)}
+    )
+    refused(await harness.apply(no_partition), "tablet")
+
+
+async def test_a_range_partitioned_table_grows_no_tablets(harness: Harness) -> None:
+    table = await harness.table()
+    change = AddFiles(
+        table=table.id,
+        call=call_id(harness.clock),
+        files={b"q": (file("a"),)},
+        partitions={b"q": "day=1"},
+    )
+    refused(await harness.apply(change), "tablet")
+
+
+async def test_a_bag_of_rows_has_no_keys(harness: Harness) -> None:
+    table = await harness.table(key=(), version_column=None, splits=())
+    tablet = TabletId(table.id, PLUS_INFINITY)
+    bag = {"key_min": None, "key_max": None, "version_min": None, "version_max": None}
+    applied(await harness.add(tablet, file("a", **bag)))  # type: ignore[arg-type]

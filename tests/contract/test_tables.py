@@ -1,0 +1,240 @@
+"""Create, change and drop tables; the store's own id."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from common.errors import MetadataError
+from common.metadata.changes import (
+    Applied,
+    BumpGeneration,
+    ChangeTable,
+    CreateTable,
+    DropTable,
+    ForgetGarbage,
+    Pin,
+    PublishManifest,
+    WriteAnalysis,
+)
+from common.metadata.commands import hset
+from common.metadata.keys import STORE, TableKeys
+from common.metadata.ports import Manifest
+from common.model.table import Table, TableSettings, TableState
+from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
+from tests.support.store_harness import (
+    MIDDLE,
+    Harness,
+    applied,
+    commit,
+    file,
+    refused,
+    release,
+    reserve,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_table_with_its_tablets(harness: Harness) -> None:
+    table = await harness.table(splits=(b"g", MIDDLE), settings=TableSettings(ratio=2.0))
+    assert await harness.store.table(table.id) == table
+    assert await harness.store.table_named(table.name) == table
+    assert await harness.store.tables() == [table]
+    assert await harness.store.names() == {table.name: table.id}
+    ids = await harness.store.tablet_ids(table.id)
+    assert [each.end for each in ids] == [b"g", MIDDLE, PLUS_INFINITY]
+    bounds = [each.bounds for each in await harness.store.tablets(ids) if each]
+    assert bounds == [Bounds(None, b"g"), Bounds(b"g", MIDDLE), Bounds(MIDDLE, PLUS_INFINITY)]
+    assert await harness.store.table("tbl-none") is None
+    assert await harness.store.table_named("none") is None
+
+
+async def test_a_repeat_with_the_same_id_changes_nothing(harness: Harness) -> None:
+    table = await harness.table()
+    tablet = TabletId(table.id, MIDDLE)
+    applied(await harness.add(tablet, file("a")))
+    applied(await harness.apply(CreateTable(table=table, splits=(MIDDLE,))))
+    found = await harness.store.tablet(tablet)
+    assert found is not None
+    assert sorted(found.files) == ["a"]
+    other = replace(table, location="file:///elsewhere")
+    refused(await harness.apply(CreateTable(table=other)), "exists")
+
+
+@pytest.mark.parametrize(
+    ("location", "code"),
+    [
+        ("file:///data/x", "exists"),
+        ("file:///data", "location"),
+        ("file:///data/t/sub", "location"),
+        ("file:///data/t", "location"),
+        ("file:///data/t/", "location"),
+        ("file:///data/table", ""),
+    ],
+)
+async def test_names_and_locations_are_taken_once(
+    harness: Harness, location: str, code: str
+) -> None:
+    first = await harness.table(name="t", location="file:///data/t")
+    name = "t" if code == "exists" else "other"
+    table = harness.new_table(name=name, location=location)
+    outcome = await harness.apply(CreateTable(table=table))
+    if not code:
+        applied(outcome)
+        return
+    refused(outcome, code)
+    assert await harness.keys(table.id) == []
+    assert await harness.store.tables() == [first]
+
+
+async def test_an_imported_table_begins_paused(harness: Harness) -> None:
+    table = await harness.table(state=TableState.PAUSED)
+    found = await harness.store.table(table.id)
+    assert found is not None
+    assert found.state is TableState.PAUSED
+
+
+async def test_of_two_creators_of_one_name_one_wins_and_the_other_leaves_nothing(
+    harness: Harness,
+) -> None:
+    tables = [harness.new_table(name="t", location=f"file:///data/{n}") for n in range(4)]
+    stores = [harness.another() for _ in tables]
+    outcomes = await asyncio.gather(
+        *(
+            store.apply(CreateTable(table=table))
+            for store, table in zip(stores, tables, strict=True)
+        )
+    )
+    winners = [
+        table for table, each in zip(tables, outcomes, strict=True) if isinstance(each, Applied)
+    ]
+    assert await harness.store.tables() == winners
+    for table in tables:
+        assert bool(await harness.keys(table.id)) == (table in winners)
+
+
+async def test_settings_are_versioned(harness: Harness) -> None:
+    table = await harness.table()
+    change = ChangeTable(table=table.id, settings_version=1, settings=TableSettings(ratio=2.0))
+    applied(await harness.apply(change))
+    applied(await harness.apply(change))  # The mark: these settings are there.
+    found = await harness.store.table(table.id)
+    assert found is not None
+    assert (found.settings.ratio, found.settings_version) == (2.0, 2)
+    late = ChangeTable(table=table.id, settings_version=1, settings=TableSettings(ratio=4.0))
+    refused(await harness.apply(late), "version")
+    pause = ChangeTable(table=table.id, settings_version=2, state=TableState.PAUSED)
+    applied(await harness.apply(pause))
+    found = await harness.store.table(table.id)
+    assert found is not None
+    assert (found.state, found.settings_version) == (TableState.PAUSED, 2)
+    refused(await harness.apply(replace(pause, table="tbl-none")), "table")
+
+
+async def garbage_emptied(harness: Harness, table: Table) -> list[str]:
+    """Forget all garbage of a table; return the paths."""
+    paths = [entry.path for entry in await harness.store.garbage(table.id)]
+    for path in paths:
+        applied(await harness.apply(ForgetGarbage(table=table.id, path=path)))
+    return paths
+
+
+@pytest.mark.parametrize("delete_files", [False, True])
+async def test_a_dropped_table_leaves_no_key(harness: Harness, delete_files: bool) -> None:
+    table = await harness.table()
+    tablet = TabletId(table.id, MIDDLE)
+    applied(await harness.add(tablet, file("a"), file("b"), file("c")))
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    applied(await harness.apply(Pin(table=table.id, pin="p", lease_s=60)))
+    applied(await harness.apply(BumpGeneration(table=table.id)))
+
+    going = applied(await harness.apply(DropTable(table=table.id, delete_files=delete_files)))
+    assert not going.complete
+    found = await harness.store.table_named(table.name)
+    assert found is not None
+    assert found.state is TableState.GOING
+    assert await harness.store.tablet_ids(table.id) == []
+    taken = harness.new_table(location=table.location)
+    refused(await harness.apply(CreateTable(table=taken)), "location")
+    refused(await harness.apply(commit(tablet, "t1")), "released")
+    refused(await harness.apply(release(tablet, "t1")), "released")
+    refused(await harness.add(tablet, file("d")), "table")
+    refused(await harness.apply(Pin(table=table.id, pin="q", lease_s=60)), "table")
+
+    paths = await garbage_emptied(harness, table)
+    outputs = ["out/t1-0.parquet", "out/t1-1.parquet"]
+    assert paths == (["a", "b", "c", *outputs] if delete_files else outputs)
+    assert applied(await harness.apply(DropTable(table=table.id))).complete
+    assert await harness.keys(table.id) == []
+    assert await harness.store.names() == {}
+    assert applied(await harness.apply(DropTable(table=table.id))).complete
+    analysis = WriteAnalysis(tablet=tablet, analysis=Analysis.EMPTY, version=1, settings_version=1)
+    refused(await harness.apply(analysis), "table")
+    assert await harness.keys(table.id) == []
+    applied(await harness.apply(CreateTable(table=taken)))
+
+
+async def test_anybody_goes_on_with_a_drop(harness: Harness) -> None:
+    table = await harness.table(splits=tuple(bytes([n]) for n in range(1, 20)))
+    await asyncio.gather(*(harness.another().apply(DropTable(table=table.id)) for _ in range(3)))
+    assert await harness.keys(table.id) == []
+    assert await harness.store.names() == {}
+
+
+async def test_a_drop_remembers_what_was_asked_first(harness: Harness) -> None:
+    table = await harness.table()
+    tablet = TabletId(table.id, MIDDLE)
+    applied(await harness.add(tablet, file("a")))
+    state = {"state": "going", "deletes": 1}  # As if its first step alone had been made.
+    await harness.write(hset(TableKeys(table.id).table, state))
+    applied(await harness.apply(DropTable(table=table.id)))
+    assert await garbage_emptied(harness, table) == ["a"]
+
+
+async def test_notes(harness: Harness) -> None:
+    table = await harness.table()
+    tablet = TabletId(table.id, MIDDLE)
+    applied(await harness.add(tablet, file("a")))
+    (record,) = await harness.store.records([tablet])
+    assert record is not None
+    note = WriteAnalysis(
+        tablet=tablet,
+        analysis=Analysis.STABLE,
+        version=record.version,
+        settings_version=1,
+        settled=((1.5, b"v1"), (2.5, b"v2")),
+    )
+    applied(await harness.apply(note))
+    (noted,) = await harness.store.records([tablet])
+    assert noted == replace(
+        record,
+        analysis=Analysis.STABLE,
+        analysis_version=record.version,
+        analysis_settings=1,
+        settled=((1.5, b"v1"), (2.5, b"v2")),
+    )
+    refused(await harness.apply(replace(note, version=record.version - 1)), "version")
+    refused(await harness.apply(replace(note, tablet=TabletId(table.id, b"q"))), "tablet")
+
+    assert await harness.store.generation(table.id) == 0
+    assert applied(await harness.apply(BumpGeneration(table=table.id))).generation == 1
+    assert applied(await harness.apply(BumpGeneration(table=table.id))).generation == 2
+    assert await harness.store.generation(table.id) == 2
+
+    assert await harness.store.manifest(table.id) is None
+    publish = PublishManifest(table=table.id, number=3, path="m/3", begun_s=1.0)
+    applied(await harness.apply(publish))
+    applied(await harness.apply(publish))
+    assert await harness.store.manifest(table.id) == Manifest(number=3, path="m/3", begun_s=1.0)
+    refused(await harness.apply(replace(publish, path="m/x")), "version")
+
+
+async def test_a_store_has_one_id(harness: Harness) -> None:
+    ids = await asyncio.gather(*(harness.another().store_id() for _ in range(4)))
+    assert len(set(ids)) == 1
+    await harness.write(hset(STORE, {"format": 9}))
+    with pytest.raises(MetadataError, match=r"neve:store: the store has format 9"):
+        await harness.another().apply(DropTable(table="tbl-1"))
