@@ -69,10 +69,7 @@ def table(found: api.Table) -> RenderableType:
                 ("tombstone", found.tombstone_column),
                 ("time", found.time_column),
                 ("partitions", ", ".join(found.partition_by) or None),
-                ("tablets", _count(found.tablets)),
-                ("files", _count(found.files)),
-                ("rows", _count(found.rows)),
-                ("size", _size(found.size_bytes)),
+                *_totals(found),
             ]
         ),
         "",
@@ -183,8 +180,15 @@ def _count(number: int | None) -> str | None:
     return None if number is None else f"{number:,}"
 
 
-def _size(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else format_bytes(size_bytes)
+def _totals(found: api.Table) -> list[tuple[str, str | None]]:
+    if found.size_bytes is None:
+        return []
+    return [
+        ("tablets", _count(found.tablets)),
+        ("files", _count(found.files)),
+        ("rows", _count(found.rows)),
+        ("size", format_bytes(found.size_bytes)),
+    ]
 
 
 def _plural(count: int, noun: str) -> str:

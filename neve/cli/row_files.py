@@ -1,7 +1,7 @@
 """Files with rows on this machine: Parquet, CSV, Arrow."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,17 +17,12 @@ ARROW = frozenset({".arrow", ".arrows", ".ipc", ".feather"})
 KINDS = ".parquet, .csv or .arrow"
 
 
-def types_of(columns: Sequence[api.Column]) -> pa.Schema:
-    """Return the Arrow schema of a table."""
-    return arrow_schema(Column(each.name, each.type, each.nullable) for each in columns)
-
-
-def read(path: Path, types: pa.Schema) -> pa.Table:
+def read(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Table:
     """Return the rows of a file.
 
     Args:
         path: Its suffix tells its kind; `-` is an Arrow stream on standard input.
-        types: The table's schema, which tells what the texts of a CSV file mean.
+        columns: Asked for the table's, which tell what the texts of a CSV file mean.
 
     Raises:
         RequestError: The suffix is not known.
@@ -38,8 +33,9 @@ def read(path: Path, types: pa.Schema) -> pa.Table:
         if suffix == ".parquet":
             return pq.read_table(path)
         if suffix == ".csv":
+            known = arrow_schema(Column(each.name, each.type, each.nullable) for each in columns())
             convert = pyarrow.csv.ConvertOptions(
-                column_types={each.name: each.type for each in types}, strings_can_be_null=True
+                column_types={each.name: each.type for each in known}, strings_can_be_null=True
             )
             return pyarrow.csv.read_csv(path, convert_options=convert)
         if suffix in ARROW:
@@ -67,7 +63,7 @@ def write(path: Path, reader: pa.RecordBatchReader) -> int:
             for batch in reader:
                 writer.write_batch(batch)
                 rows += batch.num_rows
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise InputError(f"file {path} cannot be written: {error}") from error
     return rows
 

@@ -43,8 +43,8 @@ def append(
     call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
 ) -> None:
     """Append the rows of a file that lies anywhere on this machine."""
-    types = row_files.types_of(session.client.describe(name).schema)
-    added = session.client.append(name, row_files.read(file, types), call=call)
+    rows = row_files.read(file, lambda: session.client.describe(name).schema)
+    added = session.client.append(name, rows, call=call)
     session.show(added, render.added(added))
 
 

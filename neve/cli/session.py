@@ -8,6 +8,7 @@ Results go to standard output, everything said about them to standard error.
 import functools
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
@@ -35,6 +36,8 @@ from neve.client_errors import (
 )
 
 EXIT_INTERRUPTED = 130
+WIDTH_PIPED = 4096
+"""What goes to a file or another program is not folded."""
 EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
     (RequestError, EXIT_USAGE),
     (RefusedError, EXIT_REFUSED),
@@ -60,7 +63,7 @@ class Session:
         self.url = url
         self._token = token
         self._client: Client | None = None
-        self._out = Console(soft_wrap=False, highlight=False)
+        self._out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_PIPED)
         self._err = Console(stderr=True, soft_wrap=True, highlight=False)
 
     @property
@@ -75,7 +78,9 @@ class Session:
         if self.as_json:
             self.write(json.dumps(plain(value), indent=2, default=str) + "\n")
         else:
-            self._out.print(render() if callable(render) else render, markup=False)
+            with self._out.capture() as capture:
+                self._out.print(render() if callable(render) else render, markup=False)
+            self.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))
 
     def write(self, text: str) -> None:
         """Write text to standard output as it is."""
@@ -154,8 +159,8 @@ def guarded(session: Session, work: Callable[[], None]) -> int:
         session.fail(error, type(error).__name__)
         return next((code for kind, code in EXIT_BY_BRANCH if isinstance(error, kind)), EXIT_FAILED)
     except BrokenPipeError:
-        # Whoever read our output has had enough; the rest would only complain about it.
-        sys.stdout = None
+        # Whoever read our output has had enough; Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except KeyboardInterrupt:
         session.say("interrupted")

@@ -51,7 +51,7 @@ def create_app(services: Services) -> FastAPI:
     )
     problems.install(app, services.log)
     for routes in (TableRoutes(services), DataRoutes(services), WorkRoutes(services)):
-        app.include_router(routes.router(), prefix="/v1", dependencies=[_BEARER])
+        app.include_router(routes.router(), dependencies=[_BEARER])
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
@@ -74,7 +74,8 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
         try:
             await services.store.now_s()
         except CompactionError as error:
-            raise UnavailableError(f"the store does not answer: {error}") from error
+            # Anyone may ask: no address, no cause.
+            raise UnavailableError("the store does not answer") from error
         await services.coordinator.status()
         return {"status": "ready"}
 

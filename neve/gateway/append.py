@@ -33,9 +33,8 @@ from neve.gateway.route import Routed, checked_call
 from neve.gateway.services import Services, check_owner
 
 FOLDER = "_neve/append"
-BODY_BYTES_MAX = 256 * 1024**2
-DECODED_BYTES_MAX = 4 * BODY_BYTES_MAX
-"""A body may hold compressed columns; this bounds what they become."""
+DECODED_FACTOR_MAX = 4
+"""A body may hold compressed columns; this bounds what they become, in bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,9 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
     """
     call = checked_call(call, await services.store.now_s())
     await check_owner(services, table)
-    rows = await services.rows.run(read_stream, body)
+    rows = await services.rows.run(
+        read_stream, body, DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
+    )
     refuse_unknown(table, [("the rows", rows.schema)])
     location = open_location(table.location)
     content = hashlib.sha256(body).hexdigest()
@@ -88,8 +89,12 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
     raise RefusedError(f"table {table.name!r}: its tablets keep changing; try again")
 
 
-def read_stream(body: bytes) -> pa.Table:
+def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     """Return the rows of an Arrow IPC stream.
+
+    Args:
+        body: The stream.
+        bytes_max: What the rows may take in memory.
 
     Raises:
         RequestError: It is none, or holds no row.
@@ -100,9 +105,9 @@ def read_stream(body: bytes) -> pa.Table:
             batches, size = [], 0
             for batch in reader:
                 size += batch.nbytes
-                if size > DECODED_BYTES_MAX:
+                if size > bytes_max:
                     raise TooLargeError(
-                        f"the rows take more than {DECODED_BYTES_MAX} bytes: append them in parts"
+                        f"the rows take more than {bytes_max} bytes: append them in parts"
                     )
                 batches.append(batch)
             rows = pa.Table.from_batches(batches, reader.schema)

@@ -9,11 +9,14 @@ import hmac
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
+from neve.api import ARROW_STREAM
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import TooLargeError, UnauthorizedError, problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """They tell nothing of tables, and probes and newcomers have no token."""
+TEXT_BYTES_MAX = 16 * 1024**2
+"""Largest body that is not rows; the setting bounds rows."""
 
 
 class Guard:
@@ -38,11 +41,13 @@ class Guard:
             )
             await problem(error)(scope, receive, send)
             return
+        rows = headers.get(b"content-type", b"").startswith(ARROW_STREAM.encode())
+        most = self._body_bytes_max if rows else min(self._body_bytes_max, TEXT_BYTES_MAX)
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._body_bytes_max:
-            await problem(self._too_large(int(length)))(scope, receive, send)
+        if length.isdigit() and int(length) > most:
+            await problem(_too_large(most))(scope, receive, send)
             return
-        await self._app(scope, self._bounded(receive), send)
+        await self._app(scope, _bounded(receive, most), send)
 
     def _knows(self, shown: bytes) -> bool:
         """Compare in constant time, whatever was shown."""
@@ -50,25 +55,27 @@ class Guard:
         right = hmac.compare_digest(token.strip(), self._token)
         return kind.lower() == b"bearer" and right
 
-    def _bounded(self, receive: Receive) -> Receive:
-        """Count the body as it comes: a length may be missing or a lie."""
-        seen = 0
 
-        async def next_message() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._body_bytes_max:
-                raise self._too_large(seen)
-            return message
+def _bounded(receive: Receive, most: int) -> Receive:
+    """Count the body as it comes: a length may be missing or a lie."""
+    seen = 0
 
-        return next_message
+    async def next_message() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > most:
+            raise _too_large(most)
+        return message
 
-    def _too_large(self, size: int) -> TooLargeError:
-        return TooLargeError(
-            f"the body has {size} bytes or more, at most {self._body_bytes_max} are taken: "
-            "send it in parts, or write files and add them"
-        )
+    return next_message
+
+
+def _too_large(most: int) -> TooLargeError:
+    return TooLargeError(
+        f"the body has more than {most} bytes, which are taken at most: "
+        "send it in parts, or write files and add them"
+    )
 
 
 class Counted:

@@ -1,5 +1,6 @@
 """Routes that bring rows in and out: files, add, append, scan, count."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
@@ -9,11 +10,14 @@ from fastapi.responses import StreamingResponse
 
 from neve import api
 from neve.gateway.add import add_files
-from neve.gateway.append import BODY_BYTES_MAX, append_rows
-from neve.gateway.problems import BodyError, TooLargeError
+from neve.gateway.append import append_rows
+from neve.gateway.problems import BodyError
 from neve.gateway.scan import scanned, streamed, wanted
 from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
 from neve.gateway.views import file_view, key_types
+
+APPENDS_AT_ONCE = 3
+"""Their bodies are in memory, so more of them wait."""
 
 Call = Annotated[
     str | None,
@@ -31,10 +35,11 @@ class DataRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._appends = asyncio.Semaphore(APPENDS_AT_ONCE)
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/tables/{table}", tags=["data"])
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
         router.get("/files")(self.files)
         router.post("/files")(self.add)
         router.post("/append", openapi_extra=_ARROW_BODY)(self.append)
@@ -74,8 +79,9 @@ class DataRoutes:
         if kind != api.ARROW_STREAM:
             raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARROW_STREAM}")
         found = await self._services.table(table)
-        body = await _body(request)
-        return await append_rows(self._services, found, body, call)
+        async with self._appends:
+            body = await request.body()
+            return await append_rows(self._services, found, body, call)
 
     async def scan(
         self, table: str, columns: Columns = None, start: Start = None, end: End = None
@@ -104,17 +110,3 @@ async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> Asyn
         yield first
         async for chunk in stream:
             yield chunk
-
-
-async def _body(request: Request) -> bytes:
-    """Return the body, refusing one that is too large before it is all there."""
-    parts, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > BODY_BYTES_MAX:
-            raise TooLargeError(
-                f"the rows take more than {BODY_BYTES_MAX} bytes: append them in parts, "
-                "or write files and add them"
-            )
-        parts.append(chunk)
-    return b"".join(parts)

@@ -27,7 +27,7 @@ class TableRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/tables", tags=["tables"])
+        router = APIRouter(prefix="/v1/tables", tags=["tables"])
         router.get("")(self.list_tables)
         router.post("", status_code=201)(self.create)
         router.get("/{table}")(self.describe)

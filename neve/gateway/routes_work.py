@@ -33,7 +33,7 @@ class WorkRoutes:
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(tags=["work"])
+        router = APIRouter(prefix="/v1", tags=["work"])
         router.get("/status")(self.status)
         router.get("/jobs")(self.jobs)
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
