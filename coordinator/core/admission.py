@@ -1,12 +1,13 @@
 """What a queue answers, and what it thinks a job weighs. Values only."""
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from common.errors import ConfigError
 from common.model.job import Job
 from common.units import format_bytes
 
-JOB_BYTES = 1250
+JOB_BYTES = 700
 """A queued job without its texts: objects, heaps and indexes (measured, see the tests)."""
 TEXT_BYTES = 64
 """Header of one text and its place in a tuple."""
@@ -45,6 +46,34 @@ class Replacement:
     rejected: tuple[tuple[Job, Rejected], ...] = ()
     evicted: tuple[Job, ...] = ()
     """Had to leave for the accepted ones, whatever tablet they are of."""
+
+
+def replacement_of(
+    answers: Iterable[tuple[Job, Admission]],
+    *,
+    before: Container[str],
+    removed: tuple[Job, ...],
+    queued: Container[str],
+) -> Replacement:
+    """Return what a replacement did.
+
+    Args:
+        answers: The jobs wanted, each with what the queue said to it.
+        before: Ids that were queued before.
+        removed: The jobs no longer wanted.
+        queued: Ids that are queued now: one that was let in may have left for a later one.
+    """
+    known = list(answers)
+    inside = [job for job, _ in known if job.id in queued]
+    return Replacement(
+        kept=tuple(job for job in inside if job.id in before),
+        accepted=tuple(job for job in inside if job.id not in before),
+        removed=removed,
+        rejected=tuple((job, why) for job, why in known if isinstance(why, Rejected)),
+        evicted=tuple(
+            job for _, answer in known if isinstance(answer, Accepted) for job in answer.evicted
+        ),
+    )
 
 
 @dataclass(slots=True)

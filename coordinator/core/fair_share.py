@@ -21,13 +21,16 @@ Every step is O(log n), amortised. Deterministic: no clock, no chance, no order 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest
+from operator import itemgetter
 
 from common.model.priority import PriorityClass
 
 JOB_COST_BYTES = 4 * 1024**2
 """What a job costs beside its bytes, so that a flood of tiny jobs is not free."""
 WEIGHT_MIN = 0.001
+DEBTS_MAX = 4096
+"""Tables without jobs whose clocks are remembered per class; the largest debts stay."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +45,13 @@ class _Lane:
     """Negated ranks that left from the middle."""
     moved: bool = False
     """Whether the clock has moved since the lane's turn was announced."""
+
+    def enter(self, rank: int) -> None:
+        """Put a rank in; one that left lately may still be in the heap."""
+        if -rank in self.gone:
+            self.gone.remove(-rank)
+        else:
+            heappush(self.ranks, -rank)
 
     def leave(self, rank: int) -> bool:
         """Take a rank out; return whether the head has changed."""
@@ -91,11 +101,13 @@ class _Class:
     def close(self, lane: _Lane) -> None:
         """Forget an empty lane, but not what it has had too much of."""
         del self.lanes[lane.table]
-        if lane.clock > self.clock:
-            self.debts[lane.table] = lane.clock
-        if len(self.debts) > 2 * len(self.lanes) + 64:
-            late = {table: clock for table, clock in self.debts.items() if clock > self.clock}
-            self.debts = late
+        self.debts[lane.table] = lane.clock
+        if not self.lanes:
+            # Nobody was kept waiting, so nobody is owed anything.
+            self.debts.clear()
+        elif len(self.debts) > DEBTS_MAX:
+            largest = nlargest(DEBTS_MAX // 2, self.debts.items(), key=itemgetter(1, 0))
+            self.debts = dict(largest)
 
 
 class FairShare:
@@ -125,7 +137,7 @@ class FairShare:
         if lane is None:
             clock = max(lanes.clock, lanes.debts.pop(table, 0.0))
             lane = lanes.lanes[table] = _Lane(table, clock)
-        heappush(lane.ranks, -rank)
+        lane.enter(rank)
         if lane.ranks[0] == -rank:
             lanes.announce(lane)
 

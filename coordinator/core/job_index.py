@@ -25,6 +25,9 @@ class Entry:
     offered_s: float
     priority: int
     """The planner's and the boost; tells the class."""
+    older: "Entry | None" = None
+    younger: "Entry | None" = None
+    """Neighbours among the queued jobs of the tablet."""
 
 
 class JobIndex:
@@ -45,7 +48,8 @@ class JobIndex:
         self._heap: MinMaxHeap[Entry] = MinMaxHeap()
         self.by_id: dict[str, Entry] = {}
         """Job id → entry; for others to read."""
-        self._tables: dict[str, dict[bytes, tuple[Entry, ...]]] = {}
+        self._tables: dict[str, dict[bytes, Entry]] = {}
+        """Table → end of tablet → its youngest entry, which leads to the older ones."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -59,53 +63,43 @@ class JobIndex:
         job = entry.job
         self._heap.push(entry.rank, entry)
         self.by_id[job.id] = entry
-        tablet, alone = job.tablet, (entry,)
+        tablet = job.tablet
         ends = self._tables.get(tablet.table)
         if ends is None:
             ends = self._tables[tablet.table] = {}
-        siblings = ends.setdefault(tablet.end, alone)
-        if siblings is not alone:
-            ends[tablet.end] = (*siblings, entry)
+        older = ends.get(tablet.end)
+        if older is not None:
+            entry.older, older.younger = older, entry
+        ends[tablet.end] = entry
         self.size_bytes += entry.weight_bytes
         if self._shares is not None:
             self._shares.join(class_of(entry.priority), tablet.table, entry.rank)
 
-    def swap(self, present: Entry, entry: Entry) -> None:
-        """Put another entry of the same job and rank in the place of one."""
-        job = entry.job
-        assert (job.id, job.tablet, entry.rank, entry.priority) == (
-            present.job.id,
-            present.job.tablet,
-            present.rank,
-            present.priority,
-        )
-        self._heap.swap(entry.rank, entry)
-        self.by_id[job.id] = entry
-        ends = self._tables[job.tablet.table]
-        siblings = ends[job.tablet.end]
-        ends[job.tablet.end] = tuple(entry if it is present else it for it in siblings)
-        self.size_bytes += entry.weight_bytes - present.weight_bytes
+    def swap(self, entry: Entry, job: Job, weight_bytes: int) -> None:
+        """Give an entry another form of its job, of the same rank."""
+        assert (job.id, job.tablet) == (entry.job.id, entry.job.tablet)
+        self.size_bytes += weight_bytes - entry.weight_bytes
+        entry.job, entry.weight_bytes = job, weight_bytes
 
     def drop(self, entry: Entry) -> Job:
         """Let an entry go; return its job."""
         job = entry.job
         self._heap.remove(entry.rank)
         del self.by_id[job.id]
-        tablet = job.tablet
-        ends = self._tables[tablet.table]
-        siblings = ends.pop(tablet.end)
-        if len(siblings) > 1:
-            ends[tablet.end] = tuple(it for it in siblings if it is not entry)
-        elif not ends:
-            del self._tables[tablet.table]
+        self._unlink(entry, job.tablet)
         self.size_bytes -= entry.weight_bytes
         if self._shares is not None:
-            self._shares.leave(class_of(entry.priority), tablet.table, entry.rank)
+            self._shares.leave(class_of(entry.priority), job.tablet.table, entry.rank)
         return job
 
     def entries_of(self, tablet: TabletId) -> tuple[Entry, ...]:
-        """Return the entries of a tablet, in order of arrival."""
-        return self._tables.get(tablet.table, {}).get(tablet.end, ())
+        """Return the entries of a tablet, as they came in."""
+        found: list[Entry] = []
+        entry = self._tables.get(tablet.table, {}).get(tablet.end)
+        while entry is not None:
+            found.append(entry)
+            entry = entry.older
+        return tuple(reversed(found))
 
     def highest(self) -> Entry | None:
         """Return the entry of the highest rank, or None."""
@@ -126,9 +120,23 @@ class JobIndex:
         """Yield entries from the highest rank down."""
         return self._heap.highest_first()
 
-    def worst_first(self) -> Iterator[Entry]:
-        """Yield entries from the lowest rank up."""
-        return self._heap.lowest_first()
+    def lowest_below(self, rank: int, size_bytes: int, count: int) -> list[Entry] | None:
+        """Return the lowest entries that make so much room, or None if not all are below `rank`.
+
+        Args:
+            rank: Of the job that wants the room.
+            size_bytes: Bytes that are missing.
+            count: Entries that must go at least.
+        """
+        found: list[Entry] = []
+        for entry in self._heap.lowest_first():
+            if entry.rank > rank:
+                break
+            found.append(entry)
+            size_bytes -= entry.weight_bytes
+            if size_bytes <= 0 and len(found) >= count:
+                return found
+        return None
 
     def check(self) -> None:
         """Assert what is always true of the indexes; for tests."""
@@ -136,14 +144,30 @@ class JobIndex:
         assert len(self._heap) == len(self.by_id)
         assert self.size_bytes == sum(entry.weight_bytes for entry in self)
         assert all(self._heap.get(entry.rank) is entry for entry in self)
-        assert all(self._tables.values())
-        indexed = [
-            entry
-            for ends in self._tables.values()
-            for entries in ends.values()
-            for entry in entries
-        ]
+        tablets = [TabletId(table, end) for table, ends in self._tables.items() for end in ends]
+        indexed = [entry for tablet in tablets for entry in self.entries_of(tablet)]
         assert len(indexed) == len(self.by_id)
         assert all(self.by_id[entry.job.id] is entry for entry in indexed)
+        assert all(self._tables.values())
+        for tablet in tablets:
+            line = self.entries_of(tablet)
+            assert all(entry.job.tablet == tablet for entry in line)
+            assert [entry.older for entry in line] == [None, *line[:-1]]
+            assert [entry.younger for entry in line] == [*line[1:], None]
         if self._shares is not None:
             self._shares.check()
+
+    def _unlink(self, entry: Entry, tablet: TabletId) -> None:
+        older, younger = entry.older, entry.younger
+        if younger is not None:
+            younger.older, entry.younger = older, None
+        else:
+            ends = self._tables[tablet.table]
+            if older is not None:
+                ends[tablet.end] = older
+            elif len(ends) > 1:
+                del ends[tablet.end]
+            else:
+                del self._tables[tablet.table]
+        if older is not None:
+            older.younger, entry.older = younger, None

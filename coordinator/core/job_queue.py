@@ -17,9 +17,9 @@ from coordinator.core.admission import (
     Accepted,
     Admission,
     QueueCounts,
-    Rejected,
     Replacement,
     full,
+    replacement_of,
     require_bounds,
     too_large,
     weight_bytes,
@@ -129,13 +129,11 @@ class JobQueue:
                 allows is taken.
         """
         entry = self._index.next()
-        if entry is None:
-            return None
-        if suits is not None and not suits(entry.job):
+        if entry is not None and suits is not None and not suits(entry.job):
             near = islice(self._index.best_first(), LOOK_MAX)
             entry = next((each for each in near if suits(each.job)), None)
-            if entry is None:
-                return None
+        if entry is None:
+            return None
         if self._shares is not None:
             self._shares.charge(
                 class_of(entry.priority), entry.job.tablet.table, entry.job.cost_bytes
@@ -182,24 +180,15 @@ class JobQueue:
         """
         wanted = {job.id: job for job in jobs}
         assert all(job.tablet == tablet for job in wanted.values()), tablet
-        before = [job.id for job in self.jobs_of(tablet)]
-        removed = [self.remove(each) for each in before if each not in wanted]
-        evicted: list[Job] = []
-        rejected: list[tuple[Job, Rejected]] = []
-        for job in wanted.values():
-            match self.offer(job, now_s, (boosts or {}).get(job.request or "", 0)):
-                case Accepted(left):
-                    evicted.extend(left)
-                case Rejected() as refusal:
-                    rejected.append((job, refusal))
-        queued = [job for job in wanted.values() if job.id in self]
-        return Replacement(
-            kept=tuple(job for job in queued if job.id in before),
-            accepted=tuple(job for job in queued if job.id not in before),
-            removed=tuple(job for job in removed if job is not None),
-            rejected=tuple(rejected),
-            evicted=tuple(evicted),
-        )
+        before = {job.id: job for job in self.jobs_of(tablet)}
+        removed = tuple(job for own, job in before.items() if own not in wanted)
+        for job in removed:
+            self.remove(job.id)
+        answers = [
+            (job, self.offer(job, now_s, (boosts or {}).get(job.request or "", 0)))
+            for job in wanted.values()
+        ]
+        return replacement_of(answers, before=before, removed=removed, queued=self._index.by_id)
 
     def resize(self, bytes_max: int, count_max: int) -> tuple[Job, ...]:
         """Set other bounds; return what had to leave for them, lowest first."""
@@ -231,16 +220,10 @@ class JobQueue:
         if entry.weight_bytes > self.bytes_max:
             self.counts.rejected += 1
             return too_large(entry.job, entry.weight_bytes, self.bytes_max)
-        leaving: list[Entry] = []
-        for lowest in index.worst_first():
-            if lowest.rank > entry.rank:
-                self.counts.rejected += 1
-                return full(entry.job, len(self), self.size_bytes)
-            leaving.append(lowest)
-            spare_bytes += lowest.weight_bytes
-            spare_jobs += 1
-            if spare_bytes >= 0 and spare_jobs >= 0:
-                break
+        leaving = index.lowest_below(entry.rank, -spare_bytes, -spare_jobs)
+        if leaving is None:
+            self.counts.rejected += 1
+            return full(entry.job, len(index), index.size_bytes)
         evicted = tuple(index.drop(each) for each in leaving)
         index.put(entry)
         self.counts.accepted += 1
@@ -253,7 +236,7 @@ class JobQueue:
         if entry.rank != present.rank or entry.priority != present.priority:
             self._index.drop(present)
             return self._admit(entry)
-        self._index.swap(present, entry)
+        self._index.swap(present, job, entry.weight_bytes)
         evicted = self._shrink()
         return Accepted(evicted) if evicted else _ACCEPTED
 

@@ -48,11 +48,6 @@ class MinMaxHeap(Generic[Value]):
         heappush(self._low, rank)
         heappush(self._high, -rank)
 
-    def swap(self, rank: int, value: Value) -> None:
-        """Put another value in the place of the one under a living rank."""
-        assert rank in self._values, rank
-        self._values[rank] = value
-
     def get(self, rank: int) -> Value:
         """Return the value under a rank.
 

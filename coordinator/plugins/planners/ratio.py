@@ -28,6 +28,8 @@ from coordinator.plugins.planners.ratio_sets import (
     within,
 )
 
+_FORCED = "a request brings all to one file"
+
 
 @dataclass(slots=True)
 class _Found:
@@ -36,6 +38,8 @@ class _Found:
     sets: list[Sequence[Sized]] = field(default_factory=list)
     why: str = ""
     waiting: set[str] = field(default_factory=set)
+    beside: str = ""
+    """What else is to be said of files in no set."""
 
 
 class RatioPlanner:
@@ -106,7 +110,7 @@ def _bring_to_one(
     """Make sure that a user's files end as one, the largest rewritten as seldom as possible."""
     if not found.sets:
         if not any(job.kind is Kind.USER for job in parameters.running):
-            found.sets, found.why = forced_sets(files, rule.max_files), "all must become one file"
+            found.sets, found.why = forced_sets(files, rule.max_files), _FORCED
             found.waiting.clear()
         return
     if len(found.sets) > 1 or len(found.sets[0]) == len(files):
@@ -117,7 +121,7 @@ def _bring_to_one(
     insort(rest, (_total(first), 1, ""))
     if not find_set(rest, rule.ratio, rule.max_files):
         # The step after this one would be forced, and would rewrite what this one wrote.
-        found.sets, found.why = forced_sets(files, rule.max_files), "all must become one file"
+        found.sets, found.why = forced_sets(files, rule.max_files), _FORCED
 
 
 def _relieve(
@@ -129,13 +133,18 @@ def _relieve(
 ) -> None:
     """Find a set by a lower ratio in a tablet of too many files where nothing else helps."""
     count = len(parameters.files)
-    if not 0 < rule.file_limit < count or parameters.running or count != len(files):
+    if not 0 < rule.file_limit < count:
+        return
+    found.beside = f"; the tablet has {count} files, over its limit of {rule.file_limit}, "
+    if parameters.running or count != len(files):
+        found.beside += "and a lower ratio is tried when no file is in use"
         return
     usable = within(files, cap_bytes)
     chosen, ratio = best_of_any_ratio(usable, rule.max_files, rule.lowest_ratio)
     if chosen:
         found.sets = [chosen]
         found.why = f"{count} files, limit {rule.file_limit}: ratio lowered to {ratio:.3g}"
+    found.beside += f"and the best set has ratio {ratio:.3g}, lowest_ratio is {rule.lowest_ratio:g}"
 
 
 def _job(
@@ -174,7 +183,9 @@ def _left(
     cap_bytes: int | None,
 ) -> dict[str, str]:
     """Say of every candidate that is in no job, why."""
-    left = dict.fromkeys([path for _, _, path in files], _nothing(parameters.kind, rule))
+    left = dict.fromkeys(
+        [path for _, _, path in files], _nothing(parameters.kind, rule) + found.beside
+    )
     if cap_bytes is not None and len(usable := within(files, cap_bytes)) < len(files):
         cap = format_bytes(cap_bytes)
         beyond = f"together with the smaller files it is more than any group takes ({cap})"

@@ -93,7 +93,7 @@ def best_of_any_ratio(
     width = min(len(files), max_files)
     found: Sequence[Sized] = ()
     best = 0.0
-    for start in range(len(files) - width + 1):
+    for start in range(len(files) - width + 1 if files else 0):
         total = files[start][0]
         for place in range(start + 1, start + width):
             size = files[place][0]

@@ -1,0 +1,125 @@
+"""Turns of tables at `take`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from common.model.priority import CLASS_WIDTH
+from common.model.tablet import TabletId
+from coordinator.core.fair_share import FairShare
+from coordinator.core.job_queue import JobQueue
+from tests.support.planning import job
+
+GIB = 1024**3
+
+
+def queue_of(weights: dict[str, float] | None = None) -> JobQueue:
+    return JobQueue(GIB, 10_000, shares=FairShare(weights))
+
+
+def fill(queue: JobQueue, table: str, count: int, priority: int = 50, **facts: int) -> None:
+    for number in range(count):
+        tablet = TabletId(table, number.to_bytes(4, "big"))
+        queue.offer(job(f"{table}-{priority}-{number}", priority, tablet=tablet, **facts), now_s=0)
+
+
+def takes(queue: JobQueue, count: int) -> list[str]:
+    return [taken.tablet.table for _ in range(count) if (taken := queue.take())]
+
+
+def test_a_flood_of_one_table_does_not_keep_another_waiting() -> None:
+    queue = queue_of()
+    fill(queue, "flood", 1_000, priority=90)
+    fill(queue, "quiet", 3, priority=10)
+    assert takes(queue, 6) == ["flood", "quiet"] * 3
+
+
+def test_without_shares_the_flood_goes_first() -> None:
+    queue = JobQueue(GIB, 10_000)
+    fill(queue, "flood", 5, priority=90)
+    fill(queue, "quiet", 1, priority=10)
+    assert takes(queue, 6) == ["flood"] * 5 + ["quiet"]
+
+
+@pytest.mark.parametrize(("weight", "share"), [(1.0, 50), (3.0, 75), (0.25, 20)])
+def test_turns_are_by_weight(weight: float, share: int) -> None:
+    queue = queue_of({"a": weight})
+    fill(queue, "a", 200)
+    fill(queue, "b", 200)
+    assert Counter(takes(queue, 100))["a"] == pytest.approx(share, abs=2)
+
+
+def test_turns_are_by_bytes_not_by_jobs() -> None:
+    queue = queue_of()
+    fill(queue, "large", 100, input_bytes=GIB)
+    fill(queue, "small", 2000, input_bytes=GIB // 10)
+    taken = Counter(takes(queue, 550))
+    assert taken["small"] == pytest.approx(10 * taken["large"], rel=0.1)
+
+
+def test_classes_stay_strict() -> None:
+    queue = queue_of()
+    fill(queue, "a", 3, priority=2 * CLASS_WIDTH)
+    fill(queue, "b", 3, priority=CLASS_WIDTH)
+    fill(queue, "c", 3, priority=0)
+    assert takes(queue, 9) == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+
+
+def test_what_has_waited_long_enough_goes_before_a_higher_class() -> None:
+    queue = JobQueue(GIB, 100, ageing_s=1, shares=FairShare())
+    queue.offer(job("patient", 0, tablet=TabletId("a", b"x")), now_s=0)
+    later_s = CLASS_WIDTH + 10.0
+    queue.offer(job("asked for", CLASS_WIDTH, tablet=TabletId("b", b"x")), now_s=later_s)
+    assert takes(queue, 2) == ["a", "b"]
+
+
+def test_an_absent_table_saves_up_no_turns_and_loses_no_debt() -> None:
+    queue = queue_of()
+    fill(queue, "a", 50)
+    assert takes(queue, 30) == ["a"] * 30
+    fill(queue, "b", 50, priority=10)
+    # b starts level with a: it has not saved up thirty turns.
+    assert Counter(takes(queue, 20)) == {"a": 10, "b": 10}
+
+    queue = queue_of()
+    fill(queue, "busy", 2, input_bytes=GIB)
+    fill(queue, "other", 10)
+    assert takes(queue, 3) == ["busy", "other", "other"]
+    queue.remove("busy-50-1")
+    fill(queue, "busy", 1, priority=99)
+    # To leave and come back does not make the gigabyte undone.
+    assert takes(queue, 3) == ["other"] * 3
+
+
+def test_equal_turns_go_to_the_better_job() -> None:
+    queue = queue_of()
+    fill(queue, "a", 1, priority=10)
+    fill(queue, "b", 1, priority=30)
+    fill(queue, "c", 1, priority=20)
+    assert takes(queue, 3) == ["b", "c", "a"]
+
+
+def test_weights_change_and_are_forgotten() -> None:
+    shares = FairShare({"a": 9.0})
+    queue = JobQueue(GIB, 1_000, shares=shares)
+    shares.forget("a")
+    fill(queue, "a", 100)
+    fill(queue, "b", 100)
+    assert Counter(takes(queue, 20)) == {"a": 10, "b": 10}
+    shares.set_weight("b", 4.0)
+    assert Counter(takes(queue, 50))["b"] == pytest.approx(40, abs=2)
+
+
+def test_many_tables_come_and_go_and_leave_nothing_behind() -> None:
+    shares = FairShare()
+    queue = JobQueue(GIB, 10_000, shares=shares)
+    for number in range(2_000):
+        fill(queue, f"t{number}", 1)
+        if number % 2:
+            queue.take()
+            queue.take()
+    queue.check()
+    kept = [len(lanes.debts) + len(lanes.turns) for lanes in shares._classes.values()]
+    assert max(kept) < 300
