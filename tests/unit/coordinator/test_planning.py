@@ -1,0 +1,245 @@
+"""Which files may be merged, who is asked, and what is done about a bad answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from common.errors import PluginError
+from common.model.group import Service
+from common.model.job import Kind
+from common.model.plan import Plan, PlannedJob, TabletPlan
+from common.model.table import Table, TableSettings, TableState
+from common.model.tablet import (
+    Bounds,
+    Operation,
+    OperationKind,
+    OperationStep,
+    Reservation,
+    Selection,
+    Tablet,
+)
+from common.spi.dispatcher import DispatchParameters
+from common.spi.planner import PlanParameters, RequestFacts
+from coordinator.core.planning import plan_tablet
+from coordinator.plugins.dispatchers.simple import SimpleDispatcher
+from coordinator.plugins.planners.ratio import RatioPlanner
+from tests.support.planning import TABLET, files_of
+
+TABLE = Table(id="t1", name="events", location="file:///x", schema=())
+SERVICES = {"default": Service()}
+NOW_S = 1000.0
+EQUAL = files_of(dict.fromkeys("abcdefgh", 10))
+
+
+def tablet(**given: object) -> Tablet:
+    facts = {"id": TABLET, "bounds": Bounds(None, TABLET.end), "files": EQUAL}
+    return Tablet(**(facts | given))  # type: ignore[arg-type]  # facts by name
+
+
+def running(
+    attempt: str, *inputs: str, kind: Kind = Kind.SYSTEM, request: str | None = None
+) -> Reservation:
+    return Reservation(
+        attempt=attempt, job="j", kind=kind, inputs=inputs, output_prefix="o", outputs_max=1,
+        group="default", compactor="c", since_s=0, now_s=0, request=request,
+    )  # fmt: skip
+
+
+def planned(given: Tablet, table: Table = TABLE, **more: object) -> TabletPlan:
+    planners = {"ratio": RatioPlanner()}
+    return plan_tablet(given, table, SERVICES, planners, NOW_S, **more)  # type: ignore[arg-type]
+
+
+def sets(plan: TabletPlan) -> list[tuple[str, str]]:
+    return [(job.kind.value, "".join(job.inputs)) for job in plan.jobs]
+
+
+def test_all_free_files_are_candidates() -> None:
+    plan = planned(tablet())
+    assert sets(plan) == [("SYSTEM", "abcdefgh")]
+    assert plan.left == {}
+    (job,) = plan.jobs
+    assert (job.tablet, job.table_name, job.input_bytes, job.request) == (
+        TABLET,
+        "events",
+        80,
+        None,
+    )
+    assert planned(tablet()).jobs[0].id == job.id
+
+
+@pytest.mark.parametrize(
+    ("given", "table", "why"),
+    [
+        (tablet(), replace(TABLE, state=TableState.PAUSED), "table events is paused"),
+        (tablet(), replace(TABLE, state=TableState.GOING), "table events is going"),
+        (
+            tablet(operation=Operation(OperationKind.SPLIT, "o1", OperationStep.DRAIN)),
+            TABLE,
+            "the tablet is busy with a split",
+        ),
+    ],
+)
+def test_nothing_is_planned_where_nothing_may_start(given: Tablet, table: Table, why: str) -> None:
+    plan = planned(given, table)
+    assert plan.jobs == ()
+    assert plan.left == dict.fromkeys(EQUAL, why)
+
+
+def test_running_and_open_files_are_left_out() -> None:
+    files = EQUAL | {"h": replace(EQUAL["h"], open=True)}
+    plan = planned(tablet(files=files, running={"at1": running("at1", "a", "b")}))
+    assert not {"a", "b", "h"} & {path for job in plan.jobs for path in job.inputs}
+    assert plan.left["a"] == plan.left["b"] == "being merged by at1"
+    assert plan.left["h"] == "still being written"
+
+
+def test_a_waiting_request_holds_system_jobs_back_but_not_another_requests() -> None:
+    selection = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
+    plan = planned(tablet(waiting={"r2": 5.0}, selection=selection))
+    assert sets(plan) == [("USER", "ab")]
+    assert plan.left["c"] == "request r2 waits to select files; no system job starts meanwhile"
+
+
+def test_a_selection_divides_the_tablet() -> None:
+    selection = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
+    plan = planned(tablet(selection=selection))
+    assert sets(plan) == [("SYSTEM", "cdefgh"), ("USER", "ab")]
+    assert [job.request for job in plan.jobs] == [None, "r1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "system_may"),
+    [
+        ({}, True),
+        ({"since_s": NOW_S - 120}, False),
+        ({"completed_jobs": 1}, False),
+    ],
+)
+def test_system_may_have_the_files_of_an_expired_hold(
+    change: dict[str, float], system_may: bool
+) -> None:
+    selection = replace(Selection(request="r1", files=("a", "b"), since_s=NOW_S - 121), **change)  # type: ignore[arg-type]
+    system = sets(planned(tablet(selection=selection)))[0]
+    assert system == ("SYSTEM", "abcdefgh" if system_may else "cdefgh")
+
+
+def test_a_hold_does_not_expire_while_a_job_of_it_runs() -> None:
+    selection = Selection(request="r1", files=("a", "b", "c"), since_s=0)
+    entry = running("at1", "c", kind=Kind.USER, request="r1")
+    plan = planned(tablet(selection=selection, running={"at1": entry}))
+    assert sets(plan) == [("SYSTEM", "defgh")]
+    assert plan.left["c"] == "being merged by at1"
+    assert plan.left["a"] == "is merged in a later step, when the jobs before it are done"
+
+
+def test_one_result_is_not_merged_again() -> None:
+    selection = Selection(request="r1", files=("a",), results=("a",), completed_jobs=1)
+    plan = planned(tablet(files=files_of({"a": 5}), selection=selection))
+    assert plan == TabletPlan(left={"a": "held by r1"})
+    fresh = replace(selection, results=())
+    assert sets(planned(tablet(files=files_of({"a": 5}), selection=fresh))) == [("USER", "a")]
+
+
+def test_hints_of_a_request_choose_the_service() -> None:
+    services = {name: Service(name=name) for name in ("default", "default-user-big")}
+    selection = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
+    facts = RequestFacts(request="r1", hints={"compaction_type": "big"})
+    asked: list[str] = []
+
+    @dataclass
+    class Listening(SimpleDispatcher):
+        def dispatch(self, parameters: DispatchParameters) -> str:
+            asked.append(super().dispatch(parameters))
+            return asked[-1]
+
+    plan_tablet(
+        tablet(selection=selection), TABLE, services, {"ratio": RatioPlanner()}, NOW_S,
+        dispatcher=Listening(), requests={"r1": facts},
+    )  # fmt: skip
+    assert asked == ["default", "default-user-big"]
+
+
+@dataclass
+class Says:
+    """A planner that gives one answer."""
+
+    answer: Callable[[PlanParameters], object]
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        return self.answer(parameters)  # type: ignore[return-value]  # what a wrong one may return
+
+
+def said(*jobs: PlannedJob) -> Says:
+    return Says(lambda _: Plan(jobs=jobs))
+
+
+def wants(*files: str, **given: object) -> PlannedJob:
+    facts = {"kind": Kind.SYSTEM, "group": "default", "priority": 1, "reason": "why not"}
+    return PlannedJob(files=files, **(facts | given))  # type: ignore[arg-type]  # facts by name
+
+
+@pytest.mark.parametrize(
+    ("planner", "message"),
+    [
+        (said(wants("a", "z")), "job 0 has 'z', which is not a candidate"),
+        (said(wants("a", "b"), wants("b", "c")), "jobs 0 and 1 both have 'b'"),
+        (said(wants("a", "a")), "job 0 names a file twice"),
+        (said(wants()), "job 0 has no files"),
+        (said(wants(*"abcd")), "job 0 has 4 files, expected at most 3"),
+        (said(wants("a", group="none")), "job 0 is for group 'none', expected one of default"),
+        (said(wants("a", kind=Kind.USER)), "job 0 is of kind USER, expected SYSTEM"),
+        (said(wants("a", priority=1.5)), "job 0 has priority 1.5, expected a whole number"),
+        (said(wants("a", reason="")), "job 0 has no reason, expected a sentence"),
+        (said(wants("a", outputs_expected=-1)), "expects -1 outputs, expected at least 0"),
+        (said(wants("a", cuts=(b"b", b"a"))), "job 0 has cuts that do not ascend"),
+        (said(wants("a", depends_on=(0,))), "depends on job 0, expected an earlier one"),
+        (Says(lambda _: 1 // 0), "ZeroDivisionError"),
+        (Says(lambda _: None), "returned NoneType, expected a Plan"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_is_refused(planner: Says, message: str) -> None:
+    table = replace(TABLE, settings=TableSettings(max_files=3))
+    with pytest.raises(PluginError, match=message) as raised:
+        plan_tablet(tablet(), table, SERVICES, {"ratio": planner}, NOW_S)
+    assert str(raised.value).startswith("planner ratio, tablet t1;last: ")
+
+
+def test_jobs_in_a_row_may_share_files() -> None:
+    first, second = wants("a", "b"), wants("b", "c", depends_on=(0,))
+    third = wants("a", "c", depends_on=(1,))
+    planners = {"ratio": said(first, second, third)}
+    plan = plan_tablet(tablet(), TABLE, SERVICES, planners, NOW_S)
+    assert [job.depends_on for job in plan.jobs] == [(), (plan.jobs[0].id,), (plan.jobs[1].id,)]
+    assert plan.left["h"] == "planner ratio gave no reason"
+
+
+def test_a_broken_planner_does_not_stop_the_other_kind() -> None:
+    def only_user(parameters: PlanParameters) -> Plan:
+        assert parameters.kind is Kind.USER, "no idea"
+        return RatioPlanner().plan(parameters)
+
+    selection = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
+    planners = {"ratio": Says(only_user)}
+    plan = plan_tablet(tablet(selection=selection), TABLE, SERVICES, planners, NOW_S)
+    assert sets(plan) == [("USER", "ab")]
+    assert plan.left["c"].startswith("planner ratio, tablet t1;last: AssertionError: no idea")
+
+
+def test_what_is_not_there_is_named() -> None:
+    table = replace(TABLE, settings=TableSettings(service="gone"))
+    with pytest.raises(PluginError, match="service 'gone' is not configured; there is default"):
+        planned(tablet(), table)
+    services = {"default": Service(planner="magic")}
+    with pytest.raises(PluginError, match="planner 'magic' is not loaded; there is ratio"):
+        plan_tablet(tablet(), TABLE, services, {"ratio": RatioPlanner()}, NOW_S)
+
+    class Broken:
+        def dispatch(self, parameters: DispatchParameters) -> str:
+            raise KeyError(parameters.kind)
+
+    with pytest.raises(PluginError, match="table events: the dispatcher failed: KeyError"):
+        planned(tablet(), dispatcher=Broken())

@@ -1,0 +1,98 @@
+"""Plug-ins are found by name, whoever ships them."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from common.errors import ConfigError, PluginError
+from common.model.group import Service
+from common.settings import Settings
+from coordinator import registry
+from coordinator.plugins.planners.ratio import RatioPlanner
+from tests.support.planning import TABLET, files_of
+from tests.unit.coordinator.test_planning import TABLE, tablet
+
+ROOT = Path(__file__).parents[3]
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise OSError("no licence")
+
+
+class Planless:
+    pass
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a planner, one that breaks, and one that claims a built-in's name."""
+    module = ModuleType("their_planners")
+    module.Broken, module.Planless, module.Mine = Broken, Planless, RatioPlanner  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "their_planners", module)
+    points = [
+        EntryPoint(name, f"their_planners:{target}", registry.PLANNERS)
+        for name, target in {
+            "mine": "Mine", "broken": "Broken", "planless": "Planless", "gone": "Gone",
+            "ratio": "Mine",
+        }.items()
+    ]  # fmt: skip
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: EntryPoints(points).select(group=group)
+    )
+
+
+def test_built_ins_are_the_entry_points_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    ours = {
+        group: points
+        for group, points in project["entry-points"].items()
+        if group in {registry.PLANNERS, registry.DISPATCHERS}
+    }
+    assert ours == {group: registry.BUILT_IN[group] for group in ours}
+    assert registry.PLANNERS in ours
+
+
+def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints().select(group=group))
+    assert isinstance(registry.load_planner("ratio"), RatioPlanner)
+    assert "simple" in registry.plugin_names(registry.DISPATCHERS)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_planner_of_another_package_is_found() -> None:
+    assert isinstance(registry.load_planner("mine"), RatioPlanner)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("nope", ConfigError, "'nope' is not installed; installed: broken, gone"),
+        ("broken", PluginError, r"\(their_planners:Broken\) does not load: OSError: no licence"),
+        ("gone", PluginError, "does not load: AttributeError"),
+        ("planless", PluginError, r"'planless' has no method plan\(\)"),
+        ("ratio", PluginError, "is claimed by .* and .*; uninstall one of them"),
+    ],
+)
+def test_what_does_not_load_says_why(name: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        registry.load_planner(name)
+
+
+def test_tablets_are_planned_by_what_is_configured() -> None:
+    plan = registry.planner_for(Settings())
+    files = files_of(dict.fromkeys("abcd", 10))
+    assert [job.tablet for job in plan(tablet(files=files), TABLE, 0.0).jobs] == [TABLET]
+
+
+def test_a_planner_that_is_missing_stops_the_start() -> None:
+    settings = Settings(services={"default": Service(planner="nope")})
+    with pytest.raises(ConfigError, match="'nope' is not installed"):
+        registry.planner_for(settings)

@@ -1,0 +1,179 @@
+"""`neve plan --files`: the answer, and every way to ask wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import RequestError
+from neve.offline import plan_offline
+from neve.offline.document import read_groups
+
+CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))
+FOUR = [{"path": name, "size": 10} for name in "abcd"]
+
+
+def test_a_plan() -> None:
+    document = {"files": [*FOUR, {"path": "big", "size": "1G"}], "groups": [{"group": "all"}]}
+    assert plan_offline(document) == {
+        "jobs": [
+            {
+                "files": ["a", "b", "c", "d"],
+                "group": "all",
+                "priority": 9,
+                "kind": "SYSTEM",
+                "reason": "ratio 3: 4 files of 40 B, the largest 10 B",
+            }
+        ],
+        "left": {
+            "big": "is in no set of up to 10 files, neighbours in size, that is more than 3 times "
+            "its largest file"
+        },
+    }
+
+
+@pytest.mark.parametrize("case", CASES["plan"], ids=lambda case: case["id"])
+def test_known_plans(case: dict[str, Any]) -> None:
+    document = {
+        "table": {
+            name: case[name] for name in ("ratio", "max_files", "lowest_ratio", "file_limit")
+        },
+        "kind": case["kind"],
+        "files": [{"path": name, "size": size} for name, size in case["all"]],
+        "candidates": case.get("candidates"),
+        "running": case["running"],
+        "groups": case["groups"],
+    }
+    found = plan_offline(json.loads(json.dumps(document)), "ratio", {})
+    assert {(job["group"], frozenset(job["files"])) for job in found["jobs"]} == {
+        (each["group"], frozenset(each["files"])) for each in case["expect"]
+    }
+    planned = {path for job in found["jobs"] for path in job["files"]}
+    assert found["left"].keys() | planned == {name for name, _ in case["all"]}
+
+
+@pytest.mark.parametrize("case", CASES["find"], ids=lambda case: case["id"])
+def test_known_sets(case: dict[str, Any]) -> None:
+    group = {"group": "only", "max_size": case["max_size"]}
+    document = {
+        "table": {"ratio": case["ratio"], "max_files": case["max_files"], "file_limit": 0},
+        "files": [{"path": name, "size": size} for name, size in case["files"]],
+        "groups": [{name: value for name, value in group.items() if value is not None}],
+    }
+    jobs = plan_offline(document)["jobs"]
+    assert (jobs[0]["files"] if jobs else []) == sorted(case["expect"])
+
+
+def test_overrides_win_and_may_be_texts() -> None:
+    document = {"table": {"ratio": 5}, "files": FOUR}
+    assert not plan_offline(document)["jobs"]
+    assert plan_offline(document, None, {"ratio": "3.5", "target": "32MB", "ttl": "7d"})["jobs"]
+
+
+def test_files_that_may_not_be_used_say_why() -> None:
+    files = [*FOUR, {"path": "open", "size": 1, "open": True}, {"path": "r", "size": 1}]
+    running = [{"kind": "USER", "files": ["r"]}]
+    found = plan_offline({"files": files, "running": running, "candidates": ["a", "open"]})
+    assert found["left"]["open"] == "is still being written"
+    assert found["left"]["r"] == "is in a running job"
+    assert found["left"]["b"] == "is no candidate"
+
+
+def test_facts_of_a_file_are_read() -> None:
+    file = {
+        "path": "a", "size": "1K", "rows": 5, "tombstones": 1, "live": "512", "level": 2,
+        "key_min": "a", "key_max": 7, "time_min": 1.5, "time_max": None, "clean": True,
+        "tags": {"run": "x"}, "added_at": 3,
+    }  # fmt: skip
+    assert plan_offline({"files": [file], "partial": [], "compacted": {}})["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], r"the document is \[\], expected an object"),
+        ({"file": []}, "field 'file' is unknown; did you mean 'files'"),
+        ({}, "files is missing, expected a list"),
+        ({"files": [3]}, r"files\[0\] is 3, expected an object"),
+        ({"files": [{"size": 3}]}, r"files\[0\].path is missing, expected a text"),
+        ({"files": [{"path": "a"}]}, r"files\[0\].size is missing, expected bytes or a size"),
+        ({"files": [{"path": "a", "size": -1}]}, r"files\[0\].size -1 is not a size"),
+        ({"files": [{"path": "a", "size": "M"}]}, r"files\[0\].size 'M' is not a size"),
+        ({"files": [{"path": "../a", "size": 1}]}, r"files\[0\]: file path '../a' must be"),
+        ({"files": [{"path": "a", "size": 1, "sise": 1}]}, "did you mean 'size'"),
+        ({"files": [*FOUR, FOUR[0]]}, r"files\[4\].path 'a' is listed twice"),
+        ({"files": [FOUR[0] | {"rows": 1.5}]}, r"files\[0\].rows is 1.5, expected a whole"),
+        ({"files": [FOUR[0] | {"rows": "x"}]}, r"files\[0\].rows is 'x', expected a number"),
+        ({"files": [FOUR[0] | {"open": 1}]}, r"files\[0\].open is 1, expected true or false"),
+        ({"files": [FOUR[0] | {"key_min": 0.5}]}, r"key_min is 0.5, expected a text or a whole"),
+        ({"files": [FOUR[0] | {"tags": "x"}]}, r"files\[0\] is 'x', expected an object"),
+        ({"files": FOUR, "kind": "user"}, "kind is 'user', expected SYSTEM or USER"),
+        ({"files": FOUR, "candidates": ["z"]}, r"candidates\[0\] is 'z', expected the path"),
+        ({"files": FOUR, "candidates": ["a", "a"]}, "candidates names 'a' twice"),
+        ({"files": FOUR, "running": [{"files": ["a"]}]}, r"running\[0\].kind is missing"),
+        (
+            {"files": FOUR, "running": [{"kind": "USER", "files": ["q"]}]},
+            r"running\[0\].files\[0\] is 'q'",
+        ),
+        (
+            {"files": FOUR, "table": {"ratoi": 3}},
+            "'ratoi' is unknown; did you mean 'ratio'",
+        ),
+        ({"files": FOUR, "table": {"ratio": "x"}}, "setting ratio is 'x', expected a number"),
+        ({"files": FOUR, "table": {"ratio": True}}, "setting ratio is True, expected a number"),
+        ({"files": FOUR, "table": {"max_files": 2.5}}, "max_files is 2.5, expected a whole"),
+        ({"files": FOUR, "table": {"max_files": 1}}, "max_files is 1, expected at least 2"),
+        ({"files": FOUR, "table": {"ttl": "soon"}}, "setting ttl_s 'soon' is not a duration"),
+        ({"files": FOUR, "table": {"codec": 5}}, "setting codec is 5, expected a text"),
+        ({"files": FOUR, "table": {"allow_late_data": 5}}, "expected true or false"),
+        ({"files": FOUR, "table": 5}, "table is 5, expected an object"),
+    ],
+)
+def test_what_is_wrong_is_named(document: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        plan_offline(document)
+
+
+def test_an_unknown_planner_is_named() -> None:
+    with pytest.raises(RequestError, match=r"planner 'magic' is unknown: .*installed: .*ratio"):
+        plan_offline({"files": FOUR}, "magic")
+
+
+@pytest.mark.parametrize("case", CASES["config_validation"], ids=lambda case: case["note"])
+def test_known_group_lists(case: dict[str, Any]) -> None:
+    try:
+        groups = json.loads(case["groups"])
+    except ValueError:
+        groups = case["groups"]
+    assert not case["accepted"]
+    with pytest.raises(RequestError):
+        read_groups(groups)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([], "no groups"),
+        ([{"group": "a", "max_size": 0}], "max_size 0 is not positive"),
+        ([{"group": "a"}, {"group": "b"}], "2 groups have no max_size"),
+        ([{"group": "a", "max_size": "x"}], "max_size 'x' is not a size"),
+        ([{"group": "1abc"}], "group name '1abc' must begin with a letter"),
+        ([{"group": 5}], "group name 5 must be a DNS label"),
+    ],
+)
+def test_group_lists_that_are_refused(groups: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        read_groups(groups)
+
+
+def test_groups_are_ordered_by_size() -> None:
+    written = [{"group": "rest"}, {"group": "m", "max_size": "128M"}, {"group": "s", "maxSize": 5}]
+    assert [(group.name, group.max_bytes) for group in read_groups(written)] == [
+        ("s", 5),
+        ("m", 128 * 1024**2),
+        ("rest", None),
+    ]
+    assert [group.name for group in read_groups(None)] == ["default"]
