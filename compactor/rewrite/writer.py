@@ -145,11 +145,11 @@ class _OpenFile:
         self._held.append(table)
         self._held_bytes += table.nbytes
         if self._held_bytes >= self._plan.row_group_bytes:
-            self._flush()
+            self._write_groups()
 
     def close(self, purge: bytes | None) -> None:
         """Write what is held and the footer; the file is whole and durable then."""
-        self._flush()
+        self._write_groups(everything=True)
         footer = {**dict(self._plan.footer), "neve.purge": purge.hex() if purge else ""}
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
@@ -161,12 +161,17 @@ class _OpenFile:
             self._writer.close()
         self._file.abandon()
 
-    def _flush(self) -> None:
-        if self._held:
-            rows = pa.concat_tables(self._held)
-            self._held, self._held_bytes = [], 0
-            group_rows = row_group_rows(rows, self._plan.row_group_bytes)
-            self._writer.write_table(rows, row_group_size=group_rows)
+    def _write_groups(self, *, everything: bool = False) -> None:
+        """Write full row groups; what is left over waits for more rows, or goes last."""
+        if not self._held:
+            return
+        rows = pa.concat_tables(self._held)
+        group_rows = row_group_rows(rows, self._plan.row_group_bytes)
+        count = rows.num_rows if everything else rows.num_rows // group_rows * group_rows
+        if count:
+            self._writer.write_table(rows.slice(0, count), row_group_size=group_rows)
+        rest = rows.slice(count)
+        self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
 
 
 def _parquet_writer(plan: RewritePlan, sink: object) -> pq.ParquetWriter:

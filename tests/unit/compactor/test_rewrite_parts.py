@@ -1,0 +1,200 @@
+"""Parts of the rewrite that need no Spark: streaming, carrying, writing, marks, own files."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.clock import ManualClock
+from common.errors import InputError, RewriteError, VerificationError
+from common.model.keys import encode_value
+from common.parquet.location import open_location
+from common.parquet.owner import claim
+from common.rows.encode import encode_keys
+from common.rows.hash import row_hash
+from common.rows.merge import merge_tables
+from common.rows.rules import DropRule, RowRules
+from common.rows.sort import sorted_rows
+from compactor.rewrite import merging, tasks, writer
+from compactor.rewrite.carriers import carried, carried_schema, restored
+from compactor.rewrite.marks import STEP_BYTES, Mark, read_marks
+from compactor.rewrite.merging import Tally, merge_sorted
+from compactor.rewrite.own_files import TRUSTED_S, StorageFiles
+from compactor.rewrite.plan import make_plan
+from compactor.rewrite.writer import writing
+from tests.support.tables_on_disk import (
+    KEYED,
+    assignment_over,
+    keyed_table,
+    random_rows,
+    read_output,
+    settings,
+    write_file,
+)
+
+NOW_S = 1_000_000
+
+
+def by_key(rows: pa.Table, rules: RowRules) -> pa.Table:
+    return rows.take(pa.array(sorted_rows(rows, rules).row))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stream_in_small_steps_merges_like_everything_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(merging, "STEP_BYTES", chance.choice([1, 2000, 10**9]))
+    rules = RowRules.of(keyed_table(tmp_path, settings=settings(ttl_s=100.0)))
+    rows = pa.Table.from_pylist(random_rows(chance, 300, keys=chance.choice([1, 5, 50])), KEYED)
+    drop = DropRule(encode_value(chance.randrange(6), rules.version_type))
+    ordered = by_key(rows, rules)
+    # Within a key the rows may come in any order.
+    pieces, start = [], 0
+    while start < len(ordered):
+        size = chance.choice([1, 3, 40])
+        pieces.append(ordered.slice(start, size))
+        start += size
+    tally = Tally()
+    merged = pa.concat_tables(merge_sorted(iter(pieces), rules, NOW_S, drop, tally))
+
+    wanted = merge_tables([rows], rules, NOW_S, drop)
+    assert row_hash(merged).tolist() == row_hash(wanted.table).tolist()
+    assert (tally.counts, tally.dropped) == (wanted.counts, wanted.dropped)
+
+
+def test_a_stream_out_of_order_is_refused(tmp_path: Path) -> None:
+    rules = RowRules.of(keyed_table(tmp_path))
+    rows = pa.Table.from_pylist([{"k": 2, "v": 1}, {"k": 1, "v": 1}], KEYED)
+    with pytest.raises(VerificationError, match="order"):
+        list(merge_sorted([rows], rules, NOW_S, DropRule(None), Tally()))
+
+
+def test_an_empty_stream_gives_nothing(tmp_path: Path) -> None:
+    rules = RowRules.of(keyed_table(tmp_path))
+    tally = Tally()
+    assert list(merge_sorted([KEYED.empty_table()], rules, NOW_S, DropRule(None), tally)) == []
+    assert tally == Tally()
+
+
+def test_rows_are_carried_and_restored(tmp_path: Path) -> None:
+    rows = pa.Table.from_pylist(random_rows(random.Random(1), 50), KEYED).slice(3, 40)
+    rules = RowRules.of(keyed_table(tmp_path))
+    crossing = carried(rows, encode_keys(rows, rules.key, rules.key_types))
+    assert carried_schema(KEYED) == (
+        "key binary, c0 bigint, c1 binary, c2 bigint, c3 boolean, c4 bigint, c5 bigint"
+    )
+    assert crossing.column("key").type == pa.binary()
+    (batch,) = crossing.combine_chunks().to_batches()
+    assert row_hash(restored(batch, KEYED)).tolist() == row_hash(rows).tolist()
+
+
+def test_what_spark_does_not_know_inside_of_lists_is_refused() -> None:
+    inner = pa.struct([pa.field("at", pa.timestamp("ns"))])
+    for arrow in (pa.list_(inner), pa.map_(pa.string(), inner), inner):
+        with pytest.raises(InputError, match="column c of type"):
+            carried_schema(pa.schema([pa.field("c", arrow)]))
+
+
+def test_marks_add_up_over_tasks(tmp_path: Path) -> None:
+    first, second, nobody = Mark(str(tmp_path), "a"), Mark(str(tmp_path), "b"), Mark("", "c")
+    for mark in (first, second, nobody):
+        mark.add(STEP_BYTES, 10)
+        mark.add(1, 1)
+    (tmp_path / "torn.mark").write_bytes(b"12")
+    assert read_marks(str(tmp_path)) == (2 * STEP_BYTES, 20)
+
+
+def plan_over(folder: Path, rows: int = 500) -> writer.RewritePlan:
+    table = pa.Table.from_pylist(random_rows(random.Random(1), rows, keys=400), KEYED)
+    write_file(folder, "a.parquet", table)
+    small = settings(row_group_bytes=4096, codec="uncompressed")
+    return make_plan(assignment_over(keyed_table(folder, settings=small), ["a.parquet"]))
+
+
+def test_row_groups_have_about_the_wanted_size(tmp_path: Path) -> None:
+    plan = replace(plan_over(tmp_path), row_group_bytes=200_000)
+    rows = pa.Table.from_pylist(random_rows(random.Random(1), 20_000), KEYED)
+    with writing(plan) as out:
+        for start in range(0, len(rows), 777):
+            out.write(rows.slice(start, 777), None)
+        out.finish(None)
+    found = pq.read_metadata(tmp_path / plan.outputs[0])
+    sizes = [found.row_group(n).num_rows for n in range(found.num_row_groups)]
+    assert sum(sizes) == len(rows)
+    assert len(sizes) > 2
+    assert max(sizes) < 1.2 * min(sizes[:-1]), sizes
+    assert 0.8 < max(sizes) * rows.nbytes / len(rows) / 200_000 < 1.2
+
+
+def test_an_output_is_never_written_over(tmp_path: Path) -> None:
+    plan = plan_over(tmp_path)
+    tasks.rewrite_in_memory(plan)
+    with pytest.raises(RewriteError, match=r"cannot be written: .*exists"):
+        tasks.rewrite_in_memory(plan)
+
+
+def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
+    plan = plan_over(tmp_path)
+    rows = read_output(keyed_table(tmp_path), "a.parquet")
+
+    def fail(error: Exception) -> None:
+        with writing(plan) as out:
+            out.write(rows, None)
+            assert (tmp_path / plan.outputs[0]).exists()
+            raise error
+
+    with pytest.raises(RewriteError, match="No space left"):
+        fail(OSError(28, "No space left on device"))
+    assert not (tmp_path / plan.outputs[0]).exists()
+    with pytest.raises(KeyError):
+        fail(KeyError("odd"))
+    assert list(tmp_path.glob("_neve/**/*.parquet")) == []
+
+
+def test_a_task_tells_its_errors_as_values(tmp_path: Path) -> None:
+    plan = plan_over(tmp_path)
+    (tmp_path / "a.parquet").unlink()
+    batch = tasks.outcome_batch(lambda: tasks.rewrite_in_memory(plan))
+    assert batch.num_rows == 1
+    assert b"a.parquet does not exist" in batch.column(0)[0].as_py()
+
+
+class TestOwnFiles:
+    """A location is ours only if it says so; the answer is trusted for a while."""
+
+    def files(self, clock: ManualClock, store: str = "store-1") -> StorageFiles:
+        async def store_id() -> str:
+            return store
+
+        return StorageFiles(store_id, clock)
+
+    def test_our_location(self, tmp_path: Path) -> None:
+        clock = ManualClock()
+        files, table = self.files(clock), keyed_table(tmp_path)
+        claim(open_location(table.location), "store-1")
+        asyncio.run(files.check_location(table))
+        (tmp_path / "_neve/store").write_text("store-2\n")
+        asyncio.run(files.check_location(table))
+        clock.advance(TRUSTED_S)
+        with pytest.raises(InputError, match="belongs to the store store-2, wanted store-1"):
+            asyncio.run(files.check_location(table))
+
+    def test_a_location_of_nobody_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="belongs to nobody"):
+            asyncio.run(self.files(ManualClock()).check_location(keyed_table(tmp_path)))
+
+    def test_deleting_is_generous(self, tmp_path: Path) -> None:
+        table = keyed_table(tmp_path)
+        write_file(tmp_path, "_neve/last/a.parquet", KEYED.empty_table())
+        paths = ("_neve/last/a.parquet", "_neve/last/b.parquet")
+        files = self.files(ManualClock())
+        asyncio.run(files.delete(table, paths))
+        asyncio.run(files.delete(replace(table, location="nowhere://x"), paths))
+        assert not (tmp_path / paths[0]).exists()

@@ -1,0 +1,147 @@
+"""Verification finds every error that is planted between writing and reading back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import AttemptCancelledError, VerificationError
+from common.model.keys import encode_key
+from common.rows.rules import RowRules
+from compactor.rewrite import tasks
+from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.verify import verify
+from tests.support.tables_on_disk import (
+    KEYED,
+    assignment_over,
+    bag_table,
+    keyed_table,
+    random_rows,
+    settings,
+    write_file,
+)
+
+
+def never() -> bool:
+    return False
+
+
+def rewritten(folder: Path, *, keyed: bool = True) -> tuple[RewritePlan, TaskResult, Path]:
+    chance = random.Random(1)
+    paths = [f"{n}.parquet" for n in range(3)]
+    for path in paths:
+        write_file(folder, path, pa.Table.from_pylist(random_rows(chance, 200), KEYED))
+    kind = keyed_table if keyed else bag_table
+    plan = make_plan(assignment_over(kind(folder, settings=settings(ttl_s=100.0)), paths))
+    result = tasks.rewrite_in_memory(plan) if keyed else tasks.rewrite_bag(plan)
+    return plan, result, folder / plan.outputs[0]
+
+
+def replaced(output: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Write other rows in the place of an output, with its footer."""
+    rows = pq.read_table(output)
+    footer = pq.read_metadata(output).metadata
+    ours = {name: value for name, value in footer.items() if name.startswith(b"neve.")}
+    pq.write_table(change(rows).replace_schema_metadata(ours), output)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_was_written_well_passes(tmp_path: Path, keyed: bool) -> None:
+    plan, result, output = rewritten(tmp_path, keyed=keyed)
+    ((size_bytes, facts),) = verify(plan, result, never)
+    assert (size_bytes, facts.rows) == (output.stat().st_size, result.counts.rows_out)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows.slice(1), "rows, but"),
+        (lambda rows: pa.concat_tables([rows.slice(0, 1), rows]).slice(0, len(rows)), "in order"),
+        (lambda rows: rows.take(pa.array([1, 0, *range(2, len(rows))])), "in order"),
+        (lambda rows: rows.drop_columns(["x"]), "has columns"),
+    ],
+    ids=["lost row", "row twice", "rows swapped", "column lost"],
+)
+def test_planted_errors_in_rows(
+    tmp_path: Path, change: Callable[[pa.Table], pa.Table], says: str
+) -> None:
+    plan, result, output = rewritten(tmp_path)
+    replaced(output, change)
+    with pytest.raises(VerificationError, match=says):
+        verify(plan, result, never)
+
+
+def test_a_changed_value_in_an_append_only_table(tmp_path: Path) -> None:
+    plan, result, output = rewritten(tmp_path, keyed=False)
+    replaced(output, lambda rows: rows.take(pa.array(range(len(rows) - 1, -1, -1))))
+    verify(plan, result, never)  # Their order is nobody's concern.
+
+    def one_changed(rows: pa.Table) -> pa.Table:
+        values = [1 if v is None else v + 1 for v in rows.column("v").to_pylist()[:1]]
+        changed = pa.chunked_array([values + rows.column("v").to_pylist()[1:]], pa.int64())
+        return rows.set_column(rows.schema.get_field_index("v"), "v", changed)
+
+    replaced(output, one_changed)
+    with pytest.raises(VerificationError, match="hash to"):
+        verify(plan, result, never)
+
+
+def test_bytes_changed_on_the_way_to_disk(tmp_path: Path) -> None:
+    plan, result, output = rewritten(tmp_path)
+    group = pq.read_metadata(output).row_group(0)
+    at = group.column(KEYED.get_field_index("x")).data_page_offset + 40
+    data = bytearray(output.read_bytes())
+    data[at] ^= 0xFF
+    output.write_bytes(data)
+    with pytest.raises(VerificationError, match="cannot be read back"):
+        verify(plan, result, never)
+
+
+def test_a_file_of_another_attempt_in_its_place(tmp_path: Path) -> None:
+    plan, result, _ = rewritten(tmp_path)
+    footer = tuple((name, "x" if name == "neve.attempt" else value) for name, value in plan.footer)
+    with pytest.raises(VerificationError, match=r"neve\.attempt"):
+        verify(replace(plan, footer=footer), result, never)
+
+
+def test_a_lost_output(tmp_path: Path) -> None:
+    plan, result, output = rewritten(tmp_path)
+    output.unlink()
+    with pytest.raises(VerificationError, match="cannot be read back"):
+        verify(plan, result, never)
+
+
+def test_rows_that_nobody_accounted_for(tmp_path: Path) -> None:
+    plan, result, _ = rewritten(tmp_path)
+    with pytest.raises(VerificationError, match="were accounted for"):
+        verify(replace(plan, rows=plan.rows + 1), result, never)
+    fewer = replace(result, counts=replace(result.counts, superseded=0))
+    with pytest.raises(VerificationError, match="were accounted for"):
+        verify(plan, fewer, never)
+
+
+def test_an_output_that_the_counts_do_not_know(tmp_path: Path) -> None:
+    plan, result, _ = rewritten(tmp_path)
+    with pytest.raises(VerificationError, match="should have come out"):
+        verify(plan, replace(result, files=()), never)
+
+
+@pytest.mark.parametrize("side", ["start", "end"])
+def test_keys_outside_of_the_tablet(tmp_path: Path, side: str) -> None:
+    plan, result, _ = rewritten(tmp_path)
+    middle = encode_key([20], RowRules.of(keyed_table(tmp_path)).key_types)
+    with pytest.raises(VerificationError, match="outside of its range"):
+        verify(replace(plan, **{side: middle}), result, never)
+
+
+def test_verification_can_be_cancelled(tmp_path: Path) -> None:
+    plan, result, _ = rewritten(tmp_path)
+    with pytest.raises(AttemptCancelledError):
+        verify(plan, result, lambda: True)
