@@ -26,21 +26,20 @@ def explain(books: Books, tablet: TabletId, now_s: float) -> Explanation:
     """
     note = books.notes.get(tablet)
     queued = books.queues.jobs_of(tablet)
+    pauses = books.retry.of_tablet(tablet, now_s)
     sentences = [
         *_of_table(books, tablet),
-        *(
-            f"{pause.reason} ({_until(pause.until_s, now_s)})"
-            for pause in books.retry.of_tablet(tablet, now_s)
-        ),
+        *(f"{pause.reason} ({_until(pause.until_s, now_s)})" for pause in pauses),
         *_of_attempts(books, tablet, now_s),
         *_of_queue(books, queued),
         *_of_deferral(books, tablet, now_s),
         *_of_plan(note, now_s, busy=bool(queued)),
     ]
+    said = {pause.reason for pause in pauses}
     return Explanation(
         tablet=tablet.text,
         table_name=books.table_name(tablet.table),
-        sentences=tuple(dict.fromkeys(sentences)),
+        sentences=tuple(dict.fromkeys(each for each in sentences if each not in said)),
         left={} if note is None else dict(note.left),
         queued=tuple(job.id for job in queued),
         running=tuple(attempt.id for attempt in books.attempts.of_tablet(tablet)),

@@ -88,9 +88,10 @@ def _asked(books: Books, event: on.TakeAsked, now_s: float) -> list[Action]:
     if books.takes.known(event.take):
         return []
     given = books.takes.answer(event.take)
-    if given:
-        return [do.Assign(take=event.take, attempt=given)]
     if given is not None:
+        attempt = books.attempts.get(given)
+        if attempt is not None and attempt.state is AttemptState.RUNNING:
+            return [do.Assign(take=event.take, attempt=given)]
         return [do.AnswerNothing(take=event.take)]
     _, actions = greet(books, _sign_of_life(books, event, now_s), now_s)
     if not _welcome(books, event.compactor, event.incarnation):

@@ -48,7 +48,7 @@ def _planned(books: Books, event: on.TabletPlanned, now_s: float) -> list[Action
     rejected = tuple(job for job, _ in replacement.rejected)
     shed = dict.fromkeys((job.tablet, job.group) for job in (*replacement.evicted, *rejected))
     deferred = any(tablet == event.tablet for tablet, _ in shed)
-    said = Analysis.DEFERRED if deferred else _analysis(event)
+    said = Analysis.DEFERRED if deferred else _analysis(books, event)
     actions = _note_analysis(event, said)
     for tablet, group in shed:
         own = tablet == event.tablet
@@ -108,9 +108,11 @@ def _note_plan(books: Books, event: on.TabletPlanned, held: list[str], now_s: fl
     books.notes.put(event.tablet, note)
 
 
-def _analysis(event: on.TabletPlanned) -> Analysis:
+def _analysis(books: Books, event: on.TabletPlanned) -> Analysis:
+    """Return what a plan says; where somebody else has a say, scans shall look again."""
     record = event.record
-    if event.plan.jobs or record.running or record.waiting or record.selected or record.operation:
+    busy = record.running or record.waiting or record.selected or record.operation
+    if event.plan.jobs or busy or not books.hands_out(event.tablet.table):
         return Analysis.UNSTABLE
     return Analysis.STABLE if record.files else Analysis.EMPTY
 

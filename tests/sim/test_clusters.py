@@ -1,0 +1,113 @@
+"""Whole clusters with faults, one seed each. Replay one: `SIM_SEEDS=17 make sim`.
+
+`SIM_SEEDS` takes seeds and ranges: `17`, `3,7,90`, `0-2000`. A seed that ever found a
+fault is kept in `REGRESSIONS`, beside the unit test that was written for it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.sim_cluster import Cluster
+from tests.support.sim_options import Options, draw_options
+from tests.support.sim_run import simulate
+
+ROOT = Path(__file__).parents[2]
+SEEDS_DEFAULT = "0-149"
+REGRESSIONS: dict[int, str] = {}
+"""Seed → what it found."""
+STORM = Options(
+    tablets=3,
+    compactors=4,
+    appenders=3,
+    queue_jobs_max=2,
+    rewrite_max_s=4.0,
+    feed_s=3.0,
+    latency_max_s=0.3,
+    lose=0.05,
+    double=0.1,
+    store_lost=0.03,
+    store_late=0.03,
+    fails=0.2,
+    compactor_dies=True,
+    compactor_freezes=True,
+    coordinator_dies=True,
+    ghost=True,
+    operators=True,
+)
+
+
+def seeds(text: str) -> list[int]:
+    """Return the seeds of a text such as `3,7,100-120`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(os.environ.get("SIM_SEEDS") or SEEDS_DEFAULT))
+def test_a_cluster_keeps_its_promises(seed: int) -> None:
+    cluster = simulate(seed)
+
+    assert cluster.truth.checks > 10
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+    simulate(seed)
+
+
+def test_storms_reach_every_corner_of_the_core() -> None:
+    """A simulation that never gets into trouble proves nothing."""
+    seen: Counter[str] = Counter()
+    for seed in range(8):
+        seen += trouble(simulate(seed, STORM))
+
+    missed = [name for name in sorted(seen) if not seen[name]]
+    assert not missed
+    assert set(seen) >= {"orphaned", "refused", "evicted", "cancelled", "failed", "silenced"}
+
+
+def trouble(cluster: Cluster) -> Counter[str]:
+    """Return how often what went wrong in a run."""
+    seen: Counter[str] = Counter()
+    for coordinator in cluster.coordinators:
+        books = coordinator.state._books
+        seen["orphaned"] += books.counters.orphaned
+        seen["refused"] += books.counters.refused
+        seen["cancelled"] += books.counters.cancelled
+        seen["failed"] += books.counters.failed
+        seen["silenced"] += coordinator.released_for_silence
+        seen["evicted"] += sum(queue.counts.evicted for _, queue in books.queues)
+    return seen
+
+
+def test_every_fifth_seed_is_calm_and_the_others_are_not_all_alike() -> None:
+    drawn = [draw_options(seed) for seed in range(100)]
+
+    assert all(options.calm for options in drawn[::5] if not options.operators)
+    assert len({str(options) for options in drawn}) > 90
+
+
+def test_a_seed_tells_one_story_whatever_the_order_of_sets() -> None:
+    """In two processes, because one process has one order."""
+    stories = [story("1"), story("2")]
+
+    assert stories[0] == stories[1]
+    assert len(set(stories[0])) == 4
+
+
+def story(hash_seed: str) -> list[str]:
+    command = [sys.executable, "-m", "tests.support.sim_run", "3", "7", "18", "22"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
