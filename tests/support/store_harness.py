@@ -1,4 +1,4 @@
-"""What contract tests of the metadata store need: a store, its like, and short words for changes."""
+"""What contract tests of the metadata store need: stores, and short words for changes."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Harness:
     async def tablet_with(self, *paths: str, **fields: object) -> TabletId:
         """Make a table and put files into its first tablet."""
         table = await self.table(**fields)
-        tablet = TabletId(table.id, MIDDLE if not fields.get("splits") == () else PLUS_INFINITY)
+        tablet = TabletId(table.id, MIDDLE if fields.get("splits") != () else PLUS_INFINITY)
         if paths:
             applied(await self.add(tablet, *(file(path) for path in paths)))
         return tablet

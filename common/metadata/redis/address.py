@@ -1,7 +1,7 @@
 """Where a Redis is: its URL in parts, as redis-py reads it."""
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class Address:
     path: str | None = None
     """Unix socket; wins over host and port."""
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     database: int = 0
     tls: ssl.SSLContext | None = None
 

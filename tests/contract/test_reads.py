@@ -1,0 +1,228 @@
+"""Reads: one moment per tablet, ranges by the tile rule, the change feed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.errors import ConflictError, MetadataError
+from common.metadata.changes import BumpGeneration, DropTable
+from common.metadata.codec_tablet import BOUNDS
+from common.metadata.commands import Command, delete, hset, set_string, zadd
+from common.metadata.keys import CHANGES_MAX, TableKeys, TabletKeys
+from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+from tests.support.flaky import Fault, Point
+from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, reserve
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_many_tablets_in_order(harness: Harness) -> None:
+    ends = tuple(number.to_bytes(2, "big") for number in range(600))
+    table = await harness.table(splits=ends)
+    ids = [TabletId(table.id, end) for end in (*ends, PLUS_INFINITY)]
+    for number in (0, 31, 32, 255, 256, 599):
+        key = ends[number]
+        applied(await harness.add(ids[number], file(f"f{number}", key, key)))
+    applied(await harness.apply(reserve(ids[256], "t1", "f256")))
+    found = await harness.store.tablets([*ids, TabletId(table.id, b"none")])
+    assert [each.id for each in found if each] == ids
+    assert found[-1] is None
+    assert found[256] is not None
+    assert sorted(found[256].running) == ["t1"]
+    assert found == [*(await harness.store.tablets(ids)), None]
+    assert found[:-1] == [await harness.store.tablet(each) for each in ids]
+    records = await harness.store.records([*ids, TabletId(table.id, b"none")])
+    assert records == [each.record if each else None for each in found]
+    files = await harness.store.files([*ids, TabletId(table.id, b"none")])
+    assert files == [each.files if each else {} for each in found]
+    assert await harness.store.tablets([]) == []
+    assert await harness.store.records([]) == []
+
+
+async def test_ends_page_by_page_and_by_key(harness: Harness) -> None:
+    table = await harness.table(splits=(b"\x00", b"c", MIDDLE))
+    pages: list[bytes] = []
+    after: bytes | None = None
+    while page := await harness.store.tablet_ids(table.id, after, count=2):
+        pages += [each.end for each in page]
+        after = page[-1].end
+    assert pages == [b"\x00", b"c", MIDDLE, PLUS_INFINITY]
+    for key, end in ((b"", b"\x00"), (b"a", b"c"), (b"c", b"c"), (b"c\0", MIDDLE), (b"z", b"\xff")):
+        assert await harness.store.locate(table.id, key) == TabletId(table.id, end)
+    assert await harness.store.locate("tbl-none", b"a") is None
+
+
+async def test_a_range(harness: Harness) -> None:
+    table = await harness.table(splits=(b"c", b"f", MIDDLE))
+
+    async def ends(start: bytes | None, end: bytes | None) -> list[bytes]:
+        return [each.id.end for each in await harness.store.read_range(table.id, start, end)]
+
+    assert await ends(None, None) == [b"c", b"f", MIDDLE, PLUS_INFINITY]
+    assert await ends(b"c", b"c") == [b"c"]
+    assert await ends(b"c\0", b"f") == [b"f"]
+    assert await ends(b"d", b"g") == [b"f", MIDDLE]
+    assert await ends(None, b"a") == [b"c"]
+    assert await ends(b"z", None) == [PLUS_INFINITY]
+    assert await harness.store.read_range("tbl-none") == ()
+
+
+def split(tablet: TabletId, start: bytes | None, at: bytes) -> tuple[Command, ...]:
+    """Return effects of a split, as its change will have them."""
+    left = TabletKeys.of(TabletId(tablet.table, at))
+    return (
+        set_string(left.bounds, BOUNDS.pack(Bounds(start, at))),
+        set_string(TabletKeys.of(tablet).bounds, BOUNDS.pack(Bounds(at, tablet.end))),
+        zadd(TableKeys(tablet.table).index, at),
+        hset(left.record, {"v": 1}),
+    )
+
+
+async def test_a_split_while_a_range_is_read(harness: Harness) -> None:
+    table = await harness.table()
+    last = TabletId(table.id, PLUS_INFINITY)
+    store, keyspace = harness.flaky()
+    fetches = [0]
+
+    async def script(point: Point) -> Fault:
+        fetches[0] += point is Point.FETCH
+        if point is Point.FETCH and fetches[0] == 3:  # The index has been read, tablets not yet.
+            await harness.write(*split(last, MIDDLE, b"t"))
+        return Fault.NONE
+
+    keyspace.script = script
+    found = await store.read_range(table.id)
+    assert [each.id.end for each in found] == [MIDDLE, b"t", PLUS_INFINITY]
+    assert fetches[0] == 5
+
+
+async def test_bounds_that_never_rest(harness: Harness) -> None:
+    table = await harness.table()
+    await harness.write(delete(TabletKeys.of(TabletId(table.id, MIDDLE)).bounds))
+    with pytest.raises(ConflictError):
+        await harness.store.read_range(table.id)
+    assert len(await harness.store.read_range(table.id, b"z")) == 1
+
+
+async def test_every_change_is_told(harness: Harness) -> None:
+    table = await harness.table()
+    tablet = TabletId(table.id, MIDDLE)
+    start = await harness.store.tail(table.id)
+    assert await harness.store.tail("tbl-none") == "0-0"
+    applied(await harness.add(tablet, file("a")))
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    applied(await harness.apply(commit(tablet, "t1")))
+    applied(await harness.apply(BumpGeneration(table=table.id)))  # A note: told to nobody.
+    changes = await harness.store.changes({table.id: start}, block_s=0.0)
+    assert [(each.tablet, each.what, each.attempt) for each in changes] == [
+        (tablet, "add", None),
+        (tablet, "reserve", "t1"),
+        (tablet, "commit", "t1"),
+    ]
+    assert not any(each.whole_table for each in changes)
+    middle = changes[1].position
+    assert list(await harness.store.changes({table.id: middle}, block_s=0.0)) == [changes[2]]
+    assert changes[2].position == await harness.store.tail(table.id)
+    only = await harness.store.changes({table.id: start}, count=1, block_s=0.0)
+    assert list(only) == [changes[0]]
+    applied(await harness.apply(DropTable(table=table.id)))
+
+
+async def test_a_reader_of_the_feed_waits_for_news(harness: Harness) -> None:
+    tables = [await harness.table() for _ in range(3)]
+    after = {table.id: await harness.store.tail(table.id) for table in tables}
+    assert await harness.store.changes(after, block_s=0.01) == []
+    assert await harness.store.changes({}) == ()
+    waiting = asyncio.create_task(harness.store.changes(after, block_s=5.0))
+    await asyncio.sleep(0.02)
+    tablet = TabletId(tables[1].id, MIDDLE)
+    applied(await harness.add(tablet, file("a")))
+    (change,) = await asyncio.wait_for(waiting, 5.0)
+    assert change.tablet == tablet
+
+
+async def test_the_doorbell_rings(harness: Harness) -> None:
+    table = await harness.table()
+    bell = harness.store.listen()
+    waiting = asyncio.ensure_future(anext(bell))
+    await asyncio.sleep(0.1)
+    applied(await harness.add(TabletId(table.id, MIDDLE), file("a")))
+    assert await asyncio.wait_for(waiting, 5.0) == table.id
+    await bell.aclose()
+
+
+async def test_streams_are_capped(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    key = TableKeys(tablet.table).changes
+    if harness.name == "redis":
+        fill = ("EVAL", FILL, 1, key, CHANGES_MAX + 5000)
+        await harness.read(fill)
+        applied(await harness.apply(reserve(tablet, "t1", "a")))
+        assert CHANGES_MAX <= await harness.read(("XLEN", key)) < CHANGES_MAX + 1000
+        return
+    await harness.write(*[("XADD", key, "MAXLEN", "~", 10, "*", "t", "", "w", "x")] * 20)
+    assert len(await harness.store.changes({tablet.table: "0-0"}, block_s=0.0)) == 10
+
+
+FILL = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 't', '', 'w', 'x') end"
+
+DAMAGE: list[tuple[str, bytes, str]] = [
+    ("files", b"", "is empty"),
+    ("files", b"\x01\xc1", "cannot be decoded"),
+    ("files", b"\x01", "cannot be decoded"),
+    ("files", b"\x02\x90", "has format version 2, this release reads 1"),
+    ("files", b"\x01\x93\x01\x02\x03\x04", "cannot be decoded"),
+    ("files", b"\x01\x91\x01", "wrong number of fields"),
+    ("files", b"\x01\x92\xa1a\x02", "size_bytes is"),
+    ("files", b"\x01\x92\xff\x02", "must not be negative"),
+    ("files", b"\x01\x81\x01\x02", "cannot be decoded"),
+    ("files", b"\x01\x81\xa1a\x02", "wrong number of fields"),
+    ("files", b"\x01" + b"\x91" * 2000, "cannot be decoded"),
+    ("files", b"\x01\xdd\xff\xff\xff\xff", "cannot be decoded"),
+    ("files", b"\x01\xdb\xff\xff\xff\xff", "cannot be decoded"),
+    ("bounds", b"\x01\x92\xc0\xa1m", "end is"),
+    ("running", b"\x01\x91\x01", "wrong number of fields"),
+    ("selection", b"\x01\x92\xa1r\x91\x01", "something else"),
+    ("operation", b"\x01\x93\xa1x\xa1i\xa3cut", "is no Operation"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "message"), DAMAGE)
+async def test_damage_is_named(harness: Harness, name: str, data: bytes, message: str) -> None:
+    tablet = await harness.tablet_with("a")
+    keys = TabletKeys.of(tablet)
+    if name in {"files", "running"}:
+        await harness.write(hset(getattr(keys, name), {"broken": data}))
+        counts = {"r": 1}
+    else:
+        await harness.write(set_string(getattr(keys, name), data))
+        counts = {"s": 1}
+    await harness.write(hset(keys.record, counts))
+    with pytest.raises(MetadataError) as caught:
+        await harness.store.tablet(tablet)
+    assert message in str(caught.value)
+    assert getattr(keys, name) in str(caught.value)
+    with pytest.raises(MetadataError):
+        await harness.apply(reserve(tablet, "t1", "a"))
+
+
+async def test_other_damage_is_named(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
+    await harness.write(hset(keys.record, {"f": "many"}))
+    with pytest.raises(MetadataError, match="is no record"):
+        await harness.store.records([tablet])
+    await harness.write(hset(keys.record, {"f": 1, "zz": 1}))
+    with pytest.raises(MetadataError, match="another release"):
+        await harness.store.records([tablet])
+    await harness.write(hset(keys.files, {b"\xff\xfe": b"\x01\x92\x01\x02"}))
+    with pytest.raises(MetadataError, match="a path that is no text"):
+        await harness.store.files([tablet])
+    await harness.write(hset(table.table, {"settings": b"\x01\x81\xa3new\x01"}))
+    with pytest.raises(MetadataError, match="no settings of this release"):
+        await harness.store.table(tablet.table)
+    await harness.write(delete(table.table), hset(table.table, {"state": "live"}))
+    with pytest.raises(MetadataError, match="lacks the field"):
+        await harness.store.tables()

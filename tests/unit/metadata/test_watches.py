@@ -1,0 +1,104 @@
+"""What every change watches: exactly the protocol's table, for a wider watch starves somebody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.metadata import changes as on
+from common.metadata.codec_tablet import RESERVATION
+from common.metadata.mutation import transaction_for
+from common.metadata.mutation.transaction import MADE, More, Seen, Transaction
+from common.model.job import Kind
+from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
+from common.model.table import Table
+from common.model.tablet import Analysis, Reservation, TabletId
+
+T = TabletId("t1", b"m")
+PREFIX = "neve:{t1}:"
+TABLET = PREFIX + "tablet:6d:"
+RESERVE = on.Reserve(
+    tablet=T,
+    attempt="a1",
+    job="j",
+    kind=Kind.SYSTEM,
+    inputs=("f",),
+    output_prefix="o",
+    outputs_max=1,
+    group="g",
+    compactor="c",
+)
+COMMIT = on.Commit(tablet=T, attempt="a1", outputs=(), counts=RowCounts())
+DROPPED = DroppedRows(key_min=b"a", key_max=b"b", version_max=b"5")
+
+WATCHES: list[tuple[on.Change, str]] = [
+    (RESERVE, "table operation running selection waiting"),
+    (
+        replace(RESERVE, kind=Kind.USER, request="r1"),
+        "table operation running selection",
+    ),
+    (COMMIT, "running"),
+    (replace(COMMIT, inputs=("f",)), "running"),
+    (replace(COMMIT, dropped=DROPPED), "running files purge"),
+    (on.Release(tablet=T, attempt="a1", end=AttemptEnd.LOST, cause="", coordinator="c"), "running"),
+    (on.DropHold(tablet=T), "running selection"),
+    (
+        on.AddFiles(table="t1", call="c1", files={b"m": ()}),
+        "table call:c1 bounds operation files purge",
+    ),
+    (
+        on.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
+        "table bounds",
+    ),
+    (on.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "table"),
+    (on.ChangeTable(table="t1", settings_version=1), "table"),
+    (on.DropTable(table="t1"), "table"),
+    (on.StampGarbage(table="t1", paths=("p",)), "garbage"),
+    (on.KeepGarbage(table="t1", path="p"), "garbage"),
+    (on.ForgetGarbage(table="t1", path="p"), ""),
+    (on.Pin(table="t1", pin="p", lease_s=1), "table pins"),
+    (on.Unpin(table="t1", pin="p"), "pins"),
+    (on.BumpGeneration(table="t1"), "table generation"),
+    (on.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
+]
+OF_THE_TABLE = {"table", "call:c1", "garbage", "pins", "generation", "manifest"}
+
+
+@pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)
+def test_watches(change: on.Change, words: str) -> None:
+    watched = sorted(transaction_for(change).needs.watch)
+    wanted = [(PREFIX if word in OF_THE_TABLE else TABLET) + word for word in words.split()]
+    assert watched == sorted(wanted)
+
+
+def test_the_coordinator_s_id_lives_outside_all_tables() -> None:
+    needs = transaction_for(on.ClaimCoordination(coordinator="c")).needs
+    assert needs.watch == ("neve:coordinator",)
+
+
+def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
+    entry = Reservation(
+        attempt="a1",
+        job="j",
+        kind=Kind.SYSTEM,
+        inputs=("f",),
+        output_prefix="o",
+        outputs_max=1,
+        group="g",
+        compactor="c",
+        since_s=0,
+        now_s=0,
+    )
+    replies = {"entry": RESERVATION.pack(entry), "outcome": None, "selection": None, "purge": None}
+    more = transaction_for(COMMIT).decide(Seen(replies, 1.0))
+    assert isinstance(more, More)
+    assert more.needs.watch == ()
+    assert more.needs.reads == {"some": ("HMGET", TABLET + "files", "f")}
+
+
+def test_every_change_has_a_transaction() -> None:
+    tried = {type(change) for change, _ in WATCHES} | {on.ClaimCoordination}
+    assert tried == set(on.Change.__args__)
+    assert all(isinstance(transaction_for(change), Transaction) for change, _ in WATCHES)
+    assert on.Applied() == MADE
