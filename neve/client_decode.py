@@ -53,7 +53,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(kind, type) and isinstance(value, kind):
+    whole = kind is not int or not isinstance(value, bool)
+    if isinstance(kind, type) and isinstance(value, kind) and whole:
         return value
     raise ValueError(f"{where} is {value!r}, wanted {kind}")
 

@@ -71,17 +71,21 @@ def down(
     )
 
 
-def demo(session: Session) -> None:
-    """See a table being compacted on this machine."""
+def demo(
+    session: Session,
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack running.")] = False,
+    compactors: Annotated[int, typer.Option(help="Each takes about 1.5 GB of memory.")] = 2,
+) -> None:
+    """See a table of several hundred small files being compacted on this machine."""
     if importlib.util.find_spec("neve.demo") is None:
         raise ConfigError(
             "the demo is not part of this installation; install `neve[server,embedded,demo]`"
         )
     needs_server()
     module = importlib.import_module("neve.demo")
-    if code := module.main():
+    if code := module.main(keep=keep, compactors=compactors):
         raise typer.Exit(code)
-    session.say("the demo has ended")
 
 
 def needs_server() -> None:

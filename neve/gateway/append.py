@@ -22,6 +22,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.write import write_table
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
+from common.rows.facts import RowTally
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
@@ -64,7 +65,8 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
     rows = await services.rows.run(
         read_stream, body, DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
     )
-    refuse_unknown(table, [("the rows", rows.schema)])
+    refuse_unknown(table, [("the body", rows.schema)])
+    RowTally(RowRules.of(table)).require(rows.schema.names, "the body")
     location = open_location(table.location)
     content = hashlib.sha256(body).hexdigest()
     own = own_call(call, content)
@@ -130,7 +132,7 @@ def cut(rows: pa.Table, table: Table, ends: Sequence[bytes]) -> list[Part]:
     Raises:
         RequestError: A column is missing or does not fit.
     """
-    known = conform(rows, arrow_schema(table.schema), "the rows")
+    known = conform(rows, arrow_schema(table.schema), "the body")
     if table.partition_by:
         return list(_by_partition(known, table))
     if not table.key or len(ends) == 1:

@@ -6,7 +6,7 @@ which says whose it is and does no harm if the table is then refused.
 
 from collections.abc import Mapping, Sequence
 
-from common.errors import RefusedError, RequestError
+from common.errors import RequestError
 from common.metadata.changes import CreateTable
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
@@ -14,7 +14,7 @@ from common.model.table import Column, Table, TableSettings, TableState
 from common.rows.schema import arrow_schema, columns_of
 from neve import api
 from neve.gateway import storage
-from neve.gateway.problems import applied
+from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.services import Services, checked_label
 from neve.gateway.table_settings import changed_settings
 
@@ -99,12 +99,24 @@ def check_columns(table: Table) -> None:
                 f"time_column {table.time_column!r} is {found}, "
                 "wanted a timestamp, a date or a number of seconds"
             )
-    if table.settings.ttl_s is not None and table.time_column is None:
-        raise RequestError("setting ttl_s needs a time_column, by which rows expire")
+    check_expiry(table)
     if table.key and (outside := set(table.partition_by) - set(table.key)):
         raise RequestError(
             f"partition column {min(outside)!r} is not in the key {list(table.key)}, "
             "wanted it there: else two rows of one key could lie in two partitions"
+        )
+
+
+def check_expiry(table: Table) -> None:
+    """Refuse a time to live in a table without a time.
+
+    Raises:
+        RequestError: It is one.
+    """
+    if table.settings.ttl_s is not None and table.time_column is None:
+        raise RequestError(
+            f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
+            f"table {table.name!r} has none"
         )
 
 
@@ -161,7 +173,21 @@ def _type(types: Mapping[str, str], name: str, what: str) -> str:
     return types[name]
 
 
-async def _refuse_taken(services: Services, table: Table) -> None:
-    """Refuse early, and in the caller's words, what the store would refuse."""
-    if table.name in await services.store.names():
-        raise RefusedError(f"table {table.name!r} exists already; choose another name or drop it")
+async def _refuse_taken(services: Services, wanted: Table) -> None:
+    """Refuse what the store would refuse, before the location is touched.
+
+    Raises:
+        ChangeRefusedError: The name is taken, or the locations overlap.
+    """
+    if wanted.name in await services.store.names():
+        raise ChangeRefusedError(
+            f"table {wanted.name!r} exists already; choose another name or drop it", "exists"
+        )
+    for other in await services.store.tables():
+        mine, theirs = f"{wanted.location}/", f"{other.location}/"
+        if mine.startswith(theirs) or theirs.startswith(mine):
+            raise ChangeRefusedError(
+                f"location {wanted.location} overlaps {other.location} of table {other.name!r}; "
+                "two tables may not share files",
+                "location",
+            )

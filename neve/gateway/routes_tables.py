@@ -1,5 +1,6 @@
 """Routes about tables: create, list, describe, change, pause, drop, tablets."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -8,7 +9,7 @@ from common.errors import RefusedError
 from common.metadata.changes import ChangeTable, DropTable, Refused
 from common.model.table import Table, TableSettings, TableState
 from neve import api
-from neve.gateway.create import create_table
+from neve.gateway.create import check_expiry, create_table
 from neve.gateway.problems import applied
 from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
 from neve.gateway.table_settings import changed_settings
@@ -61,9 +62,9 @@ class TableRoutes:
 
         for _ in range(TRIES_MAX):
             version = body.settings_version or found.settings_version
-            change = ChangeTable(
-                table=found.id, settings_version=version, settings=wanted(found.settings)
-            )
+            settings = wanted(found.settings)
+            check_expiry(replace(found, settings=settings))
+            change = ChangeTable(table=found.id, settings_version=version, settings=settings)
             outcome = await services.store.apply(change)
             again = await services.table(table)
             moved = again.settings_version != found.settings_version

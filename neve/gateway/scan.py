@@ -68,7 +68,7 @@ def wanted(
         columns=tuple(chosen),
         start=None if start is None else before(parse_key(start, types)),
         # Behind every key that begins with it, in case it is a prefix.
-        end=None if end is None else parse_key(end, types) + b"\xff",
+        end=None if end in (None, "+inf") else parse_key(end, types) + b"\xff",
     )
 
 

@@ -33,7 +33,7 @@ from neve.client import Client
 from neve.gateway.app import create_app
 from neve.gateway.services import Services
 
-TOKEN = "a-token-for-tests"  # noqa: S105 - tests/support is no secret store
+TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
 
 

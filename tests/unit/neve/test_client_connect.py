@@ -1,0 +1,79 @@
+"""Where is the service? Given, in the environment, or the stack of this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neve.client_connect import find_target
+from neve.client_errors import UnavailableError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "default"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps({"gateway_url": "http://127.0.0.1:9"}))
+    (folder / "token").write_text("of-the-stack\n")
+    return tmp_path
+
+
+def test_what_is_given_wins() -> None:
+    target = find_target("http://a", "t", {"NEVE_URL": "http://b", "NEVE_TOKEN": "u"})
+
+    assert (target.url, target.token) == ("http://a", "t")
+
+
+def test_the_environment_comes_second(home: Path) -> None:
+    environ = {"NEVE_URL": "http://b", "NEVE_TOKEN": "u", "NEVE_HOME": str(home)}
+
+    assert find_target(environ=environ).url == "http://b"
+    assert find_target(environ=environ).token == "u"
+
+
+def test_a_stack_of_this_machine_is_found(home: Path) -> None:
+    target = find_target(environ={"NEVE_HOME": str(home)})
+
+    assert (target.url, target.token) == ("http://127.0.0.1:9", "of-the-stack")
+
+
+def test_a_stack_has_its_token_shown_to_nobody_else(home: Path) -> None:
+    environ = {"NEVE_HOME": str(home)}
+
+    assert find_target("http://elsewhere:9", environ=environ).token is None
+    assert find_target("http://127.0.0.1:9/", environ=environ).token == "of-the-stack"
+
+
+@pytest.mark.parametrize("state", ["", "[]", "{", '{"gateway_url": ""}', '{"gateway_url": 3}'])
+def test_a_stack_without_a_gateway_is_none(home: Path, state: str) -> None:
+    (home / "default" / "state.json").write_text(state)
+
+    with pytest.raises(UnavailableError, match=r"no service is known: .*`neve up`"):
+        find_target(environ={"NEVE_HOME": str(home)})
+
+
+def test_a_notebook_with_a_folder_named_common_can_use_the_client(tmp_path: Path) -> None:
+    """The client imports nothing else of the project, and none of the heavy parts."""
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("raise ImportError('a folder of my own')")
+    program = (
+        "import sys, neve; "
+        "print(sorted({m.split('.')[0] for m in sys.modules} & "
+        "{'common', 'coordinator', 'compactor', 'ray', 'pyspark', 'redis', 'fastapi', 'polars'}))"
+    )
+    root = Path(__file__).parents[3]
+    path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(root)!r}]; "
+    said = subprocess.run(
+        [sys.executable, "-c", path + program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+
+    assert said.stdout.strip() == "[]"

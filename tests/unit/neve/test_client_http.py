@@ -1,0 +1,161 @@
+"""One call of the client: what is repeated, what is not, and how errors are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from common.ids import call_time_s
+from neve.api import CALL_HEADER, PROBLEM
+from neve.client_errors import (
+    CallerError,
+    NeveError,
+    NotFoundError,
+    ProtocolError,
+    RefusedError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from neve.client_http import TRIES_MAX, Connection, new_call
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def connection(*answers: Answer) -> tuple[Connection, list[httpx.Request], list[float]]:
+    """Return a connection whose tries get these answers, the last one for ever."""
+    seen: list[httpx.Request] = []
+    pauses: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return answers[min(len(seen), len(answers)) - 1](request)
+
+    made = Connection(
+        "http://service/", "t0ken", sleep=pauses.append, transport=httpx.MockTransport(answer)
+    )
+    return made, seen, pauses
+
+
+def ok(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, json={"done": True})
+
+
+def broken(request: httpx.Request) -> httpx.Response:
+    raise httpx.RemoteProtocolError("the peer closed the connection", request=request)
+
+
+def nobody(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("connection refused", request=request)
+
+
+def slow(request: httpx.Request) -> httpx.Response:
+    raise httpx.ReadTimeout("too slow", request=request)
+
+
+def problem(status: int, **fields: str) -> Answer:
+    body = json.dumps(fields)
+    return lambda _: httpx.Response(status, content=body, headers={"content-type": PROBLEM})
+
+
+def test_a_call_shows_the_token_and_its_id() -> None:
+    made, seen, _ = connection(ok)
+
+    assert made.call("POST", "/v1/x", body={"a": 1}, call="c-1") == {"done": True}
+    assert seen[0].headers["authorization"] == "Bearer t0ken"
+    assert seen[0].headers[CALL_HEADER] == "c-1"
+    assert str(seen[0].url) == "http://service/v1/x"
+
+
+@pytest.mark.parametrize("failure", [broken, nobody, slow, problem(503, error="UnavailableError")])
+def test_a_call_with_an_id_is_sent_again_under_the_same_id(failure: Answer) -> None:
+    made, seen, pauses = connection(failure, failure, ok)
+
+    assert made.call("POST", "/v1/x", call="c-1") == {"done": True}
+    assert [request.headers[CALL_HEADER] for request in seen] == ["c-1"] * 3
+    assert pauses == sorted(pauses)
+    assert len(pauses) == 2
+
+
+def test_a_write_without_an_id_is_sent_once() -> None:
+    made, seen, _ = connection(broken, ok)
+
+    with pytest.raises(UnknownOutcomeError, match=r"it may have been done"):
+        made.call("POST", "/v1/x")
+    assert len(seen) == 1
+
+
+def test_tries_are_bounded() -> None:
+    made, seen, _ = connection(nobody)
+
+    with pytest.raises(UnavailableError, match=r"nobody answers at http://service") as caught:
+        made.call("GET", "/v1/x")
+    assert len(seen) == TRIES_MAX
+    assert not isinstance(caught.value, UnknownOutcomeError)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "exit_code"),
+    [
+        (400, CallerError, 2),
+        (401, UnauthorizedError, 2),
+        (404, NotFoundError, 2),
+        (409, RefusedError, 3),
+        (413, CallerError, 2),
+        (422, CallerError, 2),
+        (500, NeveError, 1),
+        (503, UnavailableError, 4),
+    ],
+)
+def test_each_status_is_one_branch(status: int, kind: type[NeveError], exit_code: int) -> None:
+    made, _, _ = connection(
+        problem(status, error="SomeError", code="word", detail="what was wrong")
+    )
+
+    with pytest.raises(NeveError, match=r"^what was wrong$") as caught:
+        made.call("GET", "/v1/x")
+    assert type(caught.value) is kind
+    assert caught.value.exit_code == exit_code
+    assert (caught.value.error, caught.value.code, caught.value.status) == (
+        "SomeError",
+        "word",
+        status,
+    )
+
+
+def test_an_unknown_outcome_keeps_its_name() -> None:
+    made, _, _ = connection(problem(503, error="UnknownOutcomeError", detail="gone silent"))
+
+    with pytest.raises(UnknownOutcomeError, match=r"gone silent"):
+        made.call("POST", "/v1/x", call="c-1")
+
+
+def test_an_answer_of_something_else_is_understood_as_such() -> None:
+    made, _, _ = connection(lambda _: httpx.Response(200, html="<html>"))
+
+    with pytest.raises(ProtocolError, match=r"text/html.* is this a Névé service"):
+        made.call("GET", "/v1/x")
+
+
+def test_an_error_of_something_else_is_told_by_its_status() -> None:
+    made, _, _ = connection(lambda _: httpx.Response(418, text="teapot"))
+
+    with pytest.raises(CallerError, match=r"HTTP status 418"):
+        made.call("GET", "/v1/x")
+
+
+def test_a_url_without_a_scheme_is_refused() -> None:
+    with pytest.raises(CallerError, match=r"'service:80' .* must begin with http"):
+        Connection("service:80", None)
+
+
+def test_call_ids_are_uuids_of_their_time() -> None:
+    calls = {new_call() for _ in range(1000)}
+
+    assert len(calls) == 1000
+    times = [call_time_s(call) for call in calls]
+    assert None not in times
+    assert all(call[14] == "7" and call[19] in "89ab" for call in calls)
