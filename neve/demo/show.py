@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.table import Table as Grid
 
 from common.clock import SystemClock
+from common.units import format_bytes
 from neve.api_work import Status
-from neve.cli.units import format_bytes
 from neve.client import Client
 from neve.demo.proof import Proof
 
