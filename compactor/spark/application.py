@@ -1,5 +1,6 @@
 """Open the Spark session of a driver process: on RayDP, or in the process itself."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ ARROW_OPENINGS = " ".join(
 )
 """Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
 JVM_END_WAIT_MAX_S = 10.0
+WARM_MODULES = ("numpy", "polars", "pyarrow.parquet")
 
 
 def open_session(settings: DriverSettings, namespace: str) -> Any:
@@ -31,9 +33,19 @@ def open_session(settings: DriverSettings, namespace: str) -> Any:
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     configs = spark_configs(settings)
-    if settings.engine is Engines.LOCAL:
-        return _local(settings, configs)
-    return _raydp(settings, configs, namespace)
+    local = settings.engine is Engines.LOCAL
+    spark = _local(settings, configs) if local else _raydp(settings, configs, namespace)
+    # RayDP returns before an executor is there. A job waits for it, so that one that finds no
+    # place fails the start and not the first attempt, which also need not load libraries.
+    cores = settings.executor_cores
+    spark.sparkContext.parallelize(range(cores), cores).foreach(warm)
+    return spark
+
+
+def warm(_: int) -> None:
+    """Load what every rewrite needs; runs in each Python worker of the executor."""
+    for name in WARM_MODULES:
+        importlib.import_module(name)
 
 
 def close_session(spark: Any) -> None:
@@ -69,6 +81,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         APP_MASTER_OPTIONS: java_options,
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
+        "spark.python.daemon.module": "compactor.spark.task_daemon",
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",

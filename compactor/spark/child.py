@@ -5,7 +5,6 @@ It lives exactly as long as its parent: the kernel kills it when the parent dies
 ties that to the driver's pipe; Ray ends app master and executors when the driver is gone.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -16,10 +15,9 @@ from typing import NoReturn
 from common.clock import SystemClock
 from compactor.spark import messages
 from compactor.spark.application import close_session, open_session
+from compactor.spark.lifeline import die_with
 from compactor.spark.settings import DriverSettings
 from compactor.spark.worker import Worker, load_work
-
-PR_SET_PDEATHSIG = 1
 
 
 class Driver:
@@ -95,19 +93,10 @@ def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no text'}"
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have died before we asked.
-    if os.getppid() != parent:
-        _vanish()
-
-
 def main() -> None:
     """Run the driver on the inherited end of the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    _die_with(parent)
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Driver(socket.socket(fileno=descriptor)).serve()
 

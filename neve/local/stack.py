@@ -7,7 +7,6 @@ mark, so it is cleaned up at once, by the next start, or by a stop.
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,9 @@ from neve.local.parts import Progress, Starter, look_round
 from neve.local.processes import end
 from neve.local.ray_head import environment
 from neve.local.state import StackFolder, StackState
+from neve.local.temporary import base_folder, new_folder, remove_folder
 
 DEFAULT_NAME = "default"
-RAY_FOLDER_PREFIX = "neve-"
-SOCKET_FOLDER_LENGTH_MAX = 40
-"""Ray adds up to 64 characters for its sockets; the system takes 107 in all."""
 
 
 def _silent(_: str) -> None:
@@ -210,14 +207,13 @@ def _start(
     folder: StackFolder, options: StackOptions, on_progress: Progress, environ: Mapping[str, str]
 ) -> StackState:
     """Start all parts; on any failure, also an interrupt, end those that were started."""
-    temporary = _short_temporary_folder()
-    machine = look_round(options, environ, temporary)
+    machine = look_round(options, environ, base_folder())
     clock = SystemClock()
     state = StackState(
         name=folder.path.name,
         mark=secrets.token_hex(16),
         started_s=clock.now_s(),
-        ray_folder=str(temporary / f"{RAY_FOLDER_PREFIX}{secrets.token_hex(4)}"),
+        ray_folder=str(new_folder()),
         java_home=str(machine.java.home),
     )
     folder.save(state)
@@ -245,12 +241,5 @@ def _end(folder: StackFolder, state: StackState) -> None:
             f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "
             "end them by hand and try again"
         )
-    if Path(state.ray_folder).name.startswith(RAY_FOLDER_PREFIX):
-        shutil.rmtree(state.ray_folder, ignore_errors=True)
+    remove_folder(Path(state.ray_folder))
     folder.state_file.unlink(missing_ok=True)
-
-
-def _short_temporary_folder() -> Path:
-    """Return a folder for temporary files whose name leaves room for Ray's sockets."""
-    usual = Path(tempfile.gettempdir())
-    return usual if len(str(usual)) <= SOCKET_FOLDER_LENGTH_MAX else Path("/tmp")
