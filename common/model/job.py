@@ -52,8 +52,18 @@ class Job:
 
 
 def job_id(
-    tablet: "TabletId", kind: Kind, request: str | None, inputs: tuple[str, ...], cuts: tuple[bytes, ...] = ()
+    tablet: "TabletId",
+    kind: Kind,
+    request: str | None,
+    inputs: tuple[str, ...],
+    cuts: tuple[bytes, ...] = (),
 ) -> str:
     """Return the id of the job that would do exactly this."""
-    parts: list[str | bytes] = [tablet.table, tablet.end, kind.value, request or "", *sorted(inputs)]
+    parts: list[str | bytes] = [
+        tablet.table,
+        tablet.end,
+        kind.value,
+        request or "",
+        *sorted(inputs),
+    ]
     return "job-" + digest([*parts, "cuts", *cuts])
