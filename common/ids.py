@@ -1,19 +1,14 @@
-"""Identifiers: random ones from a port, derived ones from their content.
+"""Random identifiers: a port for shells, and its sources.
 
 Attempt, call, request and table ids are random and never used twice
-(protocol: a reservation is compared by attempt, and job ids come back).
-A job id is derived from what the job is, so that planning twice gives it twice.
+(protocol: a reservation is compared by attempt, and job ids come back). What an id
+tells, and ids that are derived from content, are in `common.digests`.
 """
 
-import hashlib
 import secrets
-from collections.abc import Iterable
 from typing import Protocol
 
 from common.clock import Clock, SystemClock
-
-CALL_LIFE_S = 24 * 3600
-"""How long the mark of a call is kept; a call id older than this is refused."""
 
 
 class IdSource(Protocol):
@@ -58,29 +53,3 @@ def call_id(clock: Clock | None = None) -> str:
     value |= 0b10 << 62 | chance & (1 << 62) - 1
     text = f"{value:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-def call_time_s(call: str) -> float | None:
-    """Return the time that a call id carries, or None if it is not a UUIDv7."""
-    text = call.replace("-", "")
-    if len(text) != 32 or text[12] != "7":
-        return None
-    try:
-        return int(text[:12], 16) / 1000
-    except ValueError:
-        return None
-
-
-def digest(parts: Iterable[str | bytes], length: int = 16) -> str:
-    """Return a hex digest of a sequence of texts; no two sequences share an encoding.
-
-    Args:
-        parts: What identifies the thing, in an order that the caller fixes.
-        length: Number of hex digits, at most 64.
-    """
-    whole = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        whole.update(len(data).to_bytes(8, "big"))
-        whole.update(data)
-    return whole.hexdigest()[:length]

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.errors import MetadataError, RewriteError, UnavailableError
-from common.metadata.changes import DropTable, ForgetGarbage, KeepGarbage, StampGarbage
+from common.metadata.changes import DropTable
 from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
+from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, StampGarbage
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.ports import Log, Storage

@@ -10,16 +10,9 @@ from dataclasses import dataclass
 from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
 from common.ids import IdSource
-from common.metadata.changes import (
-    Applied,
-    Outcome,
-    Refused,
-    Release,
-    Reserve,
-    Unknown,
-    WriteAnalysis,
-)
+from common.metadata.changes import Applied, Outcome, Refused, Release, Reserve, Unknown
 from common.metadata.ports import TabletStore
+from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.wire import Assignment

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from common.errors import MetadataError, PluginError, UnavailableError
-from common.metadata.changes import WriteAnalysis
 from common.metadata.ports import TabletChanged, TabletStore
+from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.outcome import AttemptEnd
 from common.model.plan import TabletPlan
 from common.model.table import Table

@@ -7,11 +7,12 @@ predicates, after `WATCH`, on what was read then (protocol, rule 1).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.metadata.upkeep_changes import UpkeepChange
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.table import Table, TableSettings, TableState
-from common.model.tablet import Analysis, Reservation, Tablet, TabletId
+from common.model.tablet import Reservation, Tablet, TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,87 +116,6 @@ class DropHold:
     tablet: TabletId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteAnalysis:
-    """Remember what the planner said of a tablet, if it has not changed since.
-
-    Not watched and not bumping the record's version: a note, not a decision.
-    """
-
-    tablet: TabletId
-    analysis: Analysis
-    version: int
-    settings_version: int
-    settled: tuple[tuple[float, bytes], ...] | None = None
-    """New marks of settled versions, or None to leave them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StampGarbage:
-    """Stamp entries that a collector sees for the first time, with Redis `TIME`."""
-
-    table: str
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepGarbage:
-    """Stamp an entry back to 0: the file is still in use."""
-
-    table: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetGarbage:
-    """Remove an entry after its file was deleted."""
-
-    table: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
-    """Begin or renew a reader's pin."""
-
-    table: str
-    pin: str
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpin:
-    """End a reader's pin."""
-
-    table: str
-    pin: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimCoordination:
-    """Write the id of the coordinator that now leads (`neve:coordinator`)."""
-
-    coordinator: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BumpGeneration:
-    """Count the table's generation up; a fail-over to an older state shows by it."""
-
-    table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishManifest:
-    """Point readers to a manifest that has been written."""
-
-    table: str
-    number: int
-    path: str
-    begun_s: float
-    """Redis `TIME` from before its reads."""
-
-
 Change = (
     CreateTable
     | ChangeTable
@@ -205,15 +125,7 @@ Change = (
     | Commit
     | Release
     | DropHold
-    | WriteAnalysis
-    | StampGarbage
-    | KeepGarbage
-    | ForgetGarbage
-    | Pin
-    | Unpin
-    | ClaimCoordination
-    | BumpGeneration
-    | PublishManifest
+    | UpkeepChange
 )
 
 

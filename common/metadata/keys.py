@@ -9,7 +9,7 @@ neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 import re
 from dataclasses import dataclass
 
-from common.ids import CALL_LIFE_S
+from common.digests import CALL_LIFE_S
 from common.model.tablet import TabletId
 
 TABLES = "neve:tables"

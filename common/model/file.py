@@ -42,7 +42,7 @@ class DataFile:
     def __post_init__(self) -> None:
         """Refuse what no file can be."""
         if not self.path or self.path.startswith("/") or ".." in self.path.split("/"):
-            message = f"file path {self.path!r} must be relative to the table's location, without '..'"
+            message = f"file path {self.path!r} must be relative to the location, without '..'"
             raise ValueError(message)
         if self.size_bytes < 0 or self.rows < 0 or self.tombstones < 0:
             message = f"file {self.path}: size, rows and tombstones must not be negative"

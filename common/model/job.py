@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from common.ids import digest
+from common.digests import digest
 
 if TYPE_CHECKING:
     from common.model.tablet import TabletId

@@ -18,7 +18,7 @@ class TableState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by name; `type` in the text form of `common.rows.schema` (`int64`, `timestamp[us, UTC]`)."""
+    """A column by name; `type` in the text form of `common.rows.type_text`, such as `int64`."""
 
     name: str
     type: str

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from common.digests import digest
 from common.errors import RefusedError, RequestError
-from common.ids import digest
 from common.metadata.changes import Refused
 from common.model.table import Table
 from common.parquet.inspect import FileFacts, inspect_file

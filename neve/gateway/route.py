@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from common.digests import CALL_LIFE_S, call_time_s
 from common.errors import RequestError
-from common.ids import CALL_LIFE_S, call_id, call_time_s
+from common.ids import call_id
 from common.metadata.keys import CALL_SKEW_S
 from common.model.file import DataFile
 from common.model.table import Table
@@ -15,6 +16,7 @@ from neve.gateway.services import Services
 from neve.gateway.views import file_view, key_text, key_types
 
 TABLETS_NAMED_MAX = 5
+OWN_FOLDER = "_neve/"
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ def checked_call(written: str | None, now_s: float) -> str:
 
 
 def distinct(paths: Iterable[str], most: int) -> Sequence[str]:
-    """Return paths that are not empty, not too many, and each there once.
+    """Return paths that are some, not too many, each there once, and none our own.
 
     Raises:
         RequestError: They are not.
@@ -112,4 +114,10 @@ def distinct(paths: Iterable[str], most: int) -> Sequence[str]:
     if len(set(listed)) < len(listed):
         twice = next(each for each in listed if listed.count(each) > 1)
         raise RequestError(f"file {twice} is given twice, wanted each once")
+    for path in listed:
+        if path.startswith(OWN_FOLDER):
+            raise RequestError(
+                f"file {path} lies in {OWN_FOLDER}, which the service keeps for itself; "
+                "wanted a file elsewhere below the table's location"
+            )
     return listed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from common.errors import RequestError
-from common.metadata.changes import Pin, Unpin
+from common.metadata.upkeep_changes import Pin, Unpin
 from common.model.keys import parse_key
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -97,7 +97,9 @@ async def scanned(
     applied(await services.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S)))
     renewing = asyncio.create_task(_renew(services, table, pin))
     try:
-        tablets = await services.store.read_range(table.id, asked.start, asked.end)
+        # A partition may hold any key, so all are read; a file's own bounds tell more.
+        span = (None, None) if table.partition_by else (asked.start, asked.end)
+        tablets = await services.store.read_range(table.id, *span)
         yield _pieces(services, table, tablets, asked)
     finally:
         renewing.cancel()

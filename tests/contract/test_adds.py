@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.clock import ManualClock
-from common.ids import CALL_LIFE_S, call_id
+from common.digests import CALL_LIFE_S
+from common.ids import call_id
 from common.metadata.changes import AddFiles, ChangeTable
 from common.metadata.codec_tablet import OPERATION
 from common.metadata.commands import delete, set_string

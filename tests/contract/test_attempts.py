@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import ChangeTable, ClaimCoordination, Commit, DropHold
+from common.metadata.changes import ChangeTable, Commit, DropHold
 from common.metadata.codec_tablet import OPERATION, SELECTION
 from common.metadata.commands import get, hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.upkeep_changes import ClaimCoordination
 from common.model.outcome import AttemptEnd, DroppedRows
 from common.model.table import TableSettings, TableState
 from common.model.tablet import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.metadata.changes import ForgetGarbage, KeepGarbage, Pin, StampGarbage, Unpin
 from common.metadata.keys import TableKeys
 from common.metadata.mutation.effects import into_garbage
+from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, Pin, StampGarbage, Unpin
 from tests.support.store_harness import Harness, applied, commit, refused, reserve
 
 pytestmark = pytest.mark.anyio

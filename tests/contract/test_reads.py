@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from common.errors import ConflictError, MetadataError
-from common.metadata.changes import BumpGeneration, DropTable
+from common.metadata.changes import DropTable
 from common.metadata.codec_tablet import BOUNDS
 from common.metadata.commands import Command, delete, hset, set_string, zadd
 from common.metadata.keys import CHANGES_MAX, TableKeys, TabletKeys
+from common.metadata.upkeep_changes import BumpGeneration
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, reserve

@@ -8,20 +8,17 @@ from dataclasses import replace
 import pytest
 
 from common.errors import MetadataError
-from common.metadata.changes import (
-    Applied,
+from common.metadata.changes import Applied, ChangeTable, CreateTable, DropTable
+from common.metadata.commands import hset
+from common.metadata.keys import STORE, TableKeys
+from common.metadata.ports import Manifest
+from common.metadata.upkeep_changes import (
     BumpGeneration,
-    ChangeTable,
-    CreateTable,
-    DropTable,
     ForgetGarbage,
     Pin,
     PublishManifest,
     WriteAnalysis,
 )
-from common.metadata.commands import hset
-from common.metadata.keys import STORE, TableKeys
-from common.metadata.ports import Manifest
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
 from tests.support.store_harness import (

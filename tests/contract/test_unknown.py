@@ -8,18 +8,10 @@ import pytest
 
 from common.errors import ConflictError, UnavailableError
 from common.ids import call_id
-from common.metadata.changes import (
-    AddFiles,
-    Applied,
-    Change,
-    CreateTable,
-    DropTable,
-    Pin,
-    StampGarbage,
-    Unknown,
-)
+from common.metadata.changes import AddFiles, Applied, Change, CreateTable, DropTable, Unknown
 from common.metadata.commands import hset
 from common.metadata.keys import TabletKeys
+from common.metadata.upkeep_changes import Pin, StampGarbage
 from common.model.outcome import AttemptEnd
 from common.model.tablet import TabletId
 from tests.support.flaky import Fault, Point, Script

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.changes import AddFiles, Applied, Pin, Refused, Unpin
+from common.metadata.changes import AddFiles, Applied, Refused
 from common.metadata.store import KeyspaceStore
+from common.metadata.upkeep_changes import Pin, Unpin
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import TabletId

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from common.ids import CALL_LIFE_S, call_time_s, digest
+from common.digests import CALL_LIFE_S, call_time_s, digest
 from common.metadata.changes import AddFiles
 from common.metadata.codec_file import FILE
 from common.metadata.codec_tablet import BOUNDS, FILES, VERSION

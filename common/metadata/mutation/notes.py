@@ -1,13 +1,7 @@
 """Small facts: what a planner said, who coordinates, generation, manifest, the store's id."""
 
 from common.metadata import codec_table
-from common.metadata.changes import (
-    Applied,
-    BumpGeneration,
-    ClaimCoordination,
-    PublishManifest,
-    WriteAnalysis,
-)
+from common.metadata.changes import Applied
 from common.metadata.codec import pack
 from common.metadata.codec_tablet import ANALYSIS, SETTLED, VERSION
 from common.metadata.commands import Word, get, hget, hgetall, hset, incr, set_string
@@ -15,6 +9,12 @@ from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.requirements import gone, refused_by_table, table_state
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
 from common.metadata.ports import Manifest
+from common.metadata.upkeep_changes import (
+    BumpGeneration,
+    ClaimCoordination,
+    PublishManifest,
+    WriteAnalysis,
+)
 from common.model.outcome import Refusal
 
 FORMAT = 1

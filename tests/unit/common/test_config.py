@@ -75,7 +75,7 @@ def test_a_bad_file_is_refused_and_the_value_named(tmp_path: Path, text: str, na
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="absent.toml cannot be read"):
+    with pytest.raises(ConfigError, match=r"absent\.toml cannot be read"):
         load_settings(tmp_path / "absent.toml", environ={})
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from common.clock import ManualClock, SystemClock
-from common.ids import CountedIds, RandomIds, call_id, call_time_s, digest
+from common.digests import call_time_s, digest
+from common.ids import CountedIds, RandomIds, call_id
 
 pytestmark = pytest.mark.unit
 

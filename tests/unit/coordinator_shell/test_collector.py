@@ -7,18 +7,10 @@ import pytest
 from common.clock import ManualClock
 from common.errors import RewriteError
 from common.ids import call_id
-from common.metadata.changes import (
-    AddFiles,
-    Applied,
-    Commit,
-    CreateTable,
-    Pin,
-    Reserve,
-    StampGarbage,
-    Unpin,
-)
+from common.metadata.changes import AddFiles, Applied, Commit, CreateTable, Reserve
 from common.metadata.memory import MemoryStore
 from common.metadata.ports import GarbageEntry, PinEntry
+from common.metadata.upkeep_changes import Pin, StampGarbage, Unpin
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import RowCounts

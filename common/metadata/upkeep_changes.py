@@ -1,0 +1,102 @@
+"""The changes of upkeep, as values: notes, garbage, pins, manifests, who leads.
+
+Like `common.metadata.changes`, which joins them to `Change`.
+"""
+
+from dataclasses import dataclass
+
+from common.model.tablet import Analysis, TabletId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAnalysis:
+    """Remember what the planner said of a tablet, if it has not changed since.
+
+    Not watched and not bumping the record's version: a note, not a decision.
+    """
+
+    tablet: TabletId
+    analysis: Analysis
+    version: int
+    settings_version: int
+    settled: tuple[tuple[float, bytes], ...] | None = None
+    """New marks of settled versions, or None to leave them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampGarbage:
+    """Stamp entries that a collector sees for the first time, with Redis `TIME`."""
+
+    table: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepGarbage:
+    """Stamp an entry back to 0: the file is still in use."""
+
+    table: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetGarbage:
+    """Remove an entry after its file was deleted."""
+
+    table: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """Begin or renew a reader's pin."""
+
+    table: str
+    pin: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin:
+    """End a reader's pin."""
+
+    table: str
+    pin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCoordination:
+    """Write the id of the coordinator that now leads (`neve:coordinator`)."""
+
+    coordinator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BumpGeneration:
+    """Count the table's generation up; a fail-over to an older state shows by it."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishManifest:
+    """Point readers to a manifest that has been written."""
+
+    table: str
+    number: int
+    path: str
+    begun_s: float
+    """Redis `TIME` from before its reads."""
+
+
+UpkeepChange = (
+    WriteAnalysis
+    | StampGarbage
+    | KeepGarbage
+    | ForgetGarbage
+    | Pin
+    | Unpin
+    | ClaimCoordination
+    | BumpGeneration
+    | PublishManifest
+)
