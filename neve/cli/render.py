@@ -146,7 +146,7 @@ def added(found: api.Added) -> str:
     )
 
 
-def short(text: str, most: int = 18) -> str:
+def short(text: str, most: int = 40) -> str:
     """Return a long name shortened in the middle."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
@@ -158,7 +158,7 @@ def _tablet_state(tablet: api.Tablet) -> str:
     if tablet.selected:
         return "selected"
     if tablet.waiting:
-        return "awaited"
+        return "a request waits"
     return (
         f"{tablet.analysis}, {_plural(tablet.failures, 'failure')}"
         if tablet.failures

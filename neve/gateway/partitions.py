@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from common.errors import RequestError
 from common.model.key_text import value_from_text, value_to_json
-from common.model.key_values import KeyType
+from common.model.key_values import KeyType, plain_value
 from common.model.keys import encode_key, key_type_of
 from common.model.table import Table
 
@@ -39,6 +39,7 @@ def partition_of(table: Table, values: Sequence[object]) -> Partition:
         values: One per partition column.
     """
     types = partition_types(table)
+    values = [plain_value(value, kind) for value, kind in zip(values, types, strict=True)]
     texts = [
         NULL if value is None else quote(_text(value_to_json(value, kind)), safe=" ")
         for value, kind in zip(values, types, strict=True)

@@ -114,6 +114,7 @@ def _bad_files(folder: Path) -> dict[str, str]:
         "nokey.parquet": "file nokey.parquet lacks the columns id",
         "type.parquet": "column id is string in file type.parquet, but int64 in the table",
         "extra.parquet": "file extra.parquet has the column 'nmae'.* did you mean 'name'",
+        "_neve/store": "file _neve/store lies in _neve/, which the service keeps for itself",
         "": "path '' is not a plain path",
         "a\x00b": "is not a plain path",
     }

@@ -1,0 +1,217 @@
+"""The command line against a real gateway: answers, JSON, exit codes, one-sentence errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from neve.cli.app import build
+from tests.support.gateway import TOKEN, Gateway, serving
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with serving() as served:
+        yield served
+
+
+class Shell:
+    """Runs `neve` with an environment of its own."""
+
+    def __init__(self, home: Path, **environ: str | None) -> None:
+        cleared = dict.fromkeys(("NEVE_URL", "NEVE_TOKEN", "NEVE_CONFIG", "NEVE_STACK"))
+        self.environ: dict[str, str | None] = {**cleared, "NEVE_HOME": str(home), **environ}
+        self._app = build()
+
+    def run(self, *words: str, code: int = 0, says: str | None = None) -> Result:
+        done = CliRunner().invoke(self._app, list(words), env=self.environ)
+        assert done.exit_code == code, (words, done.output, done.exception)
+        assert "Traceback" not in done.output
+        text = " ".join(done.output.split())
+        assert says is None or says in text, done.output
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+
+@pytest.fixture
+def neve(gateway: Gateway, tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    yield shell
+    for table in shell.json("table", "list"):
+        shell.run("table", "drop", table["name"], "--yes")
+
+
+@pytest.fixture
+def folder(neve: Shell, tmp_path: Path) -> Path:
+    """Return the location of `events`."""
+    location = tmp_path / "events"
+    words = ["--location", str(location), "--key", "id", "--version", "v", "--split", "100"]
+    neve.run("table", "create", "events", *words, "--schema", "id:int64,v:int64,name:string")
+    return location
+
+
+def test_a_table_from_birth_to_death(neve: Shell, folder: Path) -> None:
+    neve.run("table", "list", says="events live id 3 file://")
+    neve.run("table", "describe", "events", says="tablets 2")
+    neve.run("table", "set", "events", "ratio=2.5", "target=64M", says="target_bytes 64.0 MiB")
+    assert neve.json("table", "describe", "events")["settings"]["ratio"] == 2.5
+    neve.run("table", "tablets", "events", says="+inf")
+    neve.run("table", "files", "events", says="none")
+    neve.run("pause", "events", says="events is paused")
+    neve.run("resume", "events", says="events is live")
+    neve.run("table", "drop", "events", "--yes", says="dropped events")
+    assert neve.json("table", "list") == []
+
+
+def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 150], "v": [1, 1], "name": ["a", "b"]}, schema=SCHEMA)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    pyarrow.csv.write_csv(rows, tmp_path / "rows.csv")
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), SCHEMA) as writer:
+        writer.write(rows)
+    for name in ("rows.parquet", "rows.csv", "rows.arrow"):
+        neve.run("append", "events", str(tmp_path / name), says="added 2 rows")
+    pq.write_table(rows.slice(1), folder / "b.parquet")
+    neve.run("add", "events", str(folder / "b.parquet"), says="in 1 file to 1 tablet")
+
+    neve.run("scan", "events", says="id v name 1 1 a 150 1 b")
+    neve.run("scan", "events", "--columns", "name", "--start", "2", says="name b")
+    neve.run("scan", "events", "--limit", "1", says="the first 1 rows")
+    neve.run("scan", "events", "--count", says="2")
+    assert neve.json("scan", "events", "--count") == {"rows": 2}
+    assert [row["id"] for row in neve.json("scan", "events")] == [1, 150]
+    for name in ("out.parquet", "out.csv", "out.arrow"):
+        neve.run("scan", "events", "-o", str(tmp_path / name), says="wrote 2 rows")
+    assert pq.read_table(tmp_path / "out.parquet").equals(rows)
+    assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(rows)
+
+
+def test_work_is_shown(neve: Shell, folder: Path) -> None:
+    neve.run("status", says="default 1 4.0 KiB")
+    neve.run("jobs", says="att-1 events")
+    neve.run("jobs", "--cancel", "att-1", says="asked to cancel att-1")
+    neve.run("queue", "--group", "default", says="2 files of similar size")
+    neve.run("plan", "events", says="none")
+    neve.run("explain", "events", "last", says="nothing to do")
+    neve.run("history", "events", says="none")
+    neve.run("compactor", "list", says="local-1 default")
+    neve.run("compactor", "drain", "local-1", says="local-1 drains")
+    neve.run("group", "pause", "default", says="group default is paused")
+    neve.run("group", "resume", "default", says="group default is resumed")
+    assert neve.json("status")["groups"][0]["group"] == "default"
+
+
+def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> None:
+    pq.write_table(SCHEMA.empty_table(), tmp_path / "like.parquet")
+    like = str(tmp_path / "like.parquet")
+    made = neve.json(
+        "table", "create", "bag", "--location", str(tmp_path / "bag"), "--example", like
+    )
+
+    assert [column["name"] for column in made["schema"]] == SCHEMA.names
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["nonsense"], 2, "No such command"),
+        (["table", "describe"], 2, "Missing argument"),
+        (["table", "describe", "evnts"], 2, "no table is named 'evnts'; did you mean 'events'?"),
+        (["table", "set", "events", "ratio"], 2, "setting 'ratio' is not of the form name=value"),
+        (["table", "set", "events", "ratio=0"], 2, "setting ratio '0' is not allowed"),
+        (["add", "events", "none.parquet"], 2, "file none.parquet does not exist"),
+        (["append", "events", "none.parquet"], 1, "file none.parquet cannot be read"),
+        (["append", "events", "rows.txt"], 2, "has the suffix '.txt', wanted .parquet, .csv"),
+        (["scan", "events", "-o", "x.txt"], 2, "has the suffix '.txt'"),
+        (["scan", "events", "-o", "/none/x.csv"], 1, "file /none/x.csv cannot be written"),
+        (["plan"], 2, "give either the name of a table or --files"),
+        (["plan", "events", "--planner", "ratio"], 2, "--planner and --set go with --files"),
+        (["plan", "--files", "none.json"], 1, "file none.json cannot be read"),
+        (["table", "create", "e", "--location", "/tmp/e", "--schema", "id"], 2, "name:type"),
+        (["table", "create", "e", "--location", "/tmp/e", "--schema", "id:in"], 2, "type 'in'"),
+        (["table", "create", "events", "--location", "/tmp/e", "--schema", "a:int64"], 3, "exists"),
+        (["config", "check", "--set", "gateway.prot=1"], 1, "did you mean 'port'"),
+        (["status", "--url", "http://127.0.0.1:9"], 4, "nobody answers at http://127.0.0.1:9"),
+        (["status", "--url", "nonsense"], 2, "must begin with http"),
+        (["status", "--token", "wrong"], 2, "the bearer token is missing or wrong"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(
+    neve: Shell, folder: Path, words: list[str], code: int, says: str
+) -> None:
+    neve.run(*words, code=code, says=says)
+
+
+def test_errors_are_json_where_answers_are(neve: Shell) -> None:
+    done = neve.run("table", "describe", "none", "--json", code=2)
+
+    assert done.stdout == ""
+    told = json.loads(done.stderr)
+    assert told["error"] == "UnknownTableError"
+    assert told["detail"].startswith("no table is named 'none'")
+
+
+def test_no_service_is_told_with_what_to_do(tmp_path: Path) -> None:
+    Shell(tmp_path).run("status", code=4, says="no service is known: give a URL")
+
+
+def test_a_local_stack_is_found(gateway: Gateway, tmp_path: Path) -> None:
+    stack = tmp_path / "default"
+    stack.mkdir()
+    (stack / "state.json").write_text(json.dumps({"gateway_url": gateway.url}))
+    (stack / "token").write_text(TOKEN)
+
+    Shell(tmp_path).run("status", says="coordinator up for")
+
+
+def test_a_drop_is_asked_for(neve: Shell, folder: Path) -> None:
+    neve.run("table", "drop", "events", code=1, says="Drop table events (its files stay)?")
+    assert len(neve.json("table", "list")) == 1
+
+
+def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
+    file = tmp_path / "neve.toml"
+    file.write_text('[gateway]\ntoken = "secret"\nport = 1234\n')
+
+    shown = Shell(tmp_path).run("config", "check", str(file), says="gateway.port 1234")
+    assert "secret" not in shown.output
+    assert Shell(tmp_path).json("config", "check", str(file))["gateway.token"] == "(set, not shown)"
+
+
+def test_the_doctor_tries_a_location(neve: Shell, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    found = neve.json("doctor", "--location", str(place), "--compactors", "0")
+
+    states = {each["check"]: each["state"] for each in found}
+    assert states["storage"] == states["service"] == states["python"] == "ok"
+    assert list(place.rglob("doctor-*")) == []
+
+
+def test_the_doctor_says_what_is_wrong(neve: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    neve.run("doctor", "--location", str(tmp_path / "file" / "x"), code=1, says="cannot be made")
+
+
+def test_every_verb_has_json_and_help() -> None:
+    def verbs(app: Any) -> Iterator[Any]:
+        yield from app.registered_commands
+        for group in app.registered_groups:
+            yield from verbs(group.typer_instance)
+
+    found = list(verbs(build()))
+    assert len(found) > 25
+    for command in found:
+        assert command.callback.__doc__, command.name
+        assert "as_json" in command.callback.__signature__.parameters, command.name

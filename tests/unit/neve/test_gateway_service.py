@@ -1,0 +1,266 @@
+"""The door itself: who may pass, how errors are told, and that it answers while it works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from common.errors import CompactionError, ConflictError, MetadataError, UnknownOutcomeError
+from common.metadata.changes import Applied, Refused, Unknown
+from common.telemetry import METRICS
+from neve.api import ARROW_STREAM, PROBLEM
+from neve.client import Client
+from neve.client_errors import NotFoundError, UnavailableError
+from neve.gateway import problems
+from neve.gateway.guard import OPEN_PATHS, TEXT_BYTES_MAX
+from neve.gateway.metrics import RequestMetrics
+from tests.support.gateway import TOKEN, Gateway, serving
+
+SCHEMA = pa.schema([("x", pa.int64())])
+TRUSTED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with serving(body_bytes_max=TEXT_BYTES_MAX + 1000) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(gateway: Gateway) -> Iterator[Client]:
+    with gateway.client() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def up(gateway: Gateway) -> None:
+    gateway.coordinator.up = True
+    gateway.coordinator.told.clear()
+
+
+def routes(gateway: Gateway) -> list[tuple[str, str]]:
+    paths = httpx.get(f"{gateway.url}/openapi.json").json()["paths"]
+    return [(method, path) for path, methods in paths.items() for method in methods]
+
+
+def test_every_route_but_the_open_ones_wants_the_token(gateway: Gateway) -> None:
+    known = routes(gateway)
+    assert len(known) > 25
+    for method, path in [*known, ("get", "/v1/nothing"), ("get", "/"), ("put", "/metrics")]:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+            answer = httpx.request(method, gateway.url + path, headers=headers)
+            if path in OPEN_PATHS:
+                assert answer.status_code == 200, path
+                continue
+            assert answer.status_code == 401, path
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["error"] == "UnauthorizedError"
+
+
+@pytest.mark.parametrize("shown", ["", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}"])
+def test_nearly_the_token_is_not_the_token(gateway: Gateway, shown: str) -> None:
+    assert (
+        httpx.get(f"{gateway.url}/v1/tables", headers={"Authorization": shown}).status_code == 401
+    )
+
+
+def test_the_token_may_be_shown_in_any_case_of_its_scheme(gateway: Gateway) -> None:
+    answer = httpx.get(f"{gateway.url}/v1/tables", headers={"Authorization": f"bearer {TOKEN}"})
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        ("GET", "/v1/nothing", 404, "UnknownRouteError"),
+        ("PUT", "/v1/tables", 405, "MethodNotAllowedError"),
+        ("POST", "/v1/tables", 422, "BodyError"),
+        ("GET", "/v1/tables/none", 404, "UnknownTableError"),
+        ("GET", "/v1/tables/N%2F..", 404, "UnknownRouteError"),
+        ("GET", "/v1/tables/NONE", 400, "RequestError"),
+        ("GET", "/v1/queue?count=many", 422, "BodyError"),
+        ("GET", "/v1/queue?count=0", 400, "RequestError"),
+        ("GET", "/v1/queue?group=A+B", 400, "RequestError"),
+    ],
+)
+def test_every_error_is_a_problem(
+    gateway: Gateway, method: str, path: str, status: int, error: str
+) -> None:
+    answer = httpx.request(method, gateway.url + path, headers=TRUSTED)
+    told = answer.json()
+
+    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
+    assert (told["error"], told["status"]) == (error, status)
+    assert told["type"] == f"urn:neve:error:{error}"
+    assert told["title"]
+    assert told["detail"]
+
+
+def test_a_body_that_is_no_json_is_a_problem(gateway: Gateway) -> None:
+    headers = TRUSTED | {"Content-Type": "application/json"}
+    answer = httpx.post(f"{gateway.url}/v1/tables", content=b'{"name": ', headers=headers)
+
+    assert (answer.status_code, answer.json()["error"]) == (422, "BodyError")
+
+
+@pytest.mark.parametrize("kind", ["application/json", ARROW_STREAM])
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_body_that_is_too_large_is_refused(gateway: Gateway, kind: str, *, honest: bool) -> None:
+    body = b" " * (TEXT_BYTES_MAX + 2000)
+    path = "/v1/tables" if kind != ARROW_STREAM else "/v1/tables/none/append"
+    if kind == ARROW_STREAM:
+        honest = True  # The table is looked up before the body is read.
+    chunks = body if honest else iter([body[: 1 << 20]] * 17)
+    answer = httpx.post(
+        gateway.url + path, content=chunks, headers=TRUSTED | {"Content-Type": kind}
+    )
+
+    assert (answer.status_code, answer.json()["error"]) == (413, "TooLargeError")
+
+
+def test_what_nobody_expected_is_logged_and_tells_nothing(gateway: Gateway) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("password: secret")
+
+    before = gateway.coordinator.status
+    gateway.coordinator.status = fail  # type: ignore[assignment, method-assign]  # the fake fails
+    try:
+        answer = httpx.get(f"{gateway.url}/v1/status", headers=TRUSTED)
+    finally:
+        gateway.coordinator.status = before  # type: ignore[method-assign]  # as it was
+    assert (answer.status_code, answer.json()["error"]) == (500, "InternalError")
+    assert "secret" not in answer.text
+    assert gateway.log[-1][0] == "request failed"
+    assert "ZeroDivisionError" in str(gateway.log[-1][1]["cause"])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "status"),
+    [
+        (Refused(code="paused", reason="it is paused"), "RefusedError", 409),
+        (Unknown(reason="silence"), "UnknownOutcomeError", 503),
+    ],
+)
+def test_outcomes_of_changes_are_told(outcome: Refused | Unknown, error: str, status: int) -> None:
+    with pytest.raises(CompactionError) as caught:
+        problems.applied(outcome)
+
+    answer = problems.problem(caught.value)
+    assert (answer.status_code, f'"error":"{error}"' in bytes(answer.body).decode()) == (
+        status,
+        True,
+    )
+    assert problems.applied(Applied()) == Applied()
+
+
+def test_each_branch_has_its_status() -> None:
+    assert problems.status_of(ConflictError("x")) == 409
+    assert problems.status_of(UnknownOutcomeError("x")) == 503
+    assert problems.status_of(MetadataError("x")) == 500
+
+
+def test_readiness_is_that_of_the_parts(gateway: Gateway, client: Client) -> None:
+    assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+
+    gateway.coordinator.up = False
+    answer = httpx.get(f"{gateway.url}/readyz")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+    assert "neve_coordinator_up 0.0" in httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
+
+
+def test_metrics_are_those_of_the_table(gateway: Gateway) -> None:
+    httpx.get(f"{gateway.url}/v1/tables/none", headers=TRUSTED)
+    text = httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
+
+    told = {line.split()[2]: line.split()[3] for line in text.splitlines() if "# TYPE" in line}
+    assert told == {metric.name: metric.kind for metric in METRICS}
+    assert 'neve_queue_jobs{group="default"} 1.0' in text
+    assert 'code="404",method="GET",route="/v1/tables/{table}"' in text
+
+
+def test_a_route_label_is_never_a_path() -> None:
+    metrics = RequestMetrics()
+    metrics.answered("none", "BREW", 404, 0.1)
+
+    assert b'code="404",method="other",route="none"' in metrics.text(None)
+
+
+def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:
+    page = httpx.get(f"{gateway.url}/docs")
+
+    assert page.status_code == 200
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+
+
+def test_work_is_told(gateway: Gateway, client: Client) -> None:
+    assert client.status().committed == 7
+    assert [job.attempt for job in client.jobs()] == ["att-1"]
+    assert [job.id for job in client.queue("default")] == ["job-1"]
+    assert client.queue("other") == []
+    assert [each.compactor for each in client.compactors()] == ["local-1"]
+
+
+def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
+    client.drain("local-1")
+    client.cancel_job("att-1")
+    client.pause_group("default")
+    client.resume_group("default")
+
+    assert gateway.coordinator.told == [
+        ("drain", "local-1"),
+        ("cancel", "att-1"),
+        ("pause_group", "default"),
+        ("resume_group", "default"),
+    ]
+
+
+def test_a_coordinator_that_is_away_is_told(gateway: Gateway, client: Client) -> None:
+    gateway.coordinator.up = False
+
+    with pytest.raises(UnavailableError, match=r"the coordinator does not answer"):
+        gateway.client().status()
+
+
+def test_a_table_is_explained_planned_and_replanned(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("events", str(tmp_path), schema=SCHEMA)
+    table = client.describe("events")
+    for number in range(2):
+        client.append("events", pa.table({"x": [number]}))
+
+    assert client.explain("events")[0].left == {"a.parquet": "larger than all others together"}
+    assert client.explain("events", "last")[0].tablet == "last"
+    with pytest.raises(NotFoundError, match=r"has no tablet '0100' \(any more\)") as caught:
+        client.explain("events", "0100")
+    assert caught.value.error == "UnknownTabletError"
+    (job,) = client.plan("events").jobs
+    assert (job.tablet, len(job.files)) == ("last", 2)
+    client.replan("events")
+    client.lift_quarantine("events", "last")
+    assert gateway.coordinator.told == [
+        ("replan", table.id),
+        ("lift_quarantine", table.id, "last"),
+    ]
+    assert client.history("events") == []
+    with pytest.raises(UnavailableError, match=r"did not come to rest within 0.1 s: 1 jobs wait"):
+        client.wait_until_at_rest("events", timeout_s=0.1)
+
+
+def test_the_loop_answers_while_threads_work(gateway: Gateway) -> None:
+    hold = threading.Event()
+    busy = [gateway.services.rows.run(hold.wait, 10) for _ in range(8)]
+    try:
+        for work in busy:
+            gateway.loop.call_soon_threadsafe(gateway.loop.create_task, work)
+        assert httpx.get(f"{gateway.url}/healthz", timeout=2).status_code == 200
+    finally:
+        hold.set()

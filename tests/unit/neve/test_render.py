@@ -1,0 +1,149 @@
+"""What people see: golden pages of every listing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from neve import api, api_work
+from neve.cli import render, render_work
+from neve.client_decode import decode
+from neve.gateway.views import compactor_view, job_view, queued_view
+from tests.support.datadriven import Answer, Step
+from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, STARTED_S
+
+PAGES = Path(__file__).parent / "testdata" / "render.txt"
+WIDE = 160
+
+COLUMNS = (
+    api.Column(name="id", type="int64", nullable=False),
+    api.Column(name="note", type="string"),
+)
+SETTINGS = {"ratio": 3.0, "target_bytes": 512 * 1024**2, "ttl_s": None, "hold_expiry_s": 120.0}
+TABLE = api.Table(
+    id="t-1",
+    name="events",
+    location="s3://lake/events",
+    state="live",
+    schema=COLUMNS,
+    key=("id",),
+    version_column="v",
+    settings=SETTINGS,
+)
+FILE = api.File(
+    path="a.parquet", tablet="0180000000000000640123", size_bytes=2048, rows=1200, key_min="[1]"
+)
+TABLETS = (
+    api.Tablet(tablet="0180", files=2, size_bytes=4096, rows=9, end="[100]", running=1),
+    api.Tablet(tablet="last", files=0, size_bytes=0, rows=0, end="+inf", failures=1),
+    api.Tablet(tablet="01", files=1, size_bytes=9, rows=1, partition="day=1", selected=True),
+    api.Tablet(tablet="02", files=1, size_bytes=9, rows=1, end="[2]", waiting=1),
+    api.Tablet(tablet="03", files=1, size_bytes=9, rows=1, end="[3]", operation="split (cut)"),
+)
+STATUS = api_work.Status(
+    coordinator="coord-1",
+    started_s=STARTED_S,
+    now_s=STARTED_S + 4000,
+    groups=(
+        decode(api_work.Group, {name: getattr(GROUP, name) for name in GROUP.__slots__}),
+        api_work.Group(
+            group="large",
+            queued=2,
+            queued_bytes=1,
+            queued_cost_bytes=10,
+            running=0,
+            compactors=0,
+            waiting_takes=0,
+            accepted=2,
+            rejected=0,
+            evicted=0,
+            oldest_age_s=90,
+        ),
+    ),
+    compactors=(compactor_view(COMPACTOR),),
+    tables=1,
+    tablets_known=1234,
+    committed=7,
+    failed=2,
+    released=1,
+    conflicts=4,
+    quarantined=0,
+    errors=("planner `ratio` failed for events",),
+)
+FINISHED = api_work.Finished(
+    attempt="att-1",
+    job="job-1",
+    tablet="last",
+    kind="SYSTEM",
+    end="committed",
+    group="default",
+    compactor="local-1",
+    inputs=("a", "b"),
+    outputs=("c",),
+    bytes_in=4096,
+    bytes_out=2048,
+    rows_in=2000,
+    rows_out=1500,
+    started_s=0.0,
+    ended_s=2.5,
+    reason="2 files of similar size",
+)
+EXPLAINED = api_work.Explanation(
+    tablet="last",
+    table="events",
+    sentences=("nothing runs here", "its planner wanted nothing 5 s ago"),
+    left={"a.parquet": "it is alone"},
+)
+PLAN = api_work.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
+OFFLINE = {
+    "jobs": [
+        {"files": ["a", "b"], "group": "small", "kind": "SYSTEM", "priority": 2, "reason": "alike"}
+    ],
+    "left": {"c": "too large"},
+}
+
+SHOWN: dict[str, Callable[[], RenderableType]] = {
+    "tables": lambda: render.tables([TABLE]),
+    "nothing": lambda: render.tables([]),
+    "table": lambda: render.table(TABLE),
+    "files": lambda: render.files([FILE]),
+    "tablets": lambda: render.tablets(TABLETS),
+    "added": lambda: render.added(api.Added(call="c", files=(FILE,), rows=1200, size_bytes=2048)),
+    "status": lambda: render_work.status(STATUS),
+    "jobs": lambda: render_work.jobs([job_view(RUNNING)], STARTED_S + 60),
+    "queue": lambda: render_work.queue([queued_view(QUEUED)]),
+    "plan": lambda: render_work.plan(PLAN),
+    "explain": lambda: render_work.explanations([EXPLAINED]),
+    "history": lambda: render_work.history([FINISHED]),
+    "offline": lambda: render_work.offline(OFFLINE),
+}
+
+
+def text_of(shown: RenderableType) -> str:
+    console = Console(width=WIDE, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(shown, markup=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def test_every_listing_looks_as_it_did(golden: Callable[[Path, Answer], None]) -> None:
+    seen: set[str] = set()
+
+    def answer(step: Step) -> str:
+        seen.add(step.command)
+        return text_of(SHOWN[step.command]())
+
+    golden(PAGES, answer)
+    assert seen == set(SHOWN)
+
+
+def test_totals_are_shown_once_they_are_known() -> None:
+    known = api.Table(
+        id="t", name="t", location="x", state="live", schema=(), tablets=3, files=4, size_bytes=5
+    )
+
+    shown = text_of(render.table(known))
+    assert "size        5 B" in shown
+    assert "rows        -" in shown
