@@ -1,8 +1,7 @@
 """The actors of a stack, started by a short-lived driver process.
 
-`python -m neve.local.actors PLAN` joins the cluster, starts coordinator, compactors
-and gateway as detached actors, and says on its output, one JSON object per line,
-what it did. A process of its own, because Ray reads its environment only once: so
+The driver joins the cluster, starts coordinator, compactors and gateway as detached
+actors, and says on its output, one JSON object per line, what it did. A process of its own, because Ray reads its environment only once: so
 neither the command line nor a test has to import Ray, and two stacks can be started
 by one process. Each actor module offers `start`; `drive` is the only place that calls it.
 """
@@ -22,6 +21,7 @@ from common.errors import ConfigError
 from common.settings import Settings
 from common.wire import NAMESPACE
 
+DRIVER = "from neve.local.actors import main; main()"
 END_WAIT_MAX_S = 30.0
 READY_WAIT_MAX_S = 180.0
 """For one actor; Spark may start slowly on a small machine."""
@@ -61,7 +61,7 @@ def start_actors(
     try:
         with log.open("wb") as errors:
             driver = subprocess.Popen(
-                [sys.executable, "-m", "neve.local.actors", str(plan_file)],
+                [sys.executable, "-c", DRIVER, str(plan_file)],
                 env=dict(environ),
                 cwd=log.parent,
                 stdin=subprocess.DEVNULL,
@@ -172,10 +172,3 @@ def main() -> None:
         _say(error=f"{type(error).__name__}: {error}".strip().splitlines()[0])
         raise
     _say(gateway_url=url)
-
-
-if __name__ == "__main__":
-    # Pickles name this module by its real name, not `__main__`.
-    from neve.local.actors import main as run
-
-    run()

@@ -10,8 +10,8 @@ from common.errors import ConfigError
 MEGABYTE = 1 << 20
 BASE_BYTES = 700 * MEGABYTE
 """Redis, Ray's own processes, coordinator and gateway."""
-COMPACTOR_BYTES = 300 * MEGABYTE
-"""Actor, app master and what a JVM takes beside its heap; heaps start small and are added half."""
+COMPACTOR_BYTES = 800 * MEGABYTE
+"""Actor, driver, app master and Python workers; heaps of driver and executor are added half."""
 SHARED_SLACK_BYTES = 16 * MEGABYTE
 SHARED_MEMORY = Path("/dev/shm")
 """Where Ray keeps its objects, if it is large enough."""

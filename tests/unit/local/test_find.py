@@ -71,7 +71,7 @@ def test_redis_of_the_machine_comes_first(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_says_how_much() -> None:
-    with pytest.raises(ConfigError, match="1024 MB are free, a stack with 2 compactors wants 2836"):
+    with pytest.raises(ConfigError, match="1024 MB are free, a stack with 2 compactors wants 3836"):
         check_memory(2, 3 * GIGABYTE // 2, GIGABYTE)
     check_memory(2, 3 * GIGABYTE // 2, 4 * GIGABYTE)
 
