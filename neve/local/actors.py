@@ -1,9 +1,10 @@
 """The actors of a stack, started by a short-lived driver process.
 
 The driver joins the cluster, starts coordinator, compactors and gateway as detached
-actors, and says on its output, one JSON object per line, what it did. A process of its own, because Ray reads its environment only once: so
-neither the command line nor a test has to import Ray, and two stacks can be started
-by one process. Each actor module offers `start`; `drive` is the only place that calls it.
+actors, and says on its output, one JSON object per line, what it did. It is a process
+of its own because Ray reads its environment only once: so neither the command line nor
+a test has to import Ray, and two stacks can be started by one process. Each actor module
+offers `start`; this is the only place that calls it.
 """
 
 import importlib
