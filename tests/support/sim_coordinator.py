@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from common.errors import MetadataError, PluginError, UnavailableError
-from common.metadata import changes
+from common.metadata import changes, upkeep_changes
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
 from common.metadata.store import KeyspaceStore
 from common.model.outcome import AttemptEnd
@@ -197,7 +197,7 @@ class SimCoordinator:
 
     async def _note(self, action: do.NoteAnalysis) -> None:
         await self._apply(
-            changes.WriteAnalysis(
+            upkeep_changes.WriteAnalysis(
                 tablet=action.tablet,
                 analysis=action.analysis,
                 version=action.version,
@@ -208,7 +208,7 @@ class SimCoordinator:
     # Loops.
 
     async def _lead(self, collector: Collector | None) -> None:
-        claim = changes.ClaimCoordination(coordinator=self.name)
+        claim = upkeep_changes.ClaimCoordination(coordinator=self.name)
         while not isinstance(await self._apply(claim), Applied):
             await self.tasks.sleep(0.5)
         while not await self._tried(self._refresh()):

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from common.metadata import changes
+from common.metadata import changes, upkeep_changes
 from common.metadata.mutation import (
     adds,
     attempts,
@@ -17,13 +17,17 @@ from common.metadata.mutation.transaction import Transaction
 _Attempts = changes.Reserve | changes.Commit | changes.Release | changes.DropHold
 _Tables = changes.CreateTable | changes.ChangeTable | changes.DropTable | changes.AddFiles
 _Garbage = (
-    changes.StampGarbage | changes.KeepGarbage | changes.ForgetGarbage | changes.Pin | changes.Unpin
+    upkeep_changes.StampGarbage
+    | upkeep_changes.KeepGarbage
+    | upkeep_changes.ForgetGarbage
+    | upkeep_changes.Pin
+    | upkeep_changes.Unpin
 )
 _Notes = (
-    changes.WriteAnalysis
-    | changes.ClaimCoordination
-    | changes.BumpGeneration
-    | changes.PublishManifest
+    upkeep_changes.WriteAnalysis
+    | upkeep_changes.ClaimCoordination
+    | upkeep_changes.BumpGeneration
+    | upkeep_changes.PublishManifest
 )
 
 
@@ -68,15 +72,15 @@ def _of_table(change: _Tables) -> Transaction:
 
 def _of_garbage(change: _Garbage) -> Transaction:
     match change:
-        case changes.StampGarbage():
+        case upkeep_changes.StampGarbage():
             return garbage.stamp_garbage(change)
-        case changes.KeepGarbage():
+        case upkeep_changes.KeepGarbage():
             return garbage.keep_garbage(change)
-        case changes.ForgetGarbage():
+        case upkeep_changes.ForgetGarbage():
             return garbage.forget_garbage(change)
-        case changes.Pin():
+        case upkeep_changes.Pin():
             return garbage.pin(change)
-        case changes.Unpin():
+        case upkeep_changes.Unpin():
             return garbage.unpin(change)
         case _:
             assert_never(change)
@@ -84,13 +88,13 @@ def _of_garbage(change: _Garbage) -> Transaction:
 
 def _of_note(change: _Notes) -> Transaction:
     match change:
-        case changes.WriteAnalysis():
+        case upkeep_changes.WriteAnalysis():
             return notes.write_analysis(change)
-        case changes.ClaimCoordination():
+        case upkeep_changes.ClaimCoordination():
             return notes.claim_coordination(change)
-        case changes.BumpGeneration():
+        case upkeep_changes.BumpGeneration():
             return notes.bump_generation(change)
-        case changes.PublishManifest():
+        case upkeep_changes.PublishManifest():
             return notes.publish_manifest(change)
         case _:
             assert_never(change)
