@@ -11,7 +11,7 @@ from common.model.job import Job
 from common.model.priority import class_of
 from common.model.tablet import TabletId
 from coordinator.core.fair_share import FairShare
-from coordinator.core.minmax_heap import MinMaxHeap
+from coordinator.core.ranked import Ranked
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,7 @@ class Entry:
 class JobIndex:
     """Queued jobs under all the names by which they are looked for.
 
-    Always true: heap, indexes, lanes and `size_bytes` speak of the same entries.
+    Always true: ranks, indexes, lanes and `size_bytes` speak of the same entries.
     Everything comes by `put` or `swap` and leaves by `drop`.
     """
 
@@ -45,7 +45,7 @@ class JobIndex:
         """
         self.size_bytes = 0
         self._shares = shares
-        self._heap: MinMaxHeap[Entry] = MinMaxHeap()
+        self._ranked: Ranked[Entry] = Ranked()
         self.by_id: dict[str, Entry] = {}
         """Job id → entry; for others to read."""
         self._tables: dict[str, dict[bytes, Entry]] = {}
@@ -61,7 +61,7 @@ class JobIndex:
     def put(self, entry: Entry) -> None:
         """Take a new entry in."""
         job = entry.job
-        self._heap.push(entry.rank, entry)
+        self._ranked.push(entry.rank, entry)
         self.by_id[job.id] = entry
         tablet = job.tablet
         ends = self._tables.get(tablet.table)
@@ -84,7 +84,7 @@ class JobIndex:
     def drop(self, entry: Entry) -> Job:
         """Let an entry go; return its job."""
         job = entry.job
-        self._heap.remove(entry.rank)
+        self._ranked.remove(entry.rank)
         del self.by_id[job.id]
         self._unlink(entry, job.tablet)
         self.size_bytes -= entry.weight_bytes
@@ -103,22 +103,22 @@ class JobIndex:
 
     def highest(self) -> Entry | None:
         """Return the entry of the highest rank, or None."""
-        return self._heap.highest()
+        return self._ranked.highest()
 
     def lowest(self) -> Entry | None:
         """Return the entry of the lowest rank, or None."""
-        return self._heap.lowest()
+        return self._ranked.lowest()
 
     def next(self) -> Entry | None:
         """Return the entry whose turn it is: the highest, unless tables share."""
-        best = self._heap.highest()
+        best = self._ranked.highest()
         if best is None or self._shares is None:
             return best
-        return self._heap.get(self._shares.choose(class_of(best.priority), best.rank))
+        return self._ranked.get(self._shares.choose(class_of(best.priority), best.rank))
 
     def best_first(self) -> Iterator[Entry]:
         """Yield entries from the highest rank down."""
-        return self._heap.highest_first()
+        return self._ranked.highest_first()
 
     def lowest_below(self, rank: int, size_bytes: int, count: int) -> list[Entry] | None:
         """Return the lowest entries that make so much room, or None if not all are below `rank`.
@@ -129,7 +129,7 @@ class JobIndex:
             count: Entries that must go at least.
         """
         found: list[Entry] = []
-        for entry in self._heap.lowest_first():
+        for entry in self._ranked.lowest_first():
             if entry.rank > rank:
                 break
             found.append(entry)
@@ -140,10 +140,10 @@ class JobIndex:
 
     def check(self) -> None:
         """Assert what is always true of the indexes; for tests."""
-        self._heap.check()
-        assert len(self._heap) == len(self.by_id)
+        self._ranked.check()
+        assert len(self._ranked) == len(self.by_id)
         assert self.size_bytes == sum(entry.weight_bytes for entry in self)
-        assert all(self._heap.get(entry.rank) is entry for entry in self)
+        assert all(self._ranked.get(entry.rank) is entry for entry in self)
         tablets = [TabletId(table, end) for table, ends in self._tables.items() for end in ends]
         indexed = [entry for tablet in tablets for entry in self.entries_of(tablet)]
         assert len(indexed) == len(self.by_id)

@@ -12,7 +12,7 @@ from common.model.tablet import TabletId
 from coordinator.core.admission import Accepted, Rejected, weight_bytes
 from coordinator.core.fair_share import FairShare
 from coordinator.core.job_queue import JobQueue
-from coordinator.core.minmax_heap import MinMaxHeap
+from coordinator.core.ranked import BUCKET_MAX, Ranked
 from tests.support.planning import job
 
 STEPS = 1_500
@@ -152,31 +152,36 @@ def test_sharing_changes_who_goes_next_and_nothing_else(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_heap_beside_a_sorted_list(seed: int) -> None:
+@pytest.mark.parametrize("bucket_max", [4, 30, BUCKET_MAX])
+def test_ranks_beside_a_sorted_list(
+    seed: int, bucket_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.core.ranked.BUCKET_MAX", bucket_max)
     chance = random.Random(seed)
-    heap: MinMaxHeap[int] = MinMaxHeap()
+    ranked: Ranked[int] = Ranked()
     held: list[int] = []
     for _ in range(STEPS):
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0 if held:
-                assert heap.highest() == held[-1]
-                heap.remove(held.pop())
+                assert ranked.highest() == held[-1]
+                ranked.remove(held.pop())
             case 1 if held:
-                assert heap.lowest() == held[0]
-                heap.remove(held.pop(0))
+                assert ranked.lowest() == held[0]
+                ranked.remove(held.pop(0))
             case 2 if held:
-                heap.remove(held.pop(chance.randrange(len(held))))
-            case 3:
-                assert list(heap.highest_first()) == held[::-1]
-                assert list(heap.lowest_first()) == held
+                ranked.remove(held.pop(chance.randrange(len(held))))
             case _:
-                # A small range, so that ranks come back while their rubbish is still there.
-                rank = chance.randrange(-150, 150)
+                rank = chance.randrange(-500, 500)
                 if rank not in held:
-                    heap.push(rank, rank)
+                    ranked.push(rank, rank)
                     held = sorted([*held, rank])
-        heap.check()
-        assert len(heap) == len(held)
+        ranked.check()
+        assert len(ranked) == len(held)
+    assert list(ranked.highest_first()) == held[::-1]
+    assert list(ranked.lowest_first()) == held
+    for rank in held:
+        ranked.remove(rank)
+    assert ranked.highest() is ranked.lowest() is None
 
 
 def test_removal_by_id_is_fast_in_a_queue_of_a_hundred_thousand() -> None:
