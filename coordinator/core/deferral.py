@@ -6,11 +6,17 @@ from common.model.tablet import TabletId
 
 RUBBISH_MAX = 64
 """Alarms that were taken back and are not worth a rebuild."""
+_TABLE = "table:"
 
 
 def place_of_table(table: str) -> str:
     """Return where tablets of a paused table wait; no group has such a name."""
-    return f"table:{table}"
+    return _TABLE + table
+
+
+def table_of_place(place: str) -> str | None:
+    """Return the table whose tablets wait at a place, or None if it is a group."""
+    return place.removeprefix(_TABLE) if place.startswith(_TABLE) else None
 
 
 class Deferrals:
@@ -25,16 +31,6 @@ class Deferrals:
         self._count_max = count_max
         self._places: dict[str, dict[TabletId, float]] = {}
         self._place_of: dict[TabletId, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._place_of)
-
-    def __contains__(self, tablet: TabletId) -> bool:
-        return tablet in self._place_of
-
-    def count(self, place: str) -> int:
-        """Return how many tablets wait at a place."""
-        return len(self._places.get(place, {}))
 
     def since_s(self, tablet: TabletId) -> float | None:
         """Return since when a tablet has waited, or None."""
@@ -103,9 +99,6 @@ class Alarms:
     def __init__(self) -> None:
         self._times: dict[TabletId, float] = {}
         self._heap: list[tuple[float, TabletId]] = []
-
-    def __len__(self) -> int:
-        return len(self._times)
 
     def set(self, tablet: TabletId, at_s: float) -> None:
         """Plan a tablet again at a time, or earlier if that was said before."""

@@ -5,6 +5,7 @@ from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.wire import Explanation
 from coordinator.core.books import Books
+from coordinator.core.deferral import table_of_place
 from coordinator.core.lifecycle import AttemptState
 from coordinator.core.notes import Note
 
@@ -58,7 +59,7 @@ def _of_table(books: Books, tablet: TabletId) -> list[str]:
 def _of_attempts(books: Books, tablet: TabletId, now_s: float) -> list[str]:
     return [
         f"a job over {len(attempt.inputs)} files {_STATES[attempt.state]} {attempt.compactor}"
-        f" since {_ago(now_s - attempt.since_s)}"
+        f", for {_ago(now_s - attempt.since_s)}"
         for attempt in books.attempts.of_tablet(tablet)
     ]
 
@@ -85,7 +86,7 @@ def _why_waiting(books: Books, group: str) -> str:
 
 def _of_deferral(books: Books, tablet: TabletId, now_s: float) -> list[str]:
     place, since_s = books.deferrals.place_of(tablet), books.deferrals.since_s(tablet)
-    if place is None or since_s is None or ":" in place:
+    if place is None or since_s is None or table_of_place(place):
         return []
     return [
         f"jobs were shed from the full queue of group {place} {_ago(now_s - since_s)} ago;"

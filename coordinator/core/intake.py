@@ -64,9 +64,10 @@ def _stale(before: Note, event: on.TabletPlanned, now_s: float) -> bool:
 def _sift(books: Books, event: on.TabletPlanned, now_s: float) -> tuple[list[Job], list[str]]:
     """Return the jobs that may be queued, and why the others may not."""
     busy = books.busy_inputs(event.tablet)
-    spoken_of = {*busy, *event.plan.left}
-    spoken_of.update(path for job in event.plan.jobs for path in job.inputs)
-    books.retry.keep(event.tablet, spoken_of)
+    if books.retry.knows(event.tablet):
+        spoken_of = {*busy, *event.plan.left}
+        spoken_of.update(path for job in event.plan.jobs for path in job.inputs)
+        books.retry.keep(event.tablet, spoken_of)
     wanted: list[Job] = []
     held: list[str] = []
     for job in event.plan.jobs:

@@ -151,7 +151,8 @@ class Attempts:
 
     def of_tablet(self, tablet: TabletId) -> list[Attempt]:
         """Return the attempts on a tablet."""
-        return [self._attempts[each] for each in self._by_tablet.get(tablet, {})]
+        members = self._by_tablet.get(tablet)
+        return [self._attempts[each] for each in members] if members else []
 
     def of_compactor(self, compactor: str) -> list[Attempt]:
         """Return the attempts that a compactor holds or may hold."""

@@ -54,9 +54,6 @@ class Compactors:
         self._lost: BoundedMap[str, str] = BoundedMap(count_max)
         """Names of silent compactors and their incarnations: they may wake."""
 
-    def __len__(self) -> int:
-        return len(self._living)
-
     def every(self) -> list[Compactor]:
         """Return the living compactors, by name."""
         return [self._living[name] for name in sorted(self._living)]
@@ -99,12 +96,9 @@ class Compactors:
         self._living[name] = replace(compactor, draining=True)
         return True
 
-    def lose(self, name: str) -> Compactor | None:
-        """A compactor was silent too long; if it wakes, it is heard as NEW."""
-        compactor = self._living.pop(name, None)
-        if compactor is not None:
-            self._lost.put(name, compactor.incarnation)
-        return compactor
+    def lose(self, name: str) -> None:
+        """A living compactor was silent too long; if it wakes, it is heard as NEW."""
+        self._lost.put(name, self._living.pop(name).incarnation)
 
     def bury(self, name: str, incarnation: str = "") -> Compactor | None:
         """A process is dead for sure: nothing that it has sent counts any more.

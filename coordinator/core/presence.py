@@ -143,9 +143,11 @@ def _gone(books: Books, event: on.CompactorGone, now_s: float) -> list[Action]:
     buried = books.compactors.bury(event.compactor, event.incarnation)
     if buried is None and living is not None:
         return []
+    lost = _lose_all(books, event.compactor, event.cause, now_s)
+    if buried is None and not lost:
+        return []
     fields = (("compactor", event.compactor), ("cause", event.cause))
-    tell = do.Tell(event="compactor gone", fields=fields)
-    return [tell, *_lose_all(books, event.compactor, event.cause, now_s)]
+    return [do.Tell(event="compactor gone", fields=fields), *lost]
 
 
 def _lose_all(books: Books, compactor: str, cause: str, now_s: float) -> list[Action]:

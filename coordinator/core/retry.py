@@ -132,6 +132,10 @@ class Retry:
         """Return the inputs that are quarantined."""
         return [inputs for inputs, pause in self._inputs if pause.until_s is None]
 
+    def knows(self, tablet: TabletId) -> bool:
+        """Return whether inputs of a tablet have ever failed or been cancelled."""
+        return tablet in self._tablets
+
     def keep(self, tablet: TabletId, paths: Container[str]) -> None:
         """Forget pauses over files that the tablet no longer has.
 
@@ -139,17 +143,14 @@ class Retry:
             tablet: A tablet that was just planned.
             paths: Every file that its plan speaks of.
         """
-        known = self._tablets.get(tablet)
-        if known is None:
-            return
+        known = self._tablets.get(tablet) or ()
         kept = tuple(each for each in known if all(path in paths for path in each[1]))
         for inputs in known:
             if inputs not in kept:
                 self._inputs.pop(inputs)
+        self._tablets.pop(tablet)
         if kept:
             self._tablets.put(tablet, kept)
-        else:
-            self._tablets.pop(tablet)
 
     def lift(self, tablet: TabletId) -> None:
         """Let a tablet be tried again at once."""

@@ -3,7 +3,7 @@
 from coordinator.core import actions as do
 from coordinator.core.actions import Action
 from coordinator.core.books import Books
-from coordinator.core.deferral import place_of_table
+from coordinator.core.deferral import table_of_place
 from coordinator.core.endings import outwait
 from coordinator.core.handout import answer_nothing
 from coordinator.core.presence import silence
@@ -55,9 +55,9 @@ def _wake(books: Books, now_s: float) -> list[Action]:
 
 def _room(books: Books, place: str) -> int:
     """Return for how many of the tablets that wait at a place there is room now."""
-    for table in books.tables:
-        if place == place_of_table(table):
-            return books.limits.replans_per_turn_max if books.hands_out(table) else 0
+    table = table_of_place(place)
+    if table is not None:
+        return books.limits.replans_per_turn_max if books.hands_out(table) else 0
     queue, fraction = books.queues.queue(place), books.limits.drained_fraction
     if queue.size_bytes > fraction * queue.bytes_max or len(queue) > fraction * queue.count_max:
         return 0

@@ -1,0 +1,107 @@
+"""What a turn may cost, and what must not depend on the order of things."""
+
+from __future__ import annotations
+
+from common.model.job import Job, Kind
+from common.model.outcome import AttemptEnd
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Record, Reservation, TabletId
+from common.settings import CoordinatorSettings
+from coordinator.core import actions as do
+from coordinator.core import events as on
+from coordinator.core.handout import LOOK_MAX
+from coordinator.core.limits import Limits
+from coordinator.core.state import CoordinatorState
+
+TABLE = Table(id="t", name="trips", location="file:///t", schema=())
+
+
+def planned(number: int) -> on.TabletPlanned:
+    tablet = TabletId("t", b"%04d" % number)
+    job = Job(
+        id=f"job-{number}",
+        tablet=tablet,
+        table_name="trips",
+        kind=Kind.SYSTEM,
+        inputs=(f"f{number}", f"g{number}"),
+        input_bytes=10,
+        group="small",
+        priority=1,
+        reason="because",
+    )
+    record = Record(version=1, files=2)
+    plan = TabletPlan(jobs=(job,))
+    return on.TabletPlanned(tablet=tablet, plan=plan, record=record, settings_version=1)
+
+
+def take(number: int) -> on.TakeAsked:
+    return on.TakeAsked(take=f"k{number}", compactor=f"c{number}", incarnation="1", group="small")
+
+
+def reserved(by: int, event: on.TabletPlanned, attempt: str) -> on.JobReserved:
+    (job,) = event.plan.jobs
+    entry = Reservation(
+        attempt=attempt,
+        job=job.id,
+        kind=job.kind,
+        inputs=job.inputs,
+        output_prefix=attempt,
+        outputs_max=1,
+        group=job.group,
+        compactor=f"c{by}",
+        since_s=0.0,
+        now_s=0.0,
+    )
+    return on.JobReserved(take=f"k{by}", job=job, reservation=entry)
+
+
+def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
+    state = CoordinatorState(CoordinatorSettings(), limits=Limits(class_failures=1))
+    state.handle(on.TableSeen(table=TABLE), 0.0)
+    state.handle(take(0), 0.0)
+    for number in range(LOOK_MAX + 10):
+        state.handle(planned(number), 0.0)
+    state.handle(reserved(0, planned(0), "a0"), 0.0)
+    failed = on.AttemptReported(
+        compactor="c0", attempt="a0", end=AttemptEnd.FAILED, error_class="Error", cause="boom"
+    )
+    state.handle(failed, 0.0)
+
+    assert state.handle(take(1), 0.1) == []
+    assert len(state.queued(None, 1000, 0.1)) == 9
+    replanned = state.handle(on.Ticked(), 2.1)
+    assert len(replanned) == LOOK_MAX + 1
+    assert all(isinstance(action, do.Replan | do.Reserve) for action in replanned)
+
+
+def test_what_is_planned_again_in_one_turn_is_bounded() -> None:
+    limits = Limits(queue_jobs_max=10, replans_per_turn_max=3, deferral_max_s=5.0)
+    state = CoordinatorState(CoordinatorSettings(), limits=limits)
+    state.handle(on.TableSeen(table=TABLE), 0.0)
+    for number in range(30):
+        state.handle(planned(number), 0.0)
+
+    turns = [state.handle(on.Ticked(), 4.0 + number) for number in range(10)]
+
+    assert [len(turn) for turn in turns] == [0, 3, 3, 3, 3, 3, 3, 2, 0, 0]
+
+
+def test_one_attempt_is_released_once_however_often_its_end_is_told() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(take(1), 0.0)
+    state.handle(planned(1), 0.0)
+    state.handle(reserved(1, planned(1), "a1"), 0.0)
+    failed = on.AttemptReported(
+        compactor="c1", attempt="a1", end=AttemptEnd.FAILED, error_class="Error", cause="boom"
+    )
+    gone = on.CompactorGone(compactor="c1", cause="it died")
+
+    releases = [
+        action
+        for event in (failed, failed, gone, gone, failed)
+        for action in state.handle(event, 1.0)
+        if isinstance(action, do.Release)
+    ]
+
+    assert len(releases) == 1
