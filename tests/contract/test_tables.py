@@ -21,6 +21,7 @@ from common.metadata.upkeep_changes import (
 )
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
+from tests.support.flaky import Fault, Point
 from tests.support.store_harness import (
     MIDDLE,
     Harness,
@@ -111,6 +112,31 @@ async def test_of_two_creators_of_one_name_one_wins_and_the_other_leaves_nothing
     assert await harness.store.tables() == winners
     for table in tables:
         assert bool(await harness.keys(table.id)) == (table in winners)
+
+
+@pytest.mark.parametrize("look", [2, 3])
+async def test_a_name_taken_while_a_table_is_made(harness: Harness, look: int) -> None:
+    """Look 2 watches the names; 3 is when the table goes live, which is too late to take it."""
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    slow = harness.new_table(name="t", location="file:///data/1")
+    fast = harness.new_table(name="t", location="file:///data/2")
+    looks = [0]
+
+    async def script(point: Point) -> Fault:
+        looks[0] += point is Point.LOOKED
+        if point is Point.LOOKED and looks[0] == look:
+            outcome = await harness.apply(CreateTable(table=fast))
+            assert isinstance(outcome, Applied) is (look == 2)
+        return Fault.NONE
+
+    keyspace.script = script
+    outcome = await store.apply(CreateTable(table=slow))
+    if look == 2:
+        assert not refused(outcome, "exists").sent
+    winner, loser = (fast, slow) if look == 2 else (slow, fast)
+    assert await harness.store.tables() == [winner]
+    assert await harness.keys(loser.id) == []
 
 
 async def test_settings_are_versioned(harness: Harness) -> None:
