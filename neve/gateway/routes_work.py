@@ -103,7 +103,7 @@ class WorkRoutes:
         else:
             ids = [await services.tablet(found, tablet)]
         told = [await services.coordinator.explain(found.id, each.text) for each in ids]
-        return {"tablets": [explanation_view(each) for each in told]}
+        return {"tablets": [explanation_view(each, found) for each in told]}
 
     async def plan(self, table: str) -> api_work.Plan:
         """Return what would be planned for a table now; nothing is started."""

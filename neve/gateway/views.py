@@ -208,9 +208,14 @@ def finished_view(entry: HistoryEntry) -> api_work.Finished:
     return decode(api_work.Finished, asdict(entry) | {"tablet": entry.tablet.text})
 
 
-def explanation_view(told: Explanation) -> api_work.Explanation:
-    """Return an explanation for users."""
-    return decode(api_work.Explanation, asdict(told) | {"table": told.table_name})
+def explanation_view(told: Explanation, table: Table) -> api_work.Explanation:
+    """Return an explanation for users.
+
+    Args:
+        told: By the coordinator, who may know the table by its id only.
+        table: Whose tablet it is about.
+    """
+    return decode(api_work.Explanation, asdict(told) | {"table": table.name})
 
 
 def compactor_view(status: CompactorStatus) -> api_work.Compactor:
