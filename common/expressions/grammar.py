@@ -82,10 +82,11 @@ class Grammar(PrimaryGrammar):
     def _sum(self) -> Node:
         left = self._product()
         while op := self.take_symbol("+", "-", "||"):
-            right = self._product()
+            args = [left, self._product()]
             # Joining is associative: a long chain is one node, and not deep.
-            first = left.args if isinstance(left, Apply) and op == left.op == "||" else (left,)
-            left = self._apply(op, *first, right)
+            while op == "||" and self.take_symbol(op):
+                args.append(self._product())
+            left = self._apply(op, *args)
         return left
 
     def _product(self) -> Node:
