@@ -1,0 +1,147 @@
+"""The reference pages of the doors, written from the code: `cli.md` and `http.md`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from neve.cli.app import EPILOG, build
+from neve.gateway.problems import STATUS
+
+WRITTEN = "Written by `pytest tests/unit/neve --rewrite`; do not edit."
+
+CLI_HEAD = f"""# Command line
+
+{WRITTEN}
+
+`neve` talks to a service: the one that `--url` or `NEVE_URL` names, else the stack that
+runs on this machine (`neve up`). `--token` or `NEVE_TOKEN` is its bearer token; a local
+stack's is found by itself. Every verb takes `--json`; results go to standard output,
+everything said about them, errors included, to standard error.
+
+{EPILOG}
+"""
+
+HTTP_HEAD = f"""# HTTP interface
+
+{WRITTEN}
+
+The gateway serves JSON below `/v1`; `/docs` shows the same for people and `/openapi.json`
+for programs. It listens on the loopback address unless `gateway.host` says otherwise.
+
+* **Token.** Every request wants `Authorization: Bearer <token>` (setting `gateway.token`),
+  but `/healthz`, `/readyz`, `/docs` and `/openapi.json`, which tell nothing of tables.
+  `/metrics` wants it too: Prometheus sends one with `authorization.credentials_file`.
+* **Calls.** `POST …/files` and `POST …/append` take the header `Neve-Call`, a UUIDv7 that
+  the caller makes. The same call again, within 24 hours, changes nothing and succeeds; so
+  a caller that lost an answer repeats it. Other content under the same id is refused.
+* **All or nothing.** A request that is refused has changed nothing.
+* **Keys** in `start`, `end` and `splits` are text: the value itself (`42`, `2024-12-31`),
+  values with commas between them, or a JSON list (`["a,b", 7]`). Fewer values than key
+  columns are a prefix. `start` and `end` are both included.
+* **Rows** travel as Arrow IPC streams (`application/vnd.apache.arrow.stream`). A scan that
+  fails in the middle breaks the connection; it never looks like a shorter answer.
+* **Sizes** of settings may have binary units (`256MB`), durations `ms s m h d w` (`7d`).
+
+## Errors
+
+Errors are `application/problem+json` (RFC 9457): `error` is the class, `detail` one
+sentence that names the value and what was expected, `code` (of a refusal by the store) one
+stable word.
+
+    {{"type": "urn:neve:error:RefusedError", "title": "…", "status": 409,
+     "detail": "file a.parquet is in the table already", "error": "RefusedError", "code": "exists"}}
+"""
+
+
+def cli_page() -> str:
+    """Return `docs/reference/cli.md`."""
+    return "\n".join(
+        [CLI_HEAD, *(_verb_text(path, verb) for path, verb in _verbs(build(), "neve"))]
+    )
+
+
+def http_page(document: dict[str, Any]) -> str:
+    """Return `docs/reference/http.md`.
+
+    Args:
+        document: The OpenAPI document of the application.
+    """
+    rows = [f"| {kind.__name__} | {status} |" for kind, status in STATUS]
+    errors = ["| class | status |", "| --- | --- |", *rows, "| all others | 500 |", ""]
+    calls = [
+        _call_text(method.upper(), path, call)
+        for path, methods in document["paths"].items()
+        for method, call in methods.items()
+    ]
+    return "\n".join([HTTP_HEAD, *errors, "## Routes", "", *calls])
+
+
+def _verbs(app: typer.Typer, path: str) -> Iterator[tuple[str, Any]]:
+    for command in app.registered_commands:
+        yield f"{path} {command.name}", command.callback
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from _verbs(group.typer_instance, f"{path} {group.name}")
+
+
+def _verb_text(path: str, verb: Any) -> str:
+    given = list(inspect.signature(verb).parameters.values())
+    words = [_metavar(each) for each in given if isinstance(_kind(each), ArgumentInfo)]
+    lines = [
+        f"## {path}",
+        "",
+        inspect.getdoc(verb) or "",
+        "",
+        f"    {' '.join([path, *words])}",
+        "",
+    ]
+    own = [each for each in given if each.name not in ("as_json", "url", "token")]
+    rows = [f"| {_written(each)} | {_kind(each).help or ''}{_default(each)} |" for each in own]
+    return "\n".join([*lines, *(["| | |", "| --- | --- |", *rows, ""] if rows else [])])
+
+
+def _kind(parameter: inspect.Parameter) -> Any:
+    return next(
+        each
+        for each in get_args(parameter.annotation)
+        if isinstance(each, ArgumentInfo | OptionInfo)
+    )
+
+
+def _metavar(parameter: inspect.Parameter) -> str:
+    name = _kind(parameter).metavar or parameter.name.upper()
+    optional = parameter.default is not inspect.Parameter.empty and not name.startswith("[")
+    return f"[{name}]" if optional else str(name)
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    kind = _kind(parameter)
+    if isinstance(kind, ArgumentInfo):
+        return f"`{_metavar(parameter)}`"
+    named = [each for each in (kind.default, *(kind.param_decls or ())) if isinstance(each, str)]
+    return ", ".join(f"`{each}`" for each in named or [f"--{parameter.name.replace('_', '-')}"])
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    if parameter.default in (inspect.Parameter.empty, None, False):
+        return ""
+    return f" Default: `{parameter.default}`."
+
+
+def _call_text(method: str, path: str, call: dict[str, Any]) -> str:
+    lines = [f"### {method} {path}", "", call.get("description", ""), ""]
+    rows = [
+        f"| `{each['name']}` | {each['in']} | {each.get('description', '')} |"
+        for each in call.get("parameters", [])
+    ]
+    if rows:
+        lines += ["| name | where | |", "| --- | --- | --- |", *rows, ""]
+    for kind, content in call.get("requestBody", {}).get("content", {}).items():
+        name = content["schema"].get("$ref", "").rpartition("/")[2]
+        lines += [f"Body: `{kind}`" + (f", `{name}`" if name else "") + ".", ""]
+    return "\n".join(lines)
