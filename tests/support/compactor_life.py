@@ -1,0 +1,182 @@
+"""The life of a compactor's actor, as a driver of a real Ray cluster sees it.
+
+A process of its own (`python -m tests.support.compactor_life …`): Ray reads the
+environment of its cluster when it is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from common.ids import RandomIds, call_id
+from common.metadata.changes import AddFiles, Applied, Change, CreateTable, Reserve
+from common.metadata.redis import connect
+from common.model.job import Kind
+from common.model.outcome import AttemptEnd
+from common.model.table import Table
+from common.model.tablet import PLUS_INFINITY, TabletId
+from common.parquet.location import open_location
+from common.parquet.owner import claim
+from common.settings import CompactorSettings, Settings, StoreSettings
+from common.wire import NAMESPACE, Assignment, Beat, Report
+from compactor.actor import start
+from tests.support.assignments import an_assignment
+from tests.support.stub_coordinator import start_stub
+from tests.support.tables_on_disk import KEYED, inspected, keyed_table, write_file
+
+WAIT_MAX_S = 120.0
+NOW_S = 1_000_000.0
+
+
+def reserved(redis_url: str, folder: Path, attempt: str) -> tuple[Table, Assignment]:
+    """Return a table of two files in the store, and a reserved job over both."""
+    rows = [{"k": k, "name": "a", "v": k % 2} for k in range(50)]
+    table = replace(keyed_table(folder), id=RandomIds().next("table"), name=attempt)
+    for path, version in (("a.parquet", 0), ("b.parquet", 1)):
+        newer = [{**row, "v": version} for row in rows]
+        write_file(folder, path, pa.Table.from_pylist(newer, KEYED))
+    files = inspected(table, ["a.parquet", "b.parquet"])
+    job = an_assignment(files, attempt=attempt, table=table, now_s=NOW_S)
+    tablet = TabletId(table.id, PLUS_INFINITY)
+
+    async def store() -> Assignment:
+        store = connect(StoreSettings(url=redis_url))
+
+        async def applied(change: Change) -> Applied:
+            outcome = await store.apply(change)
+            assert isinstance(outcome, Applied), outcome
+            return outcome
+
+        claim(open_location(table.location), await store.store_id())
+        await applied(CreateTable(table=table))
+        await applied(AddFiles(table=table.id, call=call_id(), files={PLUS_INFINITY: files}))
+        done = await applied(
+            Reserve(
+                tablet=tablet,
+                attempt=attempt,
+                job=job.job.id,
+                kind=Kind.SYSTEM,
+                inputs=job.job.inputs,
+                output_prefix=job.reservation.output_prefix,
+                outputs_max=1,
+                group="default",
+                compactor="c-1",
+            )
+        )
+        await store.close()
+        assert done.reservation is not None
+        return replace(job, reservation=done.reservation)
+
+    return table, asyncio.run(store())
+
+
+def files_of(redis_url: str, table: Table) -> list[str]:
+    async def read() -> list[str]:
+        store = connect(StoreSettings(url=redis_url))
+        tablet = await store.tablet(TabletId(table.id, PLUS_INFINITY))
+        await store.close()
+        assert tablet is not None
+        assert not tablet.running
+        return sorted(tablet.files)
+
+    return asyncio.run(read())
+
+
+class Heard:
+    """What the stub has heard, asked again until something is true of it."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+        self.beats: dict[str, Beat] = {}
+        self.reports: list[Report] = []
+        self.left: list[str] = []
+
+    def until(self, true: Callable[[Heard], object]) -> None:
+        limit_s = time.monotonic() + WAIT_MAX_S
+        while time.monotonic() < limit_s:
+            self.beats, self.reports, self.left = ray.get(self._stub.heard.remote())
+            if true(self):
+                return
+            time.sleep(0.05)
+        raise AssertionError((self.beats, self.reports, self.left))
+
+
+class Life:
+    """One compactor with a stub for a coordinator."""
+
+    def __init__(self, redis_url: str, folder: Path, node_resource: str) -> None:
+        self._redis_url = redis_url
+        self._folder = folder
+        self._stub = start_stub()
+        self._heard = Heard(self._stub)
+        self._name = f"c-{len(node_resource)}"
+        settings = Settings(
+            store=StoreSettings(url=redis_url),
+            compactor=CompactorSettings(slots=2, beat_interval_s=0.2, take_wait_max_s=2.0),
+        )
+        logs = str(folder / "logs")
+        self._actor = start(settings, name=self._name, node_resource=node_resource, log_folder=logs)
+
+    def whole(self) -> None:
+        first = ray.get(self._actor.ping.remote(), timeout=WAIT_MAX_S)
+        self._commits_a_job("one", 1)
+        second = self._dies(first)
+        self._commits_a_job("two", 2)
+        self._drains(second)
+
+    def _commits_a_job(self, label: str, count: int) -> None:
+        attempt = f"{label}-{self._name}"
+        table, job = reserved(self._redis_url, self._folder / label, attempt)
+        ray.get(self._stub.put.remote(job))
+        self._heard.until(lambda heard: len(heard.reports) == count)
+        report = self._heard.reports[-1]
+        assert (report.attempt, report.end, report.cause) == (attempt, AttemptEnd.COMMITTED, "")
+        assert files_of(self._redis_url, table) == list(report.outputs)
+        assert (report.counts.rows_in, report.counts.rows_out) == (100, 50)
+
+    def _dies(self, first: str) -> str:
+        """Kill the process; return the incarnation that Ray starts instead."""
+        gone = self._actor.stay.remote(first)
+        pid, driver = ray.get(self._actor.pids.remote())
+        beat = self._heard.beats[first]
+        assert (beat.compactor, beat.slots, beat.draining) == (self._name, 2, False)
+        assert driver == beat.engine_pid
+        os.kill(pid, signal.SIGKILL)
+        try:
+            raise AssertionError(ray.get(gone, timeout=WAIT_MAX_S))
+        except ray.exceptions.RayActorError:
+            self._heard.until(lambda heard: len(heard.beats) == 2)
+        second: str = ray.get(self._actor.ping.remote(), timeout=WAIT_MAX_S)
+        assert second != first
+        assert "started again" in ray.get(self._actor.stay.remote(first))
+        return second
+
+    def _drains(self, incarnation: str) -> None:
+        ray.get(self._stub.ask_drain.remote())
+        self._heard.until(lambda heard: heard.left == [incarnation])
+        said = ray.get(self._actor.stay.remote(incarnation), timeout=WAIT_MAX_S)
+        assert said == "it has left"
+        ray.kill(self._actor, no_restart=True)
+
+
+def main(redis_url: str, ray_address: str, folder: str, node_resource: str) -> None:
+    ray.init(address=ray_address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    try:
+        Life(redis_url, Path(folder), node_resource).whole()
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
