@@ -8,7 +8,7 @@ from common.expressions.literals import literal_sql
 from common.expressions.nodes import Apply, Call, Case, Cast, Interval, Literal, Name, Node
 from common.expressions.operators import applied, require
 from common.expressions.source import Source, Span
-from common.expressions.strings import quoted_name
+from common.expressions.strings import VARIABLE, quoted_name
 from common.expressions.suggest import suggestion
 from common.expressions.types import CAST_KINDS, NUMBERS, TIMES, Kind, type_of_column
 from common.model.table import Column
@@ -75,6 +75,11 @@ class Checker:
             if name not in fields:
                 raise self._unknown("field", name, span, fields)
             kind = fields[name]
+        if any(VARIABLE in name for name in node.parts):
+            expected = f"expected a name without {VARIABLE}, where Spark would put a variable"
+            raise self._source.refusal(
+                node.span, f"{self._source.of(node.span)} is unsafe", expected
+            )
         return Checked(".".join(map(quoted_name, node.parts)), kind, node)
 
     def _unknown(self, what: str, name: str, span: Span, known: Iterable[str]) -> Exception:

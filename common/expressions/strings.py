@@ -2,12 +2,16 @@ r"""String literals: reading the user's, writing ours.
 
 A quote inside is `''` or `\'`. Escapes are those of Spark that cannot be mistaken; `\%`
 and `\_` stay as they are, for LIKE. A raw string `r'\d+'` has no escapes. What is written
-is ASCII alone, so that nobody who reads the SQL is misled by its letters.
+is ASCII alone, so that nobody who reads the SQL is misled by its letters. Dollars are
+written by number: Spark puts variables, even of the environment, in place of `${…}`
+before it looks for quotes.
 """
 
 import re
 
 from common.expressions.source import Source, Span
+
+VARIABLE = "${"
 
 _PLAIN = re.compile(r"[^'\\]+")
 _RAW = re.compile(r"[rR]'([^']*)'")
@@ -72,12 +76,13 @@ def quoted_text(value: str) -> str:
 def _written(letter: str) -> str:
     if letter in "'\\":
         return f"\\{letter}"
-    if letter.isascii() and letter.isprintable():
+    if letter != "$" and letter.isascii() and letter.isprintable():
         return letter
     units = letter.encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def quoted_name(name: str) -> str:
-    """Return a name as a Spark SQL identifier."""
+    """Return a name as a Spark SQL identifier; one with a variable in it has no such form."""
+    assert VARIABLE not in name, "the checker refuses such names"
     return f"`{name.replace('`', '``')}`"

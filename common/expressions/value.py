@@ -18,8 +18,10 @@ SPARK_SETTINGS: Mapping[str, str] = MappingProxyType(
         "spark.sql.caseSensitive": "true",
         "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
         "spark.sql.parser.escapedStringLiterals": "false",
+        "spark.sql.parser.quotedRegexColumnNames": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.timestampType": "TIMESTAMP_LTZ",
+        "spark.sql.variable.substitute": "false",
     }
 )
 """The session in which an expression means what its documentation says.

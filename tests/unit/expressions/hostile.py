@@ -97,6 +97,7 @@ PREDICATES: tuple[tuple[str, int, str], ...] = (
     ("t.id = 1", 1, "no column t"),
     ("s.z = 1", 3, "no field z"),
     ("id.a = 1", 4, "looks into what is integer"),
+    ("`${env:HOME}` = 'x'", 1, "unsafe"),
     ("`id = 1", 1, "unexpected '`'"),
     ("`` = 1", 1, "unexpected '`'"),
     ("`id``) or (1=1` = 1", 1, "no column"),

@@ -30,7 +30,7 @@ def place(message: str) -> int:
 @pytest.mark.parametrize(("text", "column", "reason"), hostile.PREDICATES, ids=shortened)
 def test_a_predicate_is_refused_at_its_place(text: str, column: int, reason: str) -> None:
     with pytest.raises(RequestError, match=reason) as refusal:
-        parse_predicate(text, SCHEMA)
+        parse_predicate(text, (*SCHEMA, Column("${env:HOME}", "string")))
 
     assert place(str(refusal.value)) == column
     assert len(str(refusal.value)) < 800

@@ -61,6 +61,16 @@ def test_assignments_make_the_values_that_python_makes(frame: Any) -> None:
             assert value == expected, (case.text, row.id)
 
 
+def test_spark_puts_no_variable_into_a_string(frame: Any) -> None:
+    session = frame.sparkSession.newSession()
+    session.conf.set("spark.sql.variable.substitute", "true")
+    (assignment,) = parse_assignments("name = '${env:PATH} ${spark.app.name}'", SCHEMA, frozenset())
+    sql = assignment.expression.sql
+
+    assert session.sql("select '${spark.app.name}'").first()[0] != "${spark.app.name}"
+    assert session.sql(f"select {sql}").first()[0] == "${env:PATH} ${spark.app.name}"
+
+
 @pytest.mark.parametrize("text", LOUD)
 def test_what_does_not_fit_fails_and_is_not_made_null(frame: Any, text: str) -> None:
     (assignment,) = parse_assignments(text, SCHEMA, frozenset())
