@@ -10,7 +10,7 @@ import argparse
 import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.queue_alternatives import STRUCTURES, WELL_KEPT, TwoEnded
 from common.model.job import Job, Kind
@@ -22,11 +22,11 @@ from coordinator.core.priority import rank_of
 PAIRS_MIN = REMOVALS_MIN = 150_000
 RATIO_MIN = 0.8
 TABLES = 20
+BATCH, BATCHES = 1_000, 40
 
 
 def measured(work: Callable[[], None], operations: int) -> float:
     """Return operations per second of processor time."""
-    gc.collect()
     begun_s = time.process_time()
     work()
     return operations / (time.process_time() - begun_s)
@@ -37,6 +37,7 @@ def structure_round(make: Callable[[], TwoEnded], jobs: int, seed: int) -> list[
     chance = random.Random(seed)
     ranks = [rank_of(chance.randrange(300), chance.randint(2, 10), at) for at in range(3 * jobs)]
     held = filled(make, ranks[:jobs])
+    gc.collect()
 
     def pairs() -> None:
         for rank in ranks[jobs : 2 * jobs]:
@@ -66,12 +67,13 @@ def filled(make: Callable[[], TwoEnded], ranks: Sequence[int]) -> TwoEnded:
     return structure
 
 
-def made_jobs(jobs: int, seed: int) -> list[Job]:
+def made_jobs(jobs: int, seed: int, first: int = 0) -> list[Job]:
     chance = random.Random(seed)
+    tables = [f"t{number:015d}" for number in range(TABLES)]
     return [
         Job(
             id=f"job-{number:016x}",
-            tablet=TabletId(f"t{number % TABLES:015d}", number.to_bytes(9, "big")),
+            tablet=TabletId(tables[number % TABLES], number.to_bytes(9, "big")),
             table_name="events",
             kind=Kind.SYSTEM,
             inputs=tuple(f"in/{number:08x}-{each:04x}.parquet" for each in range(files)),
@@ -80,39 +82,59 @@ def made_jobs(jobs: int, seed: int) -> list[Job]:
             priority=chance.randrange(300),
             reason=f"ratio 3: {files} files of 12.0 MiB, the largest 3.1 MiB",
         )
-        for number in range(jobs)
+        for number in range(first, first + jobs)
         for files in [chance.randint(2, 10)]
     ]
 
 
-def queue_round(shares: FairShare | None, jobs: Sequence[Job], held: int) -> list[float]:
-    """Return pairs of offer and take, refusals when full, and removals by id, per second."""
+def queue_round(shares: FairShare | None, jobs: Sequence[Job]) -> list[float]:
+    """Return pairs of offer and take, refusals when full, and removals by id, per second.
+
+    What is offered has just been made, a batch at a time, as planners make it; what is
+    taken was made long ago.
+    """
     queue = JobQueue(10**12, 10**6, shares=shares)
-    for job in jobs[:held]:
+    for job in jobs:
         queue.offer(job, now_s=0)
-    later = jobs[held:]
-
-    def pairs() -> None:
-        for job in later:
-            queue.offer(job, now_s=0)
-            queue.take()
-
-    rates = [measured(pairs, len(later))]
+    gc.collect()
+    taken: list[Job | None] = []
+    pairs = [_offer_and_take(queue, batch, taken) for batch in batches(len(jobs), BATCHES)]
     queue.resize(10**12, len(queue))
-    spare = [job for job in later if queue.get(job.id) is None]
-
-    def refusals() -> None:
-        for job in spare:
-            queue.offer(job, now_s=10**7)
-
-    rates.append(measured(refusals, len(spare)))
+    refusals = [_offer_late(queue, batch) for batch in batches(2 * len(jobs), BATCHES // 4)]
     ids = random.Random(1).sample([job.id for job in queue], len(queue))
 
     def removals() -> None:
         for own in ids:
             queue.remove(own)
 
-    return [*rates, measured(removals, len(ids))]
+    return [mean(pairs), mean(refusals), measured(removals, len(ids))]
+
+
+def batches(first: int, count: int) -> Iterator[list[Job]]:
+    for number in range(count):
+        yield made_jobs(BATCH, seed=number, first=first + number * BATCH)
+
+
+def _offer_and_take(queue: JobQueue, jobs: Sequence[Job], taken: list[Job | None]) -> float:
+    def pairs() -> None:
+        for job in jobs:
+            queue.offer(job, now_s=0)
+            taken.append(queue.take())
+
+    return measured(pairs, len(jobs))
+
+
+def _offer_late(queue: JobQueue, jobs: Sequence[Job]) -> float:
+    def refusals() -> None:
+        for job in jobs:
+            queue.offer(job, now_s=10**7)
+
+    return measured(refusals, len(jobs))
+
+
+def mean(rates: Sequence[float]) -> float:
+    """Return the harmonic mean: operations of all batches over the time of all."""
+    return len(rates) / sum(1 / rate for rate in rates)
 
 
 def best(rounds: Sequence[Sequence[float]]) -> list[float]:
@@ -139,7 +161,7 @@ def compare_structures(jobs: int, rounds: int) -> float:
 
 def measure_queue(jobs: int, rounds: int) -> dict[str, list[float]]:
     """Print the table of the whole queue and return its rates."""
-    made = made_jobs(2 * jobs, 1)
+    made = made_jobs(jobs, 1)
     ways: dict[str, Callable[[], FairShare | None]] = {
         "by rank alone": lambda: None,
         f"{TABLES} tables share": FairShare,
@@ -147,7 +169,7 @@ def measure_queue(jobs: int, rounds: int) -> dict[str, list[float]]:
     runs: dict[str, list[list[float]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, share in ways.items():
-            runs[name].append(queue_round(share(), made, jobs))
+            runs[name].append(queue_round(share(), made))
     rates = {name: best(each) for name, each in runs.items()}
     print(f"\nThe queue, {jobs:,} jobs; thousands per second\n")
     print(f"{'':28}{'offer + take':>22}{'refused when full':>22}{'remove by id':>22}")
