@@ -233,7 +233,7 @@ def test_a_machine_that_cannot_run_the_engine_ends_the_service() -> None:
         async def start() -> None:
             raise ConfigError("no Java")
 
-        world.engine.start = start  # type: ignore[method-assign]
+        world.engine.start = start  # type: ignore[method-assign]  # a fake, for one test
         with pytest.raises(ExceptionGroup) as raised:
             await world.service().run()
         assert raised.group_contains(ConfigError)
