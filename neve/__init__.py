@@ -11,6 +11,26 @@ Importing this needs httpx and pyarrow, and nothing else of the project.
 
 from neve.client import Client
 from neve.client_connect import connect
-from neve.client_errors import NeveError
+from neve.client_errors import (
+    CallerError,
+    NeveError,
+    NotFoundError,
+    ProtocolError,
+    RefusedError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 
-__all__ = ["Client", "NeveError", "connect"]
+__all__ = [
+    "CallerError",
+    "Client",
+    "NeveError",
+    "NotFoundError",
+    "ProtocolError",
+    "RefusedError",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnknownOutcomeError",
+    "connect",
+]

@@ -25,7 +25,7 @@ _NONE = (None, "", "none", "off")
 
 Check = tuple[Callable[[Any], bool], str]
 _CHECKS: dict[str, Check] = {
-    "ratio": (lambda value: value > 1, "more than 1"),
+    "ratio": (lambda value: value >= 1, "at least 1"),
     "lowest_ratio": (lambda value: value >= 1, "at least 1"),
     "max_files": (lambda value: value >= 2, "at least 2"),
     "file_limit": (lambda value: value == 0 or value >= 2, "0 (no limit known) or at least 2"),

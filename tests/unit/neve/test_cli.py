@@ -154,6 +154,22 @@ def test_what_goes_wrong_is_one_sentence(
     neve.run(*words, code=code, says=says)
 
 
+def test_a_description_is_planned_without_a_service(tmp_path: Path) -> None:
+    file = tmp_path / "tablet.json"
+    described = [{"path": name, "size": 10} for name in "abc"] + [{"path": "d", "size": 1000}]
+    file.write_text(json.dumps({"table": {"ratio": 3}, "kind": "SYSTEM", "files": described}))
+    shell = Shell(tmp_path)
+
+    planned = shell.json("plan", "--files", str(file), "--set", "ratio=2", "--planner", "ratio")
+    assert [job["files"] for job in planned["jobs"]] == [["a", "b", "c"]]
+    assert set(planned["left"]) == {"d"}
+    shell.run("plan", "--files", str(file), "--set", "ratio=2", says="a b c")
+    shell.run("plan", "--files", str(file), "--set", "ratoi=2", code=2, says="did you mean 'ratio'")
+    shell.run("plan", "--files", str(file), "--planner", "none", code=2, says="'none'")
+    file.write_text("[]")
+    shell.run("plan", "--files", str(file), code=2, says="holds list, wanted an object")
+
+
 def test_errors_are_json_where_answers_are(neve: Shell) -> None:
     done = neve.run("table", "describe", "none", "--json", code=2)
 
