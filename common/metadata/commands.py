@@ -40,6 +40,11 @@ def hlen(key: str) -> Command:
     return ("HLEN", key)
 
 
+def scan(pattern: str, cursor: int, count: int) -> Command:
+    """Look at about `count` keys of the whole store, beginning at `cursor`."""
+    return ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
+
+
 def hscan(key: str, cursor: int, count: int) -> Command:
     """Read about `count` fields of a hash, beginning at `cursor`."""
     return ("HSCAN", key, cursor, "COUNT", count)

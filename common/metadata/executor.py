@@ -38,6 +38,8 @@ class Patience:
     pause_base_s: float = 0.001
     """First pause after a conflict; it doubles, and chance takes up to all of it away."""
     pause_max_s: float = 0.1
+    lost_pause_max_s: float = 1.0
+    """Longest pause after a lost connection: a fail-over takes seconds."""
 
 
 @dataclass(slots=True)
@@ -115,7 +117,7 @@ class Executor:
         reason = ""
         for number in range(self._patience.tries_max):
             if number:
-                await self._pause(number)
+                await self._pause(number, lost=bool(reason))
             tally.tries += 1
             self.counts.tries += 1
             try:
@@ -159,8 +161,10 @@ class Executor:
             decision = decision.decide(Seen(replies, now_s, tally.sent))
         raise AssertionError("a decision keeps asking for more")
 
-    async def _pause(self, number: int) -> None:
-        longest_s = min(self._patience.pause_base_s * 2 ** (number - 1), self._patience.pause_max_s)
+    async def _pause(self, number: int, *, lost: bool) -> None:
+        patience = self._patience
+        highest_s = patience.lost_pause_max_s if lost else patience.pause_max_s
+        longest_s = min(patience.pause_base_s * 2 ** (number - 1), highest_s)
         await self._sleep(longest_s * self._chance())
 
 

@@ -17,6 +17,8 @@ STORE = "neve:store"
 COORDINATOR = "neve:coordinator"
 DOORBELLS = "neve:{*}:changed"
 """Pattern of all doorbell channels, for PSUBSCRIBE."""
+TABLE_KEYS = "neve:{*}:table"
+"""Pattern of the keys of all tables, for SCAN."""
 
 CHANGES_MAX = 100_000
 """Entries kept in a table's change stream; what falls out, the full scan finds."""

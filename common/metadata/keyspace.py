@@ -4,7 +4,7 @@ Two adapters satisfy this port: Redis itself and a dictionary with the same
 semantics. Everything above it (`executor`, `store`) is shared by both.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -71,7 +71,7 @@ class Keyspace(Protocol):
         """Return entries of streams after the given positions; wait if there are none."""
         ...
 
-    def listen(self, pattern: str) -> AsyncIterator[str]:
+    def listen(self, pattern: str) -> AsyncGenerator[str, None]:
         """Yield the names of the channels that ring and match; may miss some."""
         ...
 

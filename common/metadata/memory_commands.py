@@ -33,6 +33,10 @@ def run(values: Values, command: Command) -> Reply:
         return [b"%d" % int(now_s), b"%d" % int(now_s % 1 * 1_000_000)]
     if name == "DEL":
         return sum(values.remove(str(key)) for key in words)
+    if name == "SCAN":
+        head, _, tail = str(words[2]).partition("*")
+        keys = (key for key in values.keys() if key.startswith(head) and key.endswith(tail))  # noqa: SIM118
+        return [b"0", [key.encode() for key in keys]]
     return _COMMANDS[str(name)](values, str(words[0]), words[1:])
 
 

@@ -5,7 +5,7 @@ not by an effect that changes nothing (`SADD` of a member, `DEL` of no key).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from common.clock import Clock
@@ -60,7 +60,7 @@ class MemoryKeyspace:
             found = self._entries(after, count)
         return found
 
-    async def listen(self, pattern: str) -> AsyncIterator[str]:
+    async def listen(self, pattern: str) -> AsyncGenerator[str, None]:
         """Yield the names of channels that ring; the pattern's middle is free."""
         head, _, tail = pattern.partition("*")
         queue: asyncio.Queue[str] = asyncio.Queue()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
+from common.metadata.inspected import Inspected
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
@@ -127,6 +128,13 @@ class TabletStore(Protocol):
         """Return name → table id of every name that is taken, whatever became of the table."""
         ...
 
+    async def table_ids(self) -> Sequence[str]:
+        """Return the ids of all tables, also of those that lost their creator or their name.
+
+        Walks over every key of the store: for a full scan, not for a request.
+        """
+        ...
+
     async def store_id(self) -> str:
         """Return the random id of this store, made at first use; locations carry it.
 
@@ -177,6 +185,10 @@ class TabletStore(Protocol):
         Raises:
             ConflictError: Splits and merges kept changing the range.
         """
+        ...
+
+    async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[Inspected]:
+        """Return everything under the keys of tablets, for `neve fsck`."""
         ...
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:

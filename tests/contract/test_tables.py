@@ -42,6 +42,7 @@ async def test_a_table_with_its_tablets(harness: Harness) -> None:
     assert await harness.store.table_named(table.name) == table
     assert await harness.store.tables() == [table]
     assert await harness.store.names() == {table.name: table.id}
+    assert await harness.store.table_ids() == [table.id]
     ids = await harness.store.tablet_ids(table.id)
     assert [each.end for each in ids] == [b"g", MIDDLE, PLUS_INFINITY]
     bounds = [each.bounds for each in await harness.store.tablets(ids) if each]

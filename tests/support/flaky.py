@@ -8,7 +8,7 @@ With no script nothing happens, and a store on it must pass the contract suite.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
@@ -87,7 +87,7 @@ class FlakyKeyspace:
     ) -> Mapping[str, Sequence[StreamEntry]]:
         return await self._inner.wait_entries(after, count, block_s)
 
-    def listen(self, pattern: str) -> AsyncIterator[str]:
+    def listen(self, pattern: str) -> AsyncGenerator[str, None]:
         return self._inner.listen(pattern)
 
     async def close(self) -> None:

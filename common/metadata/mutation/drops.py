@@ -2,6 +2,7 @@
 
 Each step looks at what is there, so that anybody may go on from anywhere. While
 garbage is left the table stays, going and empty, until the collectors are through.
+Marks of attempts and calls are left to expire.
 """
 
 from common.metadata.changes import Applied, DropTable, Refused

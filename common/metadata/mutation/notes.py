@@ -97,6 +97,6 @@ def found_store(store: str) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if seen["store"]:
             return Done()
-        return Write((hset(STORE, {"id": store, "format": FORMAT}),), durable=True)
+        return Write((hset(STORE, {"id": store, "format": FORMAT}),))
 
     return Transaction(Needs((STORE,), {"store": hgetall(STORE)}), decide)

@@ -1,7 +1,7 @@
 """Redis as a keyspace: a bounded pool of links, WATCH with its reads in one round trip."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from common.errors import MetadataError
@@ -87,7 +87,7 @@ class RedisKeyspace:
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
 
-    async def listen(self, pattern: str) -> AsyncIterator[str]:
+    async def listen(self, pattern: str) -> AsyncGenerator[str, None]:
         """Yield channels that ring; connects again for ever, and may miss some meanwhile."""
         while True:
             try:

@@ -11,6 +11,7 @@ import pytest
 
 from common.clock import ManualClock
 from common.metadata import changes as on
+from common.metadata import upkeep_changes as upkeep
 from common.metadata.codec_tablet import SELECTION
 from common.metadata.commands import hset, set_string, srem
 from common.metadata.executor import Executor, Patience
@@ -38,11 +39,16 @@ def test_notes_about_a_table_that_is_not_there() -> None:
     async def story() -> None:
         harness = memory()
         tablet = TabletId("tbl-1", MIDDLE)
-        note = on.WriteAnalysis(
+        note = upkeep.WriteAnalysis(
             tablet=tablet, analysis=Analysis.EMPTY, version=1, settings_version=1
         )
-        publish = on.PublishManifest(table="tbl-1", number=1, path="m", begun_s=0)
-        for change in (note, publish, on.BumpGeneration(table="tbl-1"), on.DropHold(tablet=tablet)):
+        publish = upkeep.PublishManifest(table="tbl-1", number=1, path="m", begun_s=0)
+        for change in (
+            note,
+            publish,
+            upkeep.BumpGeneration(table="tbl-1"),
+            on.DropHold(tablet=tablet),
+        ):
             refused(await harness.apply(change), "table")
 
     run(story())
@@ -52,7 +58,7 @@ def test_an_analysis_leaves_the_marks_of_settled_versions() -> None:
     async def story() -> None:
         harness = memory()
         tablet = await harness.tablet_with("a")
-        note = on.WriteAnalysis(
+        note = upkeep.WriteAnalysis(
             tablet=tablet,
             analysis=Analysis.DEFERRED,
             version=1,
@@ -73,15 +79,15 @@ def test_repeats_that_find_their_mark() -> None:
     async def story() -> None:
         harness = memory()
         tablet = await harness.tablet_with("a")
-        claim = on.ClaimCoordination(coordinator="c1")
+        claim = upkeep.ClaimCoordination(coordinator="c1")
         applied(await harness.apply(claim))
         applied(await harness.apply(claim))
-        publish = on.PublishManifest(table=tablet.table, number=1, path="m", begun_s=0)
+        publish = upkeep.PublishManifest(table=tablet.table, number=1, path="m", begun_s=0)
         applied(await harness.apply(publish))
         applied(await harness.apply(replace(publish, number=2)))
         applied(await harness.apply(reserve(tablet, "t1", "a")))
         applied(await harness.apply(commit(tablet, "t1")))
-        applied(await harness.apply(on.KeepGarbage(table=tablet.table, path="a")))
+        applied(await harness.apply(upkeep.KeepGarbage(table=tablet.table, path="a")))
         refused(await harness.apply(on.DropHold(tablet=TabletId(tablet.table, b"q"))), "tablet")
 
     run(story())
@@ -127,6 +133,7 @@ def test_a_table_whose_creator_died_is_dropped_by_its_id() -> None:
         assert found is not None
         assert found.state is TableState.NEW
         assert await harness.store.tables() == []
+        assert await harness.store.table_ids() == [table.id]
         tablet = TabletId(table.id, PLUS_INFINITY)
         refused(await harness.add(tablet, file("a")), "table")
         applied(await harness.apply(on.DropTable(table=table.id)))
@@ -160,7 +167,7 @@ def test_several_stores_share_a_memory() -> None:
         first = MemoryStore()
         second = MemoryStore(keyspace=first.keyspace)
         assert await first.store_id() == await second.store_id()
-        applied(await first.apply(on.ClaimCoordination(coordinator="c")))
+        applied(await first.apply(upkeep.ClaimCoordination(coordinator="c")))
         assert await second.coordinator() == "c"
         await first.close()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from common.metadata import changes as on
+from common.metadata import upkeep_changes as upkeep
 from common.metadata.codec_tablet import RESERVATION
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import MADE, More, Seen, Transaction
@@ -48,19 +50,19 @@ WATCHES: list[tuple[on.Change, str]] = [
         "table call:c1 bounds operation files purge",
     ),
     (
-        on.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
+        upkeep.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
         "table bounds",
     ),
     (on.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "table"),
     (on.ChangeTable(table="t1", settings_version=1), "table"),
     (on.DropTable(table="t1"), "table"),
-    (on.StampGarbage(table="t1", paths=("p",)), "garbage"),
-    (on.KeepGarbage(table="t1", path="p"), "garbage"),
-    (on.ForgetGarbage(table="t1", path="p"), ""),
-    (on.Pin(table="t1", pin="p", lease_s=1), "table pins"),
-    (on.Unpin(table="t1", pin="p"), "pins"),
-    (on.BumpGeneration(table="t1"), "table generation"),
-    (on.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
+    (upkeep.StampGarbage(table="t1", paths=("p",)), "garbage"),
+    (upkeep.KeepGarbage(table="t1", path="p"), "garbage"),
+    (upkeep.ForgetGarbage(table="t1", path="p"), ""),
+    (upkeep.Pin(table="t1", pin="p", lease_s=1), "table pins"),
+    (upkeep.Unpin(table="t1", pin="p"), "pins"),
+    (upkeep.BumpGeneration(table="t1"), "table generation"),
+    (upkeep.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
 ]
 OF_THE_TABLE = {"table", "call:c1", "garbage", "pins", "generation", "manifest"}
 
@@ -73,7 +75,7 @@ def test_watches(change: on.Change, words: str) -> None:
 
 
 def test_the_coordinator_s_id_lives_outside_all_tables() -> None:
-    needs = transaction_for(on.ClaimCoordination(coordinator="c")).needs
+    needs = transaction_for(upkeep.ClaimCoordination(coordinator="c")).needs
     assert needs.watch == ("neve:coordinator",)
 
 
@@ -98,7 +100,7 @@ def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
 
 
 def test_every_change_has_a_transaction() -> None:
-    tried = {type(change) for change, _ in WATCHES} | {on.ClaimCoordination}
-    assert tried == set(on.Change.__args__)
+    tried = {type(change) for change, _ in WATCHES} | {upkeep.ClaimCoordination}
+    assert tried == {*get_args(on.Change)}
     assert all(isinstance(transaction_for(change), Transaction) for change, _ in WATCHES)
     assert on.Applied() == MADE

@@ -1,0 +1,173 @@
+"""The plain reads of a store: tables by id and name, marks, garbage, pins, history, feed."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+from common.errors import UnavailableError
+from common.metadata import codec_table, reading
+from common.metadata.commands import Command, Reply, get, hget, hgetall, hscan, newest, scan
+from common.metadata.keys import (
+    COORDINATOR,
+    DOORBELLS,
+    TABLE_KEYS,
+    TABLES,
+    TableKeys,
+    table_of_channel,
+)
+from common.metadata.keyspace import Keyspace, LinkLostError
+from common.metadata.ports import (
+    AttemptOutcome,
+    GarbageEntry,
+    HistoryEntry,
+    Manifest,
+    PinEntry,
+    TabletChanged,
+)
+from common.model.table import Table
+
+READ_TRIES_MAX = 3
+"""Tries of one read whose connection broke."""
+SCAN_COUNT = 1000
+"""Fields of a large hash read per round trip."""
+
+
+class PlainReads:
+    """Reads that concern no tablet's files; see `common.metadata.ports.TabletStore`."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        """Read from `keyspace`."""
+        self._keyspace = keyspace
+
+    async def names(self) -> Mapping[str, str]:
+        """Return name → table id."""
+        stored = await self._read(hgetall(TABLES))
+        return {
+            name.decode(): codec_table.unpack_name(f"{TABLES} {name!r}", entry)[0]
+            for name, entry in sorted(stored.items())
+        }
+
+    async def table_ids(self) -> Sequence[str]:
+        """Return the ids of all tables, named or not; walks over every key of the store."""
+        found: set[str] = set()
+        cursor = 0
+        while True:
+            position, keys = await self._read(scan(TABLE_KEYS, cursor, SCAN_COUNT))
+            found |= {key.decode().split("{", 1)[1].split("}", 1)[0] for key in keys}
+            if (cursor := int(position)) == 0:
+                return sorted(found)
+
+    async def tables(self) -> Sequence[Table]:
+        """Return every named table, by name."""
+        ids = list((await self.names()).values())
+        keys = [TableKeys(table) for table in ids]
+        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        found = zip(keys, replies, strict=True)
+        return [
+            codec_table.unpack_table(each.table, each.id, stored)
+            for each, (stored,) in found
+            if stored
+        ]
+
+    async def table(self, table: str) -> Table | None:
+        """Return a table by id."""
+        keys = TableKeys(table)
+        stored = await self._read(hgetall(keys.table))
+        return codec_table.unpack_table(keys.table, table, stored) if stored else None
+
+    async def table_named(self, name: str) -> Table | None:
+        """Return a table by name."""
+        stored = await self._read(hget(TABLES, name))
+        if stored is None:
+            return None
+        return await self.table(codec_table.unpack_name(f"{TABLES} {name}", stored)[0])
+
+    async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
+        """Return how an attempt ended."""
+        key = TableKeys(table).outcome(attempt)
+        stored = await self._read(get(key))
+        return codec_table.OUTCOME.unpack(key, stored, attempt=attempt) if stored else None
+
+    async def generation(self, table: str) -> int:
+        """Return the table's generation."""
+        return int(await self._read(get(TableKeys(table).generation)) or 0)
+
+    async def manifest(self, table: str) -> Manifest | None:
+        """Return the last published manifest."""
+        key = TableKeys(table).manifest
+        stored = await self._read(get(key))
+        return codec_table.MANIFEST.unpack(key, stored) if stored else None
+
+    async def coordinator(self) -> str | None:
+        """Return the id of the coordinator that leads."""
+        stored = await self._read(get(COORDINATOR))
+        return stored.decode() if stored else None
+
+    async def garbage(self, table: str) -> Sequence[GarbageEntry]:
+        """Return the files to delete; what comes in meanwhile may be missing."""
+        key = TableKeys(table).garbage
+        found: dict[bytes, bytes] = {}
+        cursor = 0
+        while True:
+            position, words = await self._read(hscan(key, cursor, SCAN_COUNT))
+            found.update(zip(words[::2], words[1::2], strict=True))
+            if (cursor := int(position)) == 0:
+                break
+        return [
+            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=path.decode())
+            for path, stored in sorted(found.items())
+        ]
+
+    async def pins(self, table: str) -> Sequence[PinEntry]:
+        """Return the pins."""
+        key = TableKeys(table).pins
+        stored = await self._read(hgetall(key))
+        return [
+            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=pin.decode())
+            for pin, entry in sorted(stored.items())
+        ]
+
+    async def history(self, table: str, count: int = 100) -> Sequence[HistoryEntry]:
+        """Return the newest finished attempts."""
+        key = TableKeys(table).history
+        return reading.history(table, key, await self._read(newest(key, count)))
+
+    async def tail(self, table: str) -> str:
+        """Return the position of the newest change."""
+        entries = await self._read(newest(TableKeys(table).changes, 1))
+        return entries[0][0].decode() if entries else "0-0"
+
+    async def changes(
+        self, after: dict[str, str], count: int = 1000, block_s: float = 1.0
+    ) -> Sequence[TabletChanged]:
+        """Return changes of several tables after the given positions."""
+        if not after:
+            return ()
+        streams = {TableKeys(table).changes: table for table in after}
+        positions = {key: after[table] for key, table in streams.items()}
+        try:
+            entries = await self._keyspace.wait_entries(positions, count, block_s)
+        except LinkLostError as error:
+            raise UnavailableError(f"the metadata store does not answer: {error}") from error
+        return reading.changed_tablets(streams, entries)
+
+    async def listen(self) -> AsyncGenerator[str, None]:
+        """Yield table ids whose stream has news."""
+        async with aclosing(self._keyspace.listen(DOORBELLS)) as channels:
+            async for channel in channels:
+                table = table_of_channel(channel)
+                if table is not None:
+                    yield table
+
+    async def _read(self, command: Command) -> Reply:
+        return (await self._fetch([[command]]))[0][0]
+
+    async def _fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
+        """Read, on another connection if one broke."""
+        for left in reversed(range(READ_TRIES_MAX)):
+            try:
+                return await self._keyspace.fetch(batches)
+            except LinkLostError as error:
+                if not left:
+                    message = f"the metadata store does not answer: {error}"
+                    raise UnavailableError(message) from error
+        raise AssertionError(READ_TRIES_MAX)
