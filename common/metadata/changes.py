@@ -7,6 +7,7 @@ predicates, after `WATCH`, on what was read then (protocol, rule 1).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.metadata.repair_changes import RepairChange
 from common.metadata.upkeep_changes import UpkeepChange
 from common.model.file import DataFile
 from common.model.job import Kind
@@ -126,6 +127,7 @@ Change = (
     | Release
     | DropHold
     | UpkeepChange
+    | RepairChange
 )
 
 

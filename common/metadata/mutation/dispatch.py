@@ -2,13 +2,14 @@
 
 from typing import assert_never
 
-from common.metadata import changes, upkeep_changes
+from common.metadata import changes, repair_changes, upkeep_changes
 from common.metadata.mutation import (
     adds,
     attempts,
     drops,
     garbage,
     notes,
+    repairs,
     reservations,
     tables,
 )
@@ -39,6 +40,8 @@ def transaction_for(change: changes.Change) -> Transaction:
         return _of_table(change)
     if isinstance(change, _Garbage):
         return _of_garbage(change)
+    if isinstance(change, repair_changes.RepairChange):
+        return repairs.repair_transaction(change)
     return _of_note(change)
 
 

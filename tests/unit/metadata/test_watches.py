@@ -8,16 +8,19 @@ from typing import get_args
 import pytest
 
 from common.metadata import changes as on
+from common.metadata import repair_changes as repair
 from common.metadata import upkeep_changes as upkeep
 from common.metadata.codec_tablet import RESERVATION
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import MADE, More, Seen, Transaction
+from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.table import Table
 from common.model.tablet import Analysis, Reservation, TabletId
 
 T = TabletId("t1", b"m")
+FILE = DataFile(path="f", size_bytes=1, rows=1)
 PREFIX = "neve:{t1}:"
 TABLET = PREFIX + "tablet:6d:"
 RESERVE = on.Reserve(
@@ -63,8 +66,40 @@ WATCHES: list[tuple[on.Change, str]] = [
     (upkeep.Unpin(table="t1", pin="p"), "pins"),
     (upkeep.BumpGeneration(table="t1"), "table generation"),
     (upkeep.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
+    (repair.DiscardFiles(tablet=T, files={"f": None}), "table bounds files running"),
+    (repair.ForgetFiles(tablet=T, paths=("f",)), "table running selection files"),
+    (
+        repair.RestateFile(tablet=T, before=FILE, after=FILE),
+        "table running selection files bounds operation files purge",
+    ),
+    (
+        repair.MoveFile(tablet=T, target=T, path="f"),
+        "table running selection files operation bounds operation files purge",
+    ),
+    (repair.RescueFile(tablet=T, path="f"), "files garbage"),
+    (
+        repair.RecountRecord(tablet=T),
+        "table bounds files running selection waiting done operation purge",
+    ),
+    (repair.EndReservation(tablet=T, attempt="a1"), "running"),
+    (
+        repair.ClearMarks(tablet=T, requests=("r1",)),
+        "table selection waiting done request:r1",
+    ),
+    (repair.FillHole(tablet=T, start=None), "table bounds index"),
+    (repair.PutFiles(tablet=T, files=()), "table bounds operation files purge files"),
+    (repair.AcceptGeneration(table="t1", generation=1), "table generation"),
 ]
-OF_THE_TABLE = {"table", "call:c1", "garbage", "pins", "generation", "manifest"}
+OF_THE_TABLE = {
+    "call:c1",
+    "garbage",
+    "generation",
+    "index",
+    "manifest",
+    "pins",
+    "request:r1",
+    "table",
+}
 
 
 @pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)
