@@ -1,7 +1,7 @@
 """Every error as `application/problem+json` (RFC 9457), with its class's name.
 
     {"type": "urn:neve:error:UnknownTableError", "title": "No table has this name.",
-     "status": 404, "detail": "no table is named 'evnts'; …", "error": "UnknownTableError"}
+     "status": 404, "detail": "no table is named 'event'; …", "error": "UnknownTableError"}
 
 `error` is the class, `code` (of a refusal) one stable word; `detail` says which value
 was wrong and what was expected. What nobody expected is logged and told as

@@ -128,7 +128,7 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
     [
         (["nonsense"], 2, "No such command"),
         (["table", "describe"], 2, "Missing argument"),
-        (["table", "describe", "evnts"], 2, "no table is named 'evnts'; did you mean 'events'?"),
+        (["table", "describe", "event"], 2, "no table is named 'event'; did you mean 'events'?"),
         (["table", "set", "events", "ratio"], 2, "setting 'ratio' is not of the form name=value"),
         (["table", "set", "events", "ratio=0"], 2, "setting ratio '0' is not allowed"),
         (["add", "events", "none.parquet"], 2, "file none.parquet does not exist"),

@@ -100,7 +100,7 @@ def _bad_files(folder: Path) -> dict[str, str]:
     write(folder, "cross.parquet", rows(5, 150, 250))
     write(folder, "nokey.parquet", pa.table({"v": [1]}))
     write(folder, "type.parquet", pa.table({"id": ["a"], "v": [1]}))
-    write(folder, "extra.parquet", rows(1, nmae=["x"]))
+    write(folder, "extra.parquet", rows(1, names=["x"]))
     return {
         "../outside.parquet": "'../outside.parquet' is not a plain path",
         str(outside): "is not in the table's location",
@@ -113,7 +113,7 @@ def _bad_files(folder: Path) -> dict[str, str]:
         r"\w+ \(up to \[100\]\), \w+ \(up to \[200\]\), last \(up to \+inf\); .*`append`",
         "nokey.parquet": "file nokey.parquet lacks the columns id",
         "type.parquet": "column id is string in file type.parquet, but int64 in the table",
-        "extra.parquet": "file extra.parquet has the column 'nmae'.* did you mean 'name'",
+        "extra.parquet": "file extra.parquet has the column 'names'.* did you mean 'name'",
         "_neve/store": "file _neve/store lies in _neve/, which the service keeps for itself",
         "": "path '' is not a plain path",
         "a\x00b": "is not a plain path",
@@ -211,7 +211,7 @@ def test_appended_rows_are_widened(client: Client, folder: Path) -> None:
     ("table", "message"),
     [
         (rows(), "the body holds no row"),
-        (rows(1, nmae=["x"]), "the body has the column 'nmae'.* did you mean 'name'"),
+        (rows(1, names=["x"]), "the body has the column 'names'.* did you mean 'name'"),
         (pa.table({"id": ["x"], "v": [1]}), "column id is string in the body, but int64"),
         (pa.table({"id": [1.5], "v": [1]}), "column id is double in the body, but int64"),
         (pa.table({"v": [1]}), "the body lacks the columns id of the table's key"),
