@@ -123,3 +123,36 @@ def test_many_tables_come_and_go_and_leave_nothing_behind() -> None:
     queue.check()
     kept = [len(lanes.debts) + len(lanes.turns) for lanes in shares._classes.values()]
     assert max(kept) < 300
+
+
+def test_a_job_may_leave_from_the_middle_and_come_back_with_its_rank() -> None:
+    queue = queue_of()
+    fill(queue, "a", 4)
+    fill(queue, "b", 1)
+    for number in (1, 2, 3):
+        queue.remove(f"a-50-{number}")
+        queue.check()
+    fill(queue, "a", 4)
+    assert takes(queue, 9) == ["a", "b", "a", "a", "a"]
+
+
+def test_only_so_many_debts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.core.fair_share.DEBTS_MAX", 10)
+    shares = FairShare()
+    queue = JobQueue(GIB, 10_000, shares=shares)
+    fill(queue, "always there", 200, priority=1)
+    for number in range(100):
+        fill(queue, f"t{number}", 1, priority=99, input_bytes=GIB + number)
+        while queue.jobs_of(TabletId(f"t{number}", bytes(4))):
+            queue.take()
+        queue.check()
+    assert max(len(lanes.debts) for lanes in shares._classes.values()) <= 10
+
+
+def test_ever_better_jobs_of_one_table_leave_no_heap_of_turns() -> None:
+    shares = FairShare()
+    queue = JobQueue(GIB, 10_000, shares=shares)
+    for priority in range(500):
+        fill(queue, "a", 1, priority=priority)
+        queue.check()
+    assert max(len(lanes.turns) for lanes in shares._classes.values()) < 100

@@ -148,6 +148,7 @@ def test_the_best_that_suits_is_taken() -> None:
     queue = JobQueue(ROOM, 10)
     for priority in range(5):
         queue.offer(job(f"p{priority}", priority), now_s=0)
+    assert "p2" in queue
     taken = queue.take(lambda each: each.priority < 3)
     assert taken is not None
     assert taken.id == "p2"
@@ -228,3 +229,26 @@ def test_request_boosts_are_applied_on_replacement() -> None:
     assert names(queue) == ["urgent", "plain"]
     assert names(queue.remove_tablet(TABLET)) == ["plain", "urgent"]
     assert len(queue) == 0
+
+
+def test_everything_that_a_job_carries_weighs() -> None:
+    plain = job("a")
+    heavy = replace(plain, depends_on=("b" * 20,), cuts=(b"c" * 30,), output_tags=(("d", "e"),))
+    assert weight_bytes(heavy) - weight_bytes(plain) == 20 + 30 + 2 + 64 + 3 * 64
+
+
+def test_ageing_must_be_positive_and_may_be_off() -> None:
+    with pytest.raises(ConfigError, match="ageing_s is 0, expected more than 0"):
+        JobQueue(ROOM, 10, ageing_s=0)
+    queue = JobQueue(ROOM, 10, ageing_s=float("inf"))
+    queue.offer(job("old", 5), now_s=0)
+    queue.offer(job("new", 6), now_s=10**9)
+    assert names(queue) == ["new", "old"]
+    assert names(queues().remove_tablet(TABLET)) == []
+
+
+def test_all_jobs_of_a_tablet_go_from_all_groups() -> None:
+    groups = queues()
+    groups.replace(TABLET, [job("a", group="small"), job("b", group="large")], now_s=0)
+    assert names(groups.remove_tablet(TABLET)) == ["b", "a"]
+    assert len(groups) == 0

@@ -50,7 +50,7 @@ def running(
 
 def planned(given: Tablet, table: Table = TABLE, **more: object) -> TabletPlan:
     planners = {"ratio": RatioPlanner()}
-    return plan_tablet(given, table, SERVICES, planners, NOW_S, **more)  # type: ignore[arg-type]
+    return plan_tablet(given, table, SERVICES, planners, NOW_S, **more)  # type: ignore[arg-type]  # facts by name
 
 
 def sets(plan: TabletPlan) -> list[tuple[str, str]]:
@@ -122,7 +122,7 @@ def test_a_selection_divides_the_tablet() -> None:
 def test_system_may_have_the_files_of_an_expired_hold(
     change: dict[str, float], system_may: bool
 ) -> None:
-    selection = replace(Selection(request="r1", files=("a", "b"), since_s=NOW_S - 121), **change)  # type: ignore[arg-type]
+    selection = replace(Selection(request="r1", files=("a", "b"), since_s=NOW_S - 121), **change)  # type: ignore[arg-type]  # facts by name
     system = sets(planned(tablet(selection=selection)))[0]
     assert system == ("SYSTEM", "abcdefgh" if system_may else "cdefgh")
 

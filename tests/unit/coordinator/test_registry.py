@@ -34,7 +34,7 @@ class Planless:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package with a planner, one that breaks, and one that claims a built-in's name."""
     module = ModuleType("their_planners")
-    module.Broken, module.Planless, module.Mine = Broken, Planless, RatioPlanner  # type: ignore[attr-defined]
+    module.Broken, module.Planless, module.Mine = Broken, Planless, RatioPlanner  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "their_planners", module)
     points = [
         EntryPoint(name, f"their_planners:{target}", registry.PLANNERS)

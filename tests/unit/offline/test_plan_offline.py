@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
+from common.model.table import TableSettings
 from neve.offline import plan_offline
 from neve.offline.document import read_groups
+from neve.offline.settings import read_settings
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))
 FOUR = [{"path": name, "size": 10} for name in "abcd"]
@@ -103,7 +105,7 @@ def test_facts_of_a_file_are_read() -> None:
         ({"files": [{"path": "a", "size": -1}]}, r"files\[0\].size -1 is not a size"),
         ({"files": [{"path": "a", "size": "M"}]}, r"files\[0\].size 'M' is not a size"),
         ({"files": [{"path": "../a", "size": 1}]}, r"files\[0\]: file path '../a' must be"),
-        ({"files": [{"path": "a", "size": 1, "sise": 1}]}, "did you mean 'size'"),
+        ({"files": [{"path": "a", "size": 1, "sizes": 1}]}, "did you mean 'size'"),
         ({"files": [*FOUR, FOUR[0]]}, r"files\[4\].path 'a' is listed twice"),
         ({"files": [FOUR[0] | {"rows": 1.5}]}, r"files\[0\].rows is 1.5, expected a whole"),
         ({"files": [FOUR[0] | {"rows": "x"}]}, r"files\[0\].rows is 'x', expected a number"),
@@ -177,3 +179,19 @@ def test_groups_are_ordered_by_size() -> None:
         ("rest", None),
     ]
     assert [group.name for group in read_groups(None)] == ["default"]
+
+
+def test_settings_without_an_end_may_be_off() -> None:
+    document = {"files": FOUR, "table": {"ttl": "none", "volume": "disk-1"}}
+    assert plan_offline(document, None, {"allow_late_data": "true"})["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("5", 5), ("2.5", 2.5), ("fast", "fast"), (7, 7), (None, None)],
+)
+def test_a_planners_own_options_are_read(written: object, read: object) -> None:
+    for names in (None, frozenset({"speed"})):
+        assert read_settings({"speed": written}, names) == (TableSettings(), {"speed": read})
+    with pytest.raises(RequestError, match="setting 'sped' is unknown; did you mean 'speed'"):
+        read_settings({"sped": written}, frozenset({"speed"}))
