@@ -15,6 +15,7 @@ import ray
 from common.clock import SystemClock
 from common.ids import RandomIds
 from common.metadata.redis import connect
+from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import Settings
 from common.telemetry import event_log
@@ -33,10 +34,11 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
-from coordinator.collector import Collector, CollectorRules, collect_all
+from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.full_scan import scan_forever
+from coordinator.generation import Generations
 from coordinator.performing import Context
 from coordinator.recovery import recover, until_replaced
 from coordinator.registry import planner_for
@@ -75,12 +77,14 @@ class CoordinatorActor:
         self._watched: set[tuple[str, str]] = set()
         self._compactors = RayCompactors()
         state = CoordinatorState(settings.coordinator, coordinator=self._id)
+        self._generations = Generations(self._store, self._log)
         context = Context(
             store=self._store,
             clock=SystemClock(),
             ids=RandomIds(),
             log=self._log,
             coordinator=self._id,
+            generations=self._generations,
         )
         self._state = state
         self._context = context
@@ -112,6 +116,7 @@ class CoordinatorActor:
             )
             loops.create_task(self._tick_forever(settings.tick_s))
             loops.create_task(self._collect_forever(settings.collect_interval_s))
+            loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced())
             loops.create_task(self._until_failed())
 
@@ -129,12 +134,11 @@ class CoordinatorActor:
             clock_skew_max_s=self._settings.coordinator.clock_skew_max_s,
         )
         collector = Collector(self._store, ArrowStorage(), rules, self._log)
-        while True:
-            await asyncio.sleep(interval_s)
-            tables = list(self._scanner.tables.values())
-            done = await collect_all(self._store, collector, tables, self._log)
-            if done.deleted:
-                self._log("files deleted", files=done.deleted, waiting=done.waiting)
+        await collect_forever(self._store, collector, self._writable, interval_s, self._log)
+
+    def _writable(self) -> list[Table]:
+        behind = self._generations.behind
+        return [table for table in self._scanner.tables.values() if table.id not in behind]
 
     async def _leave_when_replaced(self) -> None:
         """Leave for good when another coordinator has been started: no restart."""

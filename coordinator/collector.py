@@ -6,7 +6,8 @@ after the entry was seen; older than the grace → no reader may still list it (
 repeated by the next.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common.errors import MetadataError, RewriteError, UnavailableError
@@ -163,3 +164,26 @@ async def collect_all(
             waiting=total.waiting + done.waiting,
         )
     return total
+
+
+async def collect_forever(
+    store: TabletStore,
+    collector: Collector,
+    tables: Callable[[], Sequence[Table]],
+    interval_s: float,
+    log: Log,
+) -> None:
+    """Collect again and again.
+
+    Args:
+        store: Where the garbage is written.
+        collector: Looks at one table.
+        tables: Returns those to look at.
+        interval_s: Pause between two rounds.
+        log: Hears what was deleted.
+    """
+    while True:
+        await asyncio.sleep(interval_s)
+        done = await collect_all(store, collector, tables(), log)
+        if done.deleted:
+            log("files deleted", files=done.deleted, waiting=done.waiting)

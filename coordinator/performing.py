@@ -19,6 +19,7 @@ from common.wire import Assignment
 from coordinator.assignments import compose, output_prefix
 from coordinator.core import actions as do
 from coordinator.core import events as on
+from coordinator.generation import Generations
 from coordinator.ports import Log, Submit
 
 RELEASE_TRIES_MAX = 5
@@ -36,6 +37,8 @@ class Context:
     log: Log
     coordinator: str
     """The random id that this coordinator wrote when it was started."""
+    generations: Generations | None = None
+    """Bars jobs of tables whose store has gone back in time."""
 
 
 class StoreActions:
@@ -69,6 +72,12 @@ class StoreActions:
     async def _reserve(self, action: do.Reserve) -> None:
         """Reserve under a fresh attempt id: JobReserved, JobRefused or JobReserveUnknown."""
         job, take = action.job, action.take
+        if self._context.generations is not None:
+            reason = await self._context.generations.refusal(job.tablet.table)
+            if reason is not None:
+                refused = on.JobRefused(take=take, job=job, code="generation", reason=reason)
+                self._submit(refused)
+                return
         change = self._reserve_change(action)
         outcome = await self._apply(change)
         if isinstance(outcome, Applied):

@@ -1,0 +1,147 @@
+"""A store that has gone back in time: its tables are read-only until somebody accepts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.clock import ManualClock
+from common.errors import RequestError
+from common.metadata.changes import CreateTable
+from common.metadata.commands import set_string
+from common.metadata.keys import TableKeys
+from common.metadata.memory import MemoryStore
+from common.metadata.repair_changes import AcceptGeneration
+from common.model.table import Table, TableState
+from common.parquet.description import DESCRIPTION_PATH, read_description, write_description
+from common.parquet.generation import GENERATION_PATH, written_generation
+from common.parquet.location import open_location
+from coordinator.generation import Generations
+from tests.support.tables_on_disk import keyed_table, settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Place:
+    """A table in a memory store and a folder, and the one who counts its generation up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore(ManualClock())
+        self.table: Table = keyed_table(folder)
+        self.log: list[str] = []
+        self.generations = self.another()
+
+    def another(self) -> Generations:
+        return Generations(self.store, lambda event, **_: self.log.append(event))
+
+    async def roll_back(self, generation: int) -> None:
+        key = TableKeys(self.table.id).generation
+        async with self.store.keyspace.session() as session:
+            await session.execute([set_string(key, generation)])
+
+    @property
+    def written(self) -> int:
+        return written_generation(open_location(self.table.location))
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path / "events")
+    await made.store.apply(CreateTable(table=made.table))
+    return made
+
+
+async def test_it_is_counted_up_and_written(place: Place) -> None:
+    for number in (1, 2, 3):
+        await place.generations.count_up(place.table)
+        assert (place.written, await place.store.generation(place.table.id)) == (number, number)
+    assert await place.generations.refusal(place.table.id) is None
+    assert not place.generations.behind
+
+
+async def test_a_store_behind_its_location_is_not_counted_up(place: Place) -> None:
+    for _ in range(3):
+        await place.generations.count_up(place.table)
+    await place.roll_back(1)
+
+    await place.generations.count_up(place.table)
+
+    assert (place.written, await place.store.generation(place.table.id)) == (3, 1)
+    assert place.generations.behind == {place.table.id}
+    assert "--accept" in (await place.generations.refusal(place.table.id) or "")
+    assert place.log == ["table is behind its location"]
+    await place.store.apply(AcceptGeneration(table=place.table.id, generation=4))
+    await place.generations.count_up(place.table)
+    assert place.written == 5
+    assert not place.generations.behind
+
+
+async def test_a_coordinator_that_starts_looks_before_the_first_job(place: Place) -> None:
+    for _ in range(3):
+        await place.generations.count_up(place.table)
+    await place.roll_back(1)
+
+    assert await place.another().refusal(place.table.id) is not None
+    assert await place.another().refusal("none") is None
+
+
+async def test_a_scribble_bars_the_table(place: Place) -> None:
+    folder = Path(place.table.location.removeprefix("file://"))
+    (folder / "_neve").mkdir(parents=True)
+    (folder / GENERATION_PATH).write_text("what?")
+
+    assert "no number" in (await place.generations.refusal(place.table.id) or "")
+
+
+async def test_the_description_follows_the_settings(place: Place) -> None:
+    location = open_location(place.table.location)
+    await place.generations.count_up(place.table)
+    assert read_description(location) == place.table
+
+    changed = replace(place.table, settings=settings(ratio=7.0, ttl_s=5.0), settings_version=2)
+    await place.generations.count_up(changed)
+
+    assert read_description(location) == changed
+
+
+async def test_the_loop_looks_at_new_tables_and_forgets_old_ones(place: Place) -> None:
+    tables = [place.table, replace(place.table, id="t2", state=TableState.GOING)]
+    loop = asyncio.create_task(place.generations.run_forever(lambda: tables))
+    async with asyncio.timeout(5):
+        while not place.written:
+            await asyncio.sleep(0.01)
+    loop.cancel()
+
+    broken = replace(place.table, id="t3", location="nowhere")
+    loop = asyncio.create_task(place.generations.run_forever(lambda: [broken]))
+    async with asyncio.timeout(5):
+        while "generation not counted up" not in place.log:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.02)
+    loop.cancel()
+    assert place.table.id not in place.generations._reasons
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"format": "neve-table", "version": 9}', '{"format": "other"}', "TABLE"],
+)
+async def test_a_description_of_another_release_is_refused(tmp_path: Path, content: str) -> None:
+    table = keyed_table(tmp_path)
+    location = open_location(table.location)
+    assert read_description(location) is None
+    write_description(location, table)
+    path = tmp_path / DESCRIPTION_PATH
+    if content == "TABLE":
+        content = path.read_text().replace('"ratio"', '"rati"')
+    path.write_text(content)
+    with pytest.raises(RequestError, match=r"table\.json"):
+        read_description(location)
