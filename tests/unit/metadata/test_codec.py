@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import MetadataError
@@ -56,6 +56,7 @@ FILES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(FILES)
 def test_files(file: DataFile) -> None:
     path, data = file.path.encode(), FILE.pack(file)
@@ -64,6 +65,7 @@ def test_files(file: DataFile) -> None:
         assert unpack_files("key", {path: data}) == {file.path: file}
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60), st.binary(max_size=12))
 def test_garbage_is_a_file_or_refused(data: bytes, path: bytes) -> None:
     for stored in (data, codec.PREFIX + data):
@@ -83,6 +85,7 @@ def files_or_refusal(path: bytes, data: bytes) -> DataFile | MetadataError:
     return file
 
 
+@settings(deadline=None)
 @given(FILES, st.data())
 def test_a_damaged_file_is_a_file_or_refused(file: DataFile, data: st.DataObject) -> None:
     stored = bytearray(FILE.pack(file))
