@@ -1,5 +1,6 @@
 """Writes the outputs of a rewrite: one file per part, under its final name."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class OutputWriter:
         """
         if self._open is None:
             self._begin(0)
-        self._close(dropped)
+        self._close(dropped, last=True)
         return tuple(file for file in self._written if file.rows)
 
     def abandon(self) -> None:
@@ -103,9 +104,11 @@ class OutputWriter:
         self.path = self._plan.outputs[part]
         self._open = _OpenFile(self._plan, self._location, part)
 
-    def _close(self, dropped: DroppedRows | None) -> None:
+    def _close(self, dropped: DroppedRows | None, *, last: bool = False) -> None:
         assert self._open is not None
-        self._open.close(_purge_after(self._plan, dropped))
+        # By the last file's list a rebuild knows whether an attempt has written all of them.
+        outputs = [*(file.path for file in self._written), self.path] if last else None
+        self._open.close(_purge_after(self._plan, dropped), outputs)
         self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
         self._open = None
 
@@ -147,10 +150,17 @@ class _OpenFile:
         if self._held_bytes >= self._plan.row_group_bytes:
             self._write_groups()
 
-    def close(self, purge: bytes | None) -> None:
-        """Write what is held and the footer; the file is whole and durable then."""
+    def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
+        """Write what is held and the footer; the file is whole and durable then.
+
+        Args:
+            purge: The tablet's watermark as it will be.
+            outputs: For the last file of an attempt: all of them.
+        """
         self._write_groups(everything=True)
         footer = {**dict(self._plan.footer), "neve.purge": purge.hex() if purge else ""}
+        if outputs is not None:
+            footer["neve.outputs"] = json.dumps(outputs)
         self._writer.add_key_value_metadata(footer)
         self._writer.close()
         self._file.close()

@@ -19,7 +19,7 @@ from neve.gateway.columns import refuse_unknown
 from neve.gateway.partitions import partition_of_path
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.route import Routed, checked_call, distinct, tablet_of
-from neve.gateway.services import Services, check_owner
+from neve.gateway.services import Services, check_writable
 
 FILES_MAX = 10_000
 TRIES_MAX = 4
@@ -44,7 +44,7 @@ async def add_files(
         RefusedError: The table or a tablet does not take it now.
     """
     call = checked_call(call, await services.store.now_s())
-    await check_owner(services, table)
+    await check_writable(services, table)
     location = open_location(table.location)
     plain = distinct([location.relative(path.strip()) for path in paths], FILES_MAX)
     grace_s = services.settings.coordinator.garbage_grace_s

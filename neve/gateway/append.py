@@ -31,7 +31,7 @@ from neve.gateway.columns import refuse_unknown
 from neve.gateway.partitions import Partition, partition_of, partition_types
 from neve.gateway.problems import TooLargeError, applied
 from neve.gateway.route import Routed, checked_call
-from neve.gateway.services import Services, check_owner
+from neve.gateway.services import Services, check_writable
 
 FOLDER = "_neve/append"
 DECODED_FACTOR_MAX = 4
@@ -61,7 +61,7 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
         RefusedError: The table or a tablet does not take it now.
     """
     call = checked_call(call, await services.store.now_s())
-    await check_owner(services, table)
+    await check_writable(services, table)
     rows = await services.rows.run(
         read_stream, body, DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
     )

@@ -5,12 +5,15 @@ which says whose it is and does no harm if the table is then refused.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from common.errors import RequestError
+from common.errors import RequestError, UnavailableError
 from common.metadata.changes import CreateTable
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
 from common.model.table import Column, Table, TableSettings, TableState
+from common.parquet.description import write_description
+from common.parquet.location import open_location
 from common.rows.schema import arrow_schema, columns_of
 from neve import api
 from neve.gateway import storage
@@ -54,6 +57,8 @@ async def create_table(services: Services, body: api.NewTable) -> Table:
     await _refuse_taken(services, table)
     await services.footers.run(storage.claim, location, store)
     applied(await services.store.apply(CreateTable(table=table, splits=splits)))
+    with suppress(UnavailableError):  # The coordinator writes it, too, but later.
+        await services.footers.run(write_description, open_location(location), table)
     return await services.table(table.name)
 
 

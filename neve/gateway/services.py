@@ -15,6 +15,7 @@ from common.model.table import DNS_LABEL, Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
 from common.telemetry import Log
+from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
 from neve.gateway.storage import Owners
 
@@ -60,6 +61,7 @@ class Services:
     rows: Threads = field(default_factory=lambda: Threads(4))
     """Long work on rows: scans and appends."""
     owners: Owners = field(default_factory=Owners)
+    generations: Generations = field(default_factory=Generations)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
 
@@ -165,3 +167,13 @@ async def check_owner(services: Services, table: Table) -> None:
     store = await services.store.store_id()
     now_s = services.clock.now_s()
     await services.footers.run(services.owners.check, table.location, store, now_s)
+
+
+async def check_writable(services: Services, table: Table) -> None:
+    """Refuse to write a table whose location is another's, or newer than the store.
+
+    Raises:
+        RefusedError: It is.
+    """
+    await check_owner(services, table)
+    await services.generations.check(services.store, table, services.clock.now_s())
