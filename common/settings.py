@@ -95,7 +95,7 @@ class GatewaySettings:
     host: str = _setting("127.0.0.1", "Address that the gateway listens on.")
     port: int = _setting(8642, "Port that the gateway listens on; 0: any free one.")
     token: str = _setting("", "Bearer token that callers must send.", secret=True)
-    body_bytes_max: int = _setting(1024**3, "Largest request body.")
+    body_bytes_max: int = _setting(256 * 1024**2, "Largest request body.")
     footers_at_once: int = _setting(16, "File footers read at a time by one add.")
 
 

@@ -45,21 +45,32 @@ def claim(location: Location, store: str) -> None:
         return
     full = location.full(OWNER_PATH)
     try:
-        location.filesystem.create_dir(posixpath.dirname(full), recursive=True)
+        if location.is_local:  # Object stores have no folders, and may forbid to make buckets.
+            location.filesystem.create_dir(posixpath.dirname(full), recursive=True)
         with location.filesystem.open_output_stream(full) as stream:
             stream.write(store.encode() + b"\n")
     except OSError as error:
         raise UnavailableError(f"location {location.uri} cannot be written: {error}") from error
 
 
-def refuse_other(location: str, found: str, store: str) -> None:
-    """Refuse a location that belongs to another store.
+def refuse_other(location: str, found: str | None, store: str) -> None:
+    """Refuse a location that belongs to another store, or to none any more.
+
+    Args:
+        location: Its URI.
+        found: Who owns it, by `owner_of`.
+        store: Id of this service's store.
 
     Raises:
         RefusedError: It does.
     """
+    if found is None:
+        raise RefusedError(
+            f"location {location} has lost its mark {OWNER_PATH}, which says whose it is; "
+            f"was the folder emptied? It should hold {store}"
+        )
     if found != store:
         raise RefusedError(
             f"location {location} belongs to the store {found}, this one is {store}: "
-            "two services may not share a location"
+            "two services may not share a location (`neve fsck --adopt` takes it over)"
         )

@@ -14,6 +14,7 @@ from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.description import write_description
 from common.parquet.location import open_location
+from common.parquet.owner import claim
 from common.rows.schema import arrow_schema, columns_of
 from neve import api
 from neve.gateway import storage
@@ -55,7 +56,7 @@ async def create_table(services: Services, body: api.NewTable) -> Table:
     check_columns(table)
     splits = parse_splits(table, body.splits)
     await _refuse_taken(services, table)
-    await services.footers.run(storage.claim, location, store)
+    await services.footers.run(lambda: claim(open_location(location), store))
     applied(await services.store.apply(CreateTable(table=table, splits=splits)))
     with suppress(UnavailableError):  # The coordinator writes it, too, but later.
         await services.footers.run(write_description, open_location(location), table)

@@ -1,23 +1,20 @@
 """Locations of tables: the one form of their URIs, and whose they are.
 
-What lies below a location is confined by `common.parquet.location`. Credentials come
-from the environment's own chains, never from a URI.
+What lies below a location is confined by `common.parquet.location`, its mark is read and
+written by `common.parquet.owner`. Credentials come from the environment's own chains,
+never from a URI.
 """
 
 import posixpath
 from urllib.parse import quote, unquote, urlsplit
 
-from pyarrow import fs
-
-from common.errors import RefusedError, RequestError, UnavailableError
+from common.errors import RequestError
 from common.model.table import Column
 from common.parquet.inspect import opened
 from common.parquet.location import SCHEMES, open_location
+from common.parquet.owner import owner_of, refuse_other
 from common.rows.schema import columns_of
 
-OWNER_PATH = "_neve/store"
-"""Holds the id of the one store that may delete files of the location."""
-OWNER_BYTES_MAX = 4096
 CHECK_INTERVAL_S = 60.0
 
 
@@ -62,67 +59,6 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
         return columns_of(file.schema_arrow)
 
 
-def owner(location: str) -> str | None:
-    """Return the id of the store that a location belongs to, or None.
-
-    Raises:
-        UnavailableError: The storage does not answer.
-    """
-    place = open_location(location)
-    try:
-        with place.filesystem.open_input_stream(place.full(OWNER_PATH)) as stream:
-            text = stream.read(OWNER_BYTES_MAX).decode("utf-8", errors="replace").split()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UnavailableError(f"{location} cannot be read: {error}") from error
-    return text[0] if text else None
-
-
-def claim(location: str, store: str) -> None:
-    """Write into a location whose it is, unless that is written already.
-
-    Args:
-        location: A normal location; made if it is not there.
-        store: Id of this service's store.
-
-    Raises:
-        RefusedError: It belongs to another store.
-        UnavailableError: The storage does not answer, or forbids it.
-    """
-    found = owner(location)
-    if found is not None:
-        refuse_other(location, found, store)
-        return
-    place = open_location(location)
-    full = place.full(OWNER_PATH)
-    try:
-        if isinstance(place.filesystem, fs.LocalFileSystem):
-            place.filesystem.create_dir(posixpath.dirname(full), recursive=True)
-        with place.filesystem.open_output_stream(full) as stream:
-            stream.write(store.encode() + b"\n")
-    except OSError as error:
-        raise UnavailableError(f"{location} cannot be written: {error}") from error
-
-
-def refuse_other(location: str, found: str | None, store: str) -> None:
-    """Refuse a location that belongs to another store, or to none any more.
-
-    Raises:
-        RefusedError: It does.
-    """
-    if found is None:
-        raise RefusedError(
-            f"location {location} has lost its mark {OWNER_PATH}, which says whose it is; "
-            f"was the folder emptied? It should hold {store}"
-        )
-    if found != store:
-        raise RefusedError(
-            f"location {location} belongs to the store {found}, this one is {store}: "
-            "two services may not share a location (`neve fsck --adopt` takes it over)"
-        )
-
-
 class Owners:
     """Remembers which locations were found to be ours, and looks again every minute."""
 
@@ -139,7 +75,7 @@ class Owners:
         seen_s = self._seen_s.get(location)
         if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
             return
-        refuse_other(location, owner(location), store)
+        refuse_other(location, owner_of(open_location(location)), store)
         self._seen_s[location] = now_s
 
 
