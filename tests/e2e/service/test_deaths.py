@@ -1,0 +1,225 @@
+"""Who dies in the middle of a job, what is left, and who repairs it: real processes, SIGKILL.
+
+Every test ends alike: readers see exactly the rows of the ledger, no file was the input
+of two commits, and storage holds nothing but the table's files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from common.ids import call_id
+from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
+from tests.support.stack import QUARANTINE_FAILURES, SLOW, Service
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+
+FILES = 6
+ROWS = 8_000
+"""Per file: the job takes some seconds, on a busy machine more."""
+
+
+@pytest.fixture(autouse=True)
+def _everybody_is_back(service: Service) -> Iterator[None]:
+    yield
+    service.wait("two compactors", service.everybody_beats)
+
+
+def slow_table(service: Service, **more: Any) -> LedgerTable:
+    """Return a table with one job under way, or about to be."""
+    table = LedgerTable(service.client, service.folder, keyed=False, settings=SLOW, **more)
+    table.add(*(bag_rows(ROWS, seed) for seed in range(FILES)))
+    return table
+
+
+def finish(service: Service, table: LedgerTable, commits: int = 1) -> None:
+    """Wait for rest and check what must hold, whoever has died."""
+    service.wait_until_at_rest(table)
+    assert len(table.commits()) == commits, service.describe(table)
+    table.check_rows()
+    service.wait_until_clean(table)
+
+
+def ends(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
+    """Return how each attempt ended: attempt → (end, compactor, cause)."""
+    done = table.client.history(table.name)
+    return {each.attempt: (each.end, each.compactor, each.cause) for each in done}
+
+
+def test_a_compactor_is_killed(service: Service) -> None:
+    table = slow_table(service)
+    job = service.midway(table)
+    with service.halted(*service.tasks()):
+        service.kill(service.compactor(job.compactor))
+
+    finish(service, table)
+    told = ends(table)
+    end, compactor, cause = told.pop(job.attempt)
+    # By notice of its death, not by silence.
+    assert (end, compactor) == ("lost", job.compactor)
+    assert "died" in cause
+    assert [end for end, _, _ in told.values()] == ["committed"]
+
+
+def test_a_spark_driver_is_killed(service: Service) -> None:
+    table = slow_table(service)
+    job = service.midway(table)
+    actor = service.compactor(job.compactor)
+    with service.halted(*service.tasks()):
+        service.kill(service.driver(job.compactor))
+
+    finish(service, table)
+    told = ends(table)
+    end, compactor, cause = told.pop(job.attempt)
+    assert (end, compactor) == ("failed", job.compactor)
+    assert "Spark driver" in cause
+    assert [end for end, _, _ in told.values()] == ["committed"]
+    assert service.driver(job.compactor).parent() == actor
+
+
+def test_a_commit_needs_no_coordinator(service: Service) -> None:
+    table = slow_table(service)
+    job = service.midway(table)
+    before = service.client.status().coordinator
+    coordinator = service.actor("CoordinatorActor")
+    other = LedgerTable(service.client, service.folder, keyed=True, stem="meanwhile")
+    with service.halted(coordinator):
+        assert not table.commits()
+        other.add(*(keyed_rows(range(200), version) for version in range(4)))
+        service.wait("commit without a coordinator", table.commits)
+        assert not other.commits()
+        service.kill(coordinator)
+
+    finish(service, other)
+    finish(service, table)
+    assert service.client.status().coordinator != before
+    assert ends(table) == {job.attempt: ("committed", job.compactor, "")}
+
+
+def test_a_new_coordinator_adopts_what_runs(service: Service) -> None:
+    table = slow_table(service)
+    job = service.midway(table)
+    with service.halted(*service.tasks()):
+        before = service.client.status().coordinator
+        service.kill(service.actor("CoordinatorActor"))
+        service.wait("adoption", lambda: service.running(table), table=table)
+        now = service.client.status()
+        assert now.coordinator != before
+        assert table.add(*(bag_rows(10, seed) for seed in range(FILES))).rows == 10 * FILES
+
+    finish(service, table, commits=2)
+    assert ends(table)[job.attempt] == ("committed", job.compactor, "")
+    assert {end for end, _, _ in ends(table).values()} == {"committed"}
+
+
+def test_a_zombie_commits_in_vain(service: Service) -> None:
+    table = slow_table(service)
+    job = service.midway(table)
+    actor = service.compactor(job.compactor)
+    with service.halted(actor):
+        # Its Spark goes on and finishes; the other compactor does the job anew.
+        service.wait("release", lambda: job.attempt in ends(table), table=table)
+        service.wait("commit by another", table.commits, table=table)
+
+    (ended,) = service.wait(
+        "end of the zombie's attempt",
+        lambda: service.events("attempt ended", attempt=job.attempt),
+        table=table,
+    )
+    # On a very slow machine the collector comes before Spark has finished.
+    assert ended["end"] == "lost" or service.events("rewrite failed", attempt=job.attempt)
+    finish(service, table)
+    told = ends(table)
+    end, compactor, cause = told.pop(job.attempt)
+    assert (end, compactor) == ("lost", job.compactor)
+    assert "silent" in cause
+    ((end, compactor, _),) = told.values()
+    assert end == "committed"
+    assert compactor != job.compactor
+
+
+def test_a_call_counts_once_though_the_gateway_dies(service: Service) -> None:
+    client = service.client
+    table = LedgerTable(client, service.folder, keyed=False, paused=True)
+    rows, call = bag_rows(2_000, 1), call_id()
+    paths = table.write(rows, rows)
+    first = client.add_files(table.name, paths, call=call)
+    table.note(rows, rows)
+    service.kill(service.actor("GatewayActor"))
+    again = service.wait("answer", lambda: client.add_files(table.name, paths, call=call))
+    assert {file.path for file in again.files} == {file.path for file in first.files}
+
+    rows, call = bag_rows(200_000, 2), call_id()
+    gateway = service.actor("GatewayActor")
+    hand = threading.Timer(0.1, gateway.kill)
+    hand.start()
+    service.wait("answer", lambda: client.append(table.name, rows, call=call))
+    hand.join()
+    service.wait("end of the gateway", lambda: not gateway.is_running())
+    service.wait("answer", lambda: client.append(table.name, rows, call=call))
+    table.note(rows)
+
+    service.wait("answer", lambda: client.resume(table.name))
+    service.wait_until_at_rest(table)
+    table.check_rows()
+
+
+def test_redis_is_killed_and_comes_back(service: Service) -> None:
+    table = slow_table(service)
+    before = table.listed()
+    job = service.midway(table)
+    service.restart_redis()
+    assert service.wait("answer", table.listed) <= before | table.stored()
+
+    finish(service, table)
+    assert ends(table)[job.attempt][0] == "committed"
+    table.add(*(bag_rows(10, seed) for seed in range(FILES)))
+    finish(service, table, commits=2)
+
+
+def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
+    client = service.client
+    table = LedgerTable(client, service.folder, keyed=True, splits=["999"], paused=True)
+    table.add(*(keyed_rows(range(500), version) for version in range(4)))
+    bad = min(table.listed())
+    good_bytes = (table.location / bad).read_bytes()
+    table.add(*(keyed_rows(range(1000, 1500), version) for version in range(4)))
+    inputs = {file.path for file in client.files(table.name) if file.tablet != "last"}
+    (table.location / bad).write_bytes(b"\0" * len(good_bytes))
+    client.resume(table.name)
+
+    def reason() -> str:
+        told = client.explain(table.name)[0].sentences
+        return next((each for each in told if each.startswith("quarantined")), "")
+
+    assert bad in service.wait("quarantine", reason, table=table)
+    service.wait("compaction of the other tablet", table.commits, table=table)
+    assert inputs <= table.listed()
+    assert len(table.listed()) == len(inputs) + 1
+    service.wait_until_clean(table)
+    failed = [each for each in client.history(table.name) if each.end == "failed"]
+    assert len(failed) == QUARANTINE_FAILURES, failed
+    assert {frozenset(each.inputs) for each in failed} == {frozenset(inputs)}
+    assert client.status().quarantined == 1
+
+    table.add(*(keyed_rows(range(1000, 1500), version) for version in range(4, 8)))
+    service.wait("more of the other tablet", lambda: len(table.commits()) > 1, table=table)
+    (table.location / bad).write_bytes(good_bytes)
+    client.lift_quarantine(table.name, client.tablets(table.name)[0].tablet)
+    service.wait("compaction", lambda: not inputs & table.listed(), table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    assert client.status().quarantined == 0
+
+
+def test_no_key_is_left_of_what_was_tried(service: Service) -> None:
+    """After all these deaths no tablet holds a reservation, a hold or a marker."""
+    with redis.Redis.from_url(service.stack.redis_url) as store:
+        for kind in ("running", "selection", "waiting", "operation"):
+            left = list(store.scan_iter(f"neve:*:tablet:*:{kind}", 1000))
+            assert not left, left

@@ -1,0 +1,286 @@
+"""A whole service for end-to-end tests: started, watched, hurt, and described when it fails.
+
+Processes are found among the stack's own, by what they are; nobody else's is ever
+touched. Ray is not loaded here: it reads its environment once per process, and tests of
+other stacks share this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from common.settings import CompactorSettings, CoordinatorSettings, Settings
+from neve.api_work import Job
+from neve.client import Client
+from neve.client_errors import UnavailableError
+from neve.local import LocalStack, StackOptions
+from neve.local.processes import members, spawn
+from tests.support.ledger import LedgerTable
+
+T = TypeVar("T")
+
+WAIT_MAX_S = 150.0
+POLL_S = 0.02
+LOG_LINES = 25
+COMPACTORS = ("local-1", "local-2")
+SILENCE_MAX_S = 6.0
+GRACE_S = 1.0
+QUARANTINE_FAILURES = 3
+SETTINGS = Settings(
+    coordinator=CoordinatorSettings(
+        tick_s=0.2,
+        full_scan_interval_s=5.0,
+        silence_max_s=SILENCE_MAX_S,
+        adopt_grace_s=10.0,
+        backoff_base_s=0.5,
+        backoff_max_s=5.0,
+        quarantine_failures=QUARANTINE_FAILURES,
+        garbage_grace_s=GRACE_S,
+        collect_interval_s=0.5,
+        clock_skew_max_s=0.1,
+    ),
+    compactor=CompactorSettings(
+        slots=1,
+        beat_interval_s=0.5,
+        take_wait_max_s=5.0,
+        executor_cores=1,
+        executor_memory="512m",
+        driver_memory="512m",
+    ),
+)
+"""Everything hurries; patience with the silent is shortest, for the tests of it."""
+SLOW = {"codec": "zstd", "codec_level": 19, "row_group_bytes": "1MB"}
+"""Outputs that take their time, so that somebody can die in the middle of one."""
+
+
+class Service:
+    """A running stack, a client of it, and a folder for tables."""
+
+    def __init__(self, stack: LocalStack, folder: Path) -> None:
+        self.stack = stack
+        self.folder = folder
+        self.client = Client(stack.gateway_url, token=stack.token)
+
+    # ------------------------------------------------------------ waits
+
+    def wait(
+        self,
+        what: str,
+        true: Callable[[], T],
+        *,
+        table: LedgerTable | None = None,
+        within_s: float = WAIT_MAX_S,
+    ) -> T:
+        """Return the first answer that is true; while nobody answers the question, go on.
+
+        Args:
+            what: Is waited for, in words.
+            true: Asked again and again.
+            table: Whose state is told if the wait is in vain.
+            within_s: Longest wait.
+        """
+        end_s, answer = time.monotonic() + within_s, None
+        while time.monotonic() < end_s:
+            try:
+                if answer := true():
+                    return answer
+            except (UnavailableError, psutil.Error) as error:
+                answer = error  # type: ignore[assignment]  # only printed
+            time.sleep(POLL_S)
+        raise AssertionError(
+            f"no {what} within {within_s:.0f} s, but {answer!r}\n{self.describe(table)}"
+        )
+
+    def wait_until_at_rest(self, table: LedgerTable) -> None:
+        """Return when nothing runs on a table and nothing would be planned."""
+        self.wait("rest", lambda: self._rests(table), table=table)
+
+    def wait_until_clean(self, table: LedgerTable) -> None:
+        """Return when the table's files are all that is stored below its location."""
+        self.wait("clean storage", lambda: table.stored() == table.listed(), table=table)
+
+    def everybody_beats(self) -> bool:
+        """Return whether the compactors that the stack was started with are heard of."""
+        return {each.compactor for each in self.client.compactors()} == set(COMPACTORS)
+
+    def running(self, table: LedgerTable) -> Job | None:
+        """Return a job that runs on a table."""
+        return next((job for job in self.client.jobs() if job.table == table.name), None)
+
+    def midway(self, table: LedgerTable, *, but: str = "") -> Job:
+        """Return a job of a table that is writing its output right now.
+
+        Args:
+            table: Whose jobs are `SLOW`.
+            but: An attempt that is not meant.
+        """
+
+        def writing() -> Job | None:
+            job = self.running(table)
+            return job if job and job.attempt != but and table.output_bytes(job.attempt) else None
+
+        return self.wait("job that writes", writing, table=table)
+
+    def _rests(self, table: LedgerTable) -> bool:
+        if any(tablet.running for tablet in self.client.tablets(table.name)):
+            return False
+        return not self.client.plan(table.name).jobs
+
+    # -------------------------------------------------------- processes
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the stack's living processes."""
+        return members(self.stack.state.mark, self.stack.state.processes)
+
+    def actor(self, kind: str) -> psutil.Process:
+        """Return the process of the only actor of a class, once it lives.
+
+        Args:
+            kind: Name of the actor's class.
+        """
+        found = self.wait(f"process of {kind}", lambda: self.titled(f"ray::{kind}"))
+        assert len(found) == 1, found
+        return found[0]
+
+    def compactor(self, name: str) -> psutil.Process:
+        """Return the process of a compactor's actor, once its Spark driver lives."""
+        return self.wait(f"process of {name}", lambda: self.driver(name).parent())
+
+    def driver(self, name: str) -> psutil.Process:
+        """Return the Spark driver of a compactor; it writes to that compactor's log."""
+        log = str(self.stack.folder.logs / f"spark-{name}.log")
+
+        def drives(process: psutil.Process) -> bool:
+            words = _words(process)
+            return "compactor.spark.child" in words and _output(process) == log
+
+        found = self.wait(
+            f"Spark driver of {name}", lambda: [p for p in self.processes() if drives(p)]
+        )
+        return found[0]
+
+    def kill(self, process: psutil.Process) -> None:
+        """Kill a process and wait until it is gone."""
+        process.send_signal(signal.SIGKILL)
+        self.wait(f"end of {process}", lambda: not process.is_running() or _is_zombie(process))
+
+    @contextmanager
+    def halted(self, *processes: psutil.Process) -> Iterator[None]:
+        """Stop processes, which live but do nothing, for the length of a block."""
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
+
+    def tasks(self) -> list[psutil.Process]:
+        """Return the Python processes of Spark's executors: halted, they hold every job."""
+        return [p for p in self.processes() if "compactor.spark.task_daemon" in _words(p)]
+
+    def restart_redis(self) -> None:
+        """Kill Redis at once and start it again on its own settings and data."""
+        old = next(p for p in self.processes() if _words(p)[0].endswith("redis-server"))
+        command = old.cmdline()
+        self.kill(old)
+        time.sleep(1.0)
+        log = self.stack.folder.logs / "redis.log"
+        process: subprocess.Popen[bytes] = spawn(command, self.stack.driver_environ(), log)
+        process.returncode = 0  # It outlives this test.
+
+    def titled(self, title: str) -> list[psutil.Process]:
+        """Return the processes whose title begins so."""
+        return [p for p in self.processes() if _words(p)[0].startswith(title)]
+
+    # ------------------------------------------------------ description
+
+    def describe(self, table: LedgerTable | None = None) -> str:
+        """Return all that helps to understand a failure."""
+        parts = {"status": self.client.status, "jobs": self.client.jobs, "queue": self.client.queue}
+        asked: list[tuple[str, Callable[[], object]]] = list(parts.items())
+        if table is not None:
+            name = table.name
+            asked += [
+                ("tablets", lambda: self.client.tablets(name)),
+                ("explain", lambda: self.client.explain(name)),
+                ("history", lambda: self.client.history(name, count=10)),
+                ("stored", table.stored),
+            ]
+        lines = [f"--- {what}: {_answer(ask)}" for what, ask in asked]
+        return "\n".join([*lines, *self.logs()])
+
+    def events(self, event: str, **fields: str) -> list[dict[str, object]]:
+        """Return the logged events of a name whose fields are these."""
+        wanted = {"event": event, **fields}
+        said = (
+            json.loads(line) for path in self._logs() for line in _lines(path) if line[:1] == "{"
+        )
+        return [each for each in said if wanted.items() <= each.items()]
+
+    def _logs(self) -> list[Path]:
+        session = Path(self.stack.state.ray_folder) / "session_latest" / "logs"
+        return [*sorted(self.stack.folder.logs.glob("*.log")), *sorted(session.glob("worker*.err"))]
+
+    def logs(self) -> Iterator[str]:
+        """Yield the ends of the logs in which Névé says something."""
+        for path in self._logs():
+            lines = _lines(path)
+            said = [line[:400] for line in lines if line.strip()][-LOG_LINES:]
+            if said:
+                yield "\n".join([f"--- {path.name}", *said])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8", "replace").splitlines()
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline()) or [""]
+    except psutil.Error:
+        return [""]
+
+
+def _output(process: psutil.Process) -> str:
+    try:
+        return os.readlink(f"/proc/{process.pid}/fd/1")
+    except OSError:
+        return ""
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _answer(ask: Callable[[], object]) -> object:
+    try:
+        return ask()
+    except Exception as error:  # told in place of the answer
+        return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def service(folder: Path) -> Iterator[Service]:
+    """Run a service of two compactors for the length of a block.
+
+    Args:
+        folder: Where its data and tables go.
+    """
+    options = StackOptions(compactors=len(COMPACTORS), settings=SETTINGS)
+    with LocalStack.start(home=folder, name="e2e", options=options) as stack:
+        yield Service(stack, folder)
