@@ -1,0 +1,142 @@
+"""Is a file what its entry says? Runs in threads; reads the footer, or everything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from common.errors import RequestError
+from common.metadata.repair_changes import ForgetFiles, RestateFile
+from common.model.file import DataFile
+from common.model.tablet import TabletId
+from common.parquet.inspect import FileFacts, inspect_file, opened
+from common.parquet.location import Location
+from common.rows.rules import RowRules
+from neve.recovery.findings import Code, Finding
+from neve.recovery.stored import StoredFile
+
+BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCheck:
+    """How files of a table are looked at."""
+
+    location: Location
+    rules: RowRules
+    stored: Mapping[str, StoredFile]
+    """As listed; a file that is not among them is looked up by itself."""
+    deep: bool = False
+
+
+def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | None:
+    """Return what is wrong with a file, or None.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    if file.open:
+        return None
+    size = _size(how, file.path)
+    if size is None:
+        return Finding(
+            code=Code.MISSING,
+            path=file.path,
+            tablet=tablet,
+            sentence=f"the tablet holds the file ({file.rows} rows), storage does not",
+            repair="bring it back from a copy; or --forget-missing takes it out of the table",
+            changes=(ForgetFiles(tablet=tablet, paths=(file.path,)),),
+        )
+    try:
+        with opened(how.location, file.path) as parquet:
+            rows = parquet.metadata.num_rows
+        if how.deep:
+            _decode(how.location, file.path)
+        if how.deep or size != file.size_bytes or rows != file.rows:
+            return _compared(how, tablet, file)
+    except (RequestError, pa.ArrowException, OSError) as error:
+        return Finding(
+            code=Code.CORRUPT,
+            path=file.path,
+            tablet=tablet,
+            sentence=f"the file cannot be read ({error}); bring it back from a copy",
+        )
+    return None
+
+
+def _size(how: FileCheck, path: str) -> int | None:
+    if path in how.stored:
+        return how.stored[path].size_bytes
+    found = how.location.filesystem.get_file_info(how.location.full(path))
+    return int(found.size) if found.type == fs.FileType.File else None
+
+
+def _decode(location: Location, path: str) -> None:
+    """Read a file whole, with the checksums of its pages."""
+    with (
+        location.filesystem.open_input_file(location.full(path)) as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+    ):
+        for _ in parquet.iter_batches(BATCH_ROWS):
+            pass
+
+
+def _compared(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | None:
+    """Return how a file's entry differs from what its bytes say."""
+    facts = inspect_file(how.location, file.path, how.rules)
+    wrong = [*_differences(file, facts)]
+    if not wrong:
+        return None
+    after = restated(file, facts)
+    return Finding(
+        code=Code.DIFFERENT,
+        path=file.path,
+        tablet=tablet,
+        sentence="the file is not what its entry says: " + ", ".join(wrong),
+        repair="write into the entry what the file holds",
+        changes=(RestateFile(tablet=tablet, before=file, after=after),),
+    )
+
+
+def restated(file: DataFile, facts: FileFacts) -> DataFile:
+    """Return a file's entry with the facts that its bytes tell."""
+    fresh = facts.data_file(added_at_s=file.added_at_s)
+    since = file.tombstones_since_s or file.added_at_s
+    return replace(
+        fresh,
+        tombstones_since_s=since if fresh.tombstones else None,
+        schema_id=file.schema_id,
+        tags=file.tags,
+        job=file.job,
+        request=file.request,
+    )
+
+
+def _differences(file: DataFile, facts: FileFacts) -> list[str]:
+    rows = facts.rows
+    wrong = []
+    if facts.size_bytes != file.size_bytes:
+        wrong.append(f"{facts.size_bytes} bytes instead of {file.size_bytes}")
+    if rows.rows != file.rows:
+        wrong.append(f"{rows.rows} rows instead of {file.rows}")
+    if rows.tombstones != file.tombstones:
+        wrong.append(f"{rows.tombstones} tombstones instead of {file.tombstones}")
+    if file.clean and not rows.clean:
+        wrong.append("not clean")
+    # Bounds of an entry may be wider than the truth, never narrower.
+    if _beyond((rows.key_min, rows.key_max), (file.key_min, file.key_max)):
+        wrong.append("keys outside the bounds that are said")
+    if _beyond((rows.version_min, rows.version_max), (file.version_min, file.version_max)):
+        wrong.append("versions outside the bounds that are said")
+    return wrong
+
+
+def _beyond(
+    true: tuple[bytes | None, bytes | None], said: tuple[bytes | None, bytes | None]
+) -> bool:
+    """Return whether true bounds reach beyond those said; None says nothing."""
+    low = None not in (true[0], said[0]) and (true[0] or b"") < (said[0] or b"")
+    high = None not in (true[1], said[1]) and (true[1] or b"") > (said[1] or b"")
+    return low or high

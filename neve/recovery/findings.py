@@ -1,0 +1,81 @@
+"""What a check found: a code, where, a sentence, and the changes that would mend it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from common.metadata.changes import Change
+from common.model.tablet import TabletId
+
+
+class Code(StrEnum):
+    """What is wrong. Stable words, for programs."""
+
+    MISSING = "missing"
+    """A tablet holds a file that storage does not have."""
+    ORPHANED = "orphaned"
+    """Storage has a file of ours that no key knows."""
+    UNKNOWN = "unknown"
+    """Storage has a file of a user that no key knows: perhaps it is to be added."""
+    CORRUPT = "corrupt"
+    """A file cannot be read."""
+    DIFFERENT = "different"
+    """A file can be read, but is not what its entry says."""
+    OUTSIDE = "outside"
+    """A file has keys outside its tablet."""
+    DOUBLE = "double"
+    """Two tablets hold the same file."""
+    HOLE = "hole"
+    """Keys that belong to no tablet."""
+    OVERLAP = "overlap"
+    """Keys that belong to two tablets."""
+    COUNTS = "counts"
+    """A record counts something else than there is."""
+    UNDECODABLE = "undecodable"
+    """A key holds what this release cannot read."""
+    STALE_RESERVATION = "stale-reservation"
+    """An attempt has ended, but its reservation stands."""
+    STALE_MARKS = "stale-marks"
+    """A request has ended, but a selection or marker of it stands."""
+    STALE_SELECTION = "stale-selection"
+    """A selection names files that the tablet does not hold."""
+    STALE_GARBAGE = "stale-garbage"
+    """A file in use waits for deletion."""
+    STALE_PIN = "stale-pin"
+    """A pin whose lease ended long ago."""
+    OWNER = "owner"
+    """The location belongs to another store, or to none."""
+    GENERATION = "generation"
+    """The store is older than the location: it has gone back in time."""
+
+
+NOTES = frozenset({Code.UNKNOWN})
+"""Codes of findings that are no damage."""
+
+Act = Callable[[], None]
+"""A repair in storage. Runs in a thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    code: Code
+    sentence: str
+    repair: str = ""
+    """What `--repair` does, or which option does it; empty: nothing does."""
+    path: str | None = None
+    tablet: TabletId | None = None
+    changes: tuple[Change, ...] = ()
+    """What mends it, if the options allow: each is refused if the damage is gone."""
+    act: Act | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of a finding when it was repaired."""
+
+    finding: Finding
+    done: bool
+    outcome: str = ""
+    """Why it was not done."""

@@ -1,0 +1,76 @@
+"""What job outputs say of themselves in their footers (written by the compactor)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.errors import RequestError
+from common.parquet.inspect import opened
+from common.parquet.location import Location
+
+FOOTER_FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFooter:
+    """The footer of a job's output. `rows` 0: the mark of a commit that left no rows."""
+
+    path: str
+    table: str
+    tablet: str
+    job: str
+    attempt: str
+    inputs: tuple[str, ...]
+    request: str | None
+    purge: bytes | None
+    outputs: tuple[str, ...] | None
+    """All outputs of the attempt; only its last file knows them."""
+    rows: int
+
+
+def read_output_footer(location: Location, path: str) -> OutputFooter | None:
+    """Return what an output says of itself; None: it is no output of a job.
+
+    Raises:
+        RequestError: The file is missing, no Parquet, damaged, or of another release.
+        UnavailableError: The storage does not answer.
+    """
+    with opened(location, path) as file:
+        named: Mapping[bytes, bytes] = file.metadata.metadata or {}
+        rows = file.metadata.num_rows
+    texts = {
+        name.decode().removeprefix("neve."): value.decode(errors="replace")
+        for name, value in named.items()
+        if name.startswith(b"neve.")
+    }
+    if "attempt" not in texts:
+        return None
+    if texts.get("format") != FOOTER_FORMAT:
+        raise RequestError(f"file {path} has a footer of format {texts.get('format')!r}")
+    try:
+        return _footer(path, texts, rows)
+    except (KeyError, ValueError, TypeError) as error:
+        raise RequestError(f"file {path} has a footer that makes no sense: {error}") from error
+
+
+def _footer(path: str, texts: Mapping[str, str], rows: int) -> OutputFooter:
+    outputs = texts.get("outputs")
+    return OutputFooter(
+        path=path,
+        table=texts["table"],
+        tablet=texts["tablet"],
+        job=texts["job"],
+        attempt=texts["attempt"],
+        inputs=_paths(texts["inputs"]),
+        request=texts.get("request") or None,
+        purge=bytes.fromhex(texts["purge"]) if texts.get("purge") else None,
+        outputs=None if outputs is None else _paths(outputs),
+        rows=rows,
+    )
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ValueError(f"{text[:100]!r} is no list of paths")
+    return tuple(paths)

@@ -1,0 +1,195 @@
+"""`neve fsck`: holds a table's metadata against itself and against what is in storage.
+
+    owner and generation → tablets, each at one moment → tiles → files, many at a time
+    → orphans, by the listing sweep → garbage and pins
+
+A table is changed while it is checked. What looks wrong is therefore looked at once more
+before it is told, and a repair is a change that is refused if the damage is gone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.metadata.inspected import Inspected
+from common.metadata.repair_changes import RescueFile
+from common.metadata.upkeep_changes import Unpin
+from common.model.file import DataFile
+from common.model.tablet import Bounds, TabletId
+from common.rows.rules import RowRules
+from neve.recovery.check_file import FileCheck, check_file
+from neve.recovery.check_place import check_generation, check_owner
+from neve.recovery.check_tablet import check_bounds, check_tablet, check_tiles
+from neve.recovery.findings import Code, Finding
+from neve.recovery.scope import Scope, in_turn
+from neve.recovery.sweep import find_orphans
+from neve.recovery.walk import walk_ids
+
+AGAIN_S = 0.1
+"""Pause before a second look at what splits and merges change."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a check has seen."""
+
+    findings: list[Finding] = field(default_factory=list)
+    tablets: int = 0
+    files: int = 0
+    size_bytes: int = 0
+
+
+async def fsck(scope: Scope, *, deep: bool = False) -> Checked:
+    """Return everything that is wrong with a table; nothing is written.
+
+    Args:
+        scope: The table.
+        deep: Decode every file, instead of reading its footer.
+
+    Raises:
+        MetadataError: The store did not answer as it should.
+        UnavailableError: Store or storage do not answer.
+    """
+    done = Checked()
+    done.findings += [*await check_owner(scope), *await check_generation(scope)]
+    scope.tell("checking tablets")
+    holders = await _check_tablets(scope, done)
+    done.findings += await _check_tiles(scope)
+    await _check_orphans(scope, done)
+    await _check_files(scope, done, deep=deep)
+    done.findings += await _check_garbage(scope, holders)
+    done.findings += await _check_pins(scope)
+    return done
+
+
+async def _inspected(scope: Scope) -> AsyncIterator[Sequence[Inspected]]:
+    async for ids in walk_ids(scope.store, scope.table.id):
+        yield await scope.store.inspect(ids)
+
+
+async def _check_tablets(scope: Scope, done: Checked) -> dict[str, TabletId]:
+    """Check tablets by themselves; return which tablet holds which file."""
+    holders: dict[str, TabletId] = {}
+    twice: set[str] = set()
+    async for page in _inspected(scope):
+        for each in page:
+            done.tablets += 1
+            done.findings += check_tablet(each)
+            files = each.tablet.files if each.tablet else {}
+            done.size_bytes += sum(file.size_bytes for file in files.values())
+            twice.update(files.keys() & holders.keys())
+            holders.update(dict.fromkeys(files, each.id))
+    if twice:
+        done.findings += await _still_twice(scope, twice)
+    return holders
+
+
+async def _still_twice(scope: Scope, paths: set[str]) -> list[Finding]:
+    """Return the files that two tablets hold; a split or merge may have made it look so."""
+    await asyncio.sleep(AGAIN_S)
+    found: dict[str, list[TabletId]] = {}
+    async for page in _inspected(scope):
+        for each in page:
+            for path in paths.intersection(each.tablet.files if each.tablet else ()):
+                found.setdefault(path, []).append(each.id)
+    return [
+        Finding(
+            code=Code.DOUBLE,
+            path=path,
+            tablet=tablets[0],
+            sentence="several tablets hold the file: " + ", ".join(t.text for t in tablets),
+        )
+        for path, tablets in sorted(found.items())
+        if len(tablets) > 1
+    ]
+
+
+async def _check_tiles(scope: Scope) -> list[Finding]:
+    """Return holes, overlaps and misplaced files that are seen twice."""
+    if scope.table.partition_by:
+        return []
+    first = await _tiles_once(scope)
+    if not first:
+        return []
+    await asyncio.sleep(AGAIN_S)
+    again = await _tiles_once(scope)
+    return [each for each in again if each in first]
+
+
+async def _tiles_once(scope: Scope) -> list[Finding]:
+    bounds: list[Bounds] = []
+    async for page in _inspected(scope):
+        bounds += [each.tablet.bounds for each in page if each.tablet]
+    found = [*check_tiles(scope.table.id, bounds)]
+    async for page in _inspected(scope):
+        for each in page:
+            found += check_bounds(each.tablet, bounds) if each.tablet else ()
+    return found
+
+
+async def _check_orphans(scope: Scope, done: Checked) -> None:
+    broken = {Code.UNDECODABLE, Code.HOLE, Code.OVERLAP}
+    if broken & {each.code for each in done.findings}:
+        scope.tell("orphans are not looked for: not every tablet can be read")
+        return
+    done.findings += (await find_orphans(scope)).findings
+
+
+async def _check_files(scope: Scope, done: Checked, *, deep: bool) -> None:
+    # Files are looked up one by one: one that came after a listing is no missing file.
+    how = FileCheck(location=scope.location, rules=RowRules.of(scope.table), stored={}, deep=deep)
+    async for page in _inspected(scope):
+        files = [
+            (each.id, file) for each in page if each.tablet for file in each.tablet.files.values()
+        ]
+        done.files += len(files)
+        scope.tell(f"checked {done.files} files")
+        looks = (scope.threads.run(check_file, how, tablet, file) for tablet, file in files)
+        found = zip(files, await in_turn(looks), strict=True)
+        suspects = [(tablet, file, bad) for (tablet, file), bad in found if bad is not None]
+        done.findings += await _still_held(scope, suspects)
+
+
+async def _still_held(
+    scope: Scope, suspects: Sequence[tuple[TabletId, DataFile, Finding]]
+) -> list[Finding]:
+    """Return what is wrong with files that their tablets hold still, unchanged."""
+    held = await scope.store.files([tablet for tablet, _, _ in suspects])
+    return [
+        finding
+        for (_, file, finding), files in zip(suspects, held, strict=True)
+        if files.get(file.path) == file
+    ]
+
+
+async def _check_garbage(scope: Scope, holders: Mapping[str, TabletId]) -> list[Finding]:
+    """Return the files that wait for deletion and are in use."""
+    entries = await scope.store.garbage(scope.table.id)
+    suspects = [entry.path for entry in entries if entry.path in holders]
+    held = await scope.store.files([holders[path] for path in suspects])
+    return [
+        Finding(
+            code=Code.STALE_GARBAGE,
+            path=path,
+            tablet=holders[path],
+            sentence="the file waits for deletion, but the tablet holds it",
+            repair="take it out of garbage",
+            changes=(RescueFile(tablet=holders[path], path=path),),
+        )
+        for path, files in zip(suspects, held, strict=True)
+        if path in files
+    ]
+
+
+async def _check_pins(scope: Scope) -> list[Finding]:
+    now_s = await scope.store.now_s()
+    return [
+        Finding(
+            code=Code.STALE_PIN,
+            sentence=f"pin {each.pin} ran out {now_s - each.until_s:.0f} s ago",
+            repair="remove it",
+            changes=(Unpin(table=scope.table.id, pin=each.pin),),
+        )
+        for each in await scope.store.pins(scope.table.id)
+        if each.until_s + scope.grace_s < now_s
+    ]

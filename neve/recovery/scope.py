@@ -1,0 +1,66 @@
+"""What every tool of recovery works on: one table, its location, and threads for slow work."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
+
+from common.metadata.ports import TabletStore
+from common.model.table import Table
+from common.parquet.location import Location, open_location
+from common.parquet.owner import owner_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+AT_ONCE = 64
+"""Pieces of work that are handed to the threads before the first is awaited."""
+
+
+class Threads(Protocol):
+    """Where blocking work runs."""
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work` returns, from a thread."""
+        ...
+
+
+Tell = Callable[[str], None]
+"""Tell whoever waits how far it is."""
+
+
+def silent(_text: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """One table under a tool."""
+
+    store: TabletStore
+    table: Table
+    threads: Threads
+    grace_s: float
+    """Files younger than this may be about to be added or committed."""
+    tell: Tell = silent
+
+    @property
+    def location(self) -> Location:
+        """Where the table's files are."""
+        return open_location(self.table.location)
+
+    async def owner(self) -> str | None:
+        """Return the id of the store that the location belongs to."""
+        return await self.threads.run(owner_of, self.location)
+
+
+async def in_turn(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:
+    """Return what all pieces of work return; a bounded number of them at a time."""
+    done: list[T] = []
+    some: list[Coroutine[object, object, T]] = []
+    for each in work:
+        some.append(each)
+        if len(some) == AT_ONCE:
+            done += await asyncio.gather(*some)
+            some = []
+    return done + await asyncio.gather(*some)
