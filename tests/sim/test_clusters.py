@@ -29,11 +29,13 @@ STORM = Options(
     queue_jobs_max=2,
     rewrite_max_s=4.0,
     feed_s=3.0,
+    lead_s=10.0,
     latency_max_s=0.3,
     lose=0.05,
     double=0.1,
     store_lost=0.03,
     store_late=0.03,
+    store_tries=2,
     fails=0.2,
     compactor_dies=True,
     compactor_freezes=True,
@@ -41,6 +43,27 @@ STORM = Options(
     ghost=True,
     operators=True,
 )
+
+GHOSTS = Options(
+    compactors=4,
+    slots=2,
+    appenders=3,
+    rewrite_max_s=4.0,
+    feed_s=3.0,
+    lead_s=10.0,
+    ghost=True,
+)
+"""Two coordinators that want the same files again and again."""
+
+BAD_LINKS = Options(
+    lose=0.05,
+    double=0.1,
+    store_lost=0.1,
+    store_tries=1,
+    fails=0.1,
+    compactor_freezes=True,
+)
+"""Nobody dies, but hardly anything gets through at once."""
 
 
 def seeds(text: str) -> list[int]:
@@ -64,15 +87,23 @@ def test_what_a_seed_once_found_stays_found(seed: int) -> None:
     simulate(seed)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_scans_find_nothing_where_nobody_died(seed: int) -> None:
+    """A scan that heals hides leaks; `simulate` asserts that it had nothing to heal."""
+    cluster = simulate(seed, BAD_LINKS)
+
+    assert cluster.options.crash_free
+
+
 def test_storms_reach_every_corner_of_the_core() -> None:
     """A simulation that never gets into trouble proves nothing."""
     seen: Counter[str] = Counter()
-    for seed in range(8):
-        seen += trouble(simulate(seed, STORM))
+    for seed in range(6):
+        seen.update(trouble(simulate(seed, STORM)))
+    for seed in range(4):
+        seen.update(trouble(simulate(seed, GHOSTS)))
 
-    missed = [name for name in sorted(seen) if not seen[name]]
-    assert not missed
-    assert set(seen) >= {"orphaned", "refused", "evicted", "cancelled", "failed", "silenced"}
+    assert not [name for name in sorted(seen) if not seen[name]], seen
 
 
 def trouble(cluster: Cluster) -> Counter[str]:

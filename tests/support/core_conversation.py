@@ -268,7 +268,7 @@ class Conversation:
         return [
             f"{each.compactor}: {each.busy} of {each.slots} busy, heard {each.heard_ago_s:g} s ago"
             f"{', draining' if each.draining else ''}"
-            f"{f', failed {each.failures}, pauses {each.backing_off_s:g} s' if each.failures else ''}"
+            + (f", failed {each.failures}, pauses {each.backing_off_s:g} s" * bool(each.failures))
             for each in self.state.status(self.now_s).compactors
         ]
 

@@ -72,9 +72,15 @@ class Chaos:
         self._later(RESTART_MAX_S, lambda: self._revive(name))
 
     def _revive(self, name: str) -> None:
-        compactor = self._cluster.compactors[name]
-        if not compactor.process.alive and not compactor.said_goodbye:
-            self._cluster.start_compactor(name)
+        """Start a dead compactor again: under its name, or another one in its place."""
+        cluster = self._cluster
+        compactor = cluster.compactors.get(name)
+        if compactor is None or compactor.process.alive or compactor.said_goodbye:
+            return
+        if self._tasks.chance(0.5):
+            cluster.start_compactor(name)
+        else:
+            cluster.replace_compactor(name)
 
     def _freeze_compactor(self) -> None:
         """Let a compactor stand still, long enough to be taken for dead, and go on."""

@@ -66,6 +66,7 @@ class Cluster:
         """Compactor → the coordinator that it talks to."""
         self.clients: list[SimAppender] = []
         self._births = 0
+        self._names = 10
         self._operator = Process("operator")
         self._plan = partial(_plan, planner=RatioPlanner())
 
@@ -74,7 +75,7 @@ class Cluster:
     def store(self) -> KeyspaceStore:
         """Return a new client of the store."""
         keyspace = SimKeyspace(self.shared, self.tasks, self.faults, self.truth.written)
-        return sim_store(keyspace)
+        return sim_store(keyspace, self.options.store_tries)
 
     @property
     def coordinator(self) -> SimCoordinator:
@@ -91,7 +92,7 @@ class Cluster:
             store,
             self._plan,
             sim_limits(self.options),
-            Pace(feed_s=self.options.feed_s),
+            Pace(feed_s=self.options.feed_s, lead_s=self.options.lead_s),
         )
         rules = CollectorRules(grace_s=GARBAGE_GRACE_S, clock_skew_max_s=0.5)
         coordinator.start(Collector(store, DiskStorage(self.truth), rules, _silent))
@@ -114,6 +115,13 @@ class Cluster:
         self.compactors[name] = compactor
         compactor.left = partial(self._restart, name)
         compactor.start()
+
+    def replace_compactor(self, name: str) -> None:
+        """Start another compactor of the same group; nobody comes back under this name."""
+        del self.compactors[name]
+        self._names += 2
+        number = int(name.removeprefix("comp")) % 2 + self._names
+        self.start_compactor(f"comp{number}")
 
     def _restart(self, name: str) -> None:
         """Start a compactor again that has drained and left."""

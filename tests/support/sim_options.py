@@ -27,9 +27,13 @@ class Options:
     lose: float = 0.0
     """Probability that a message, or its answer, is lost."""
     double: float = 0.0
+    lead_s: float = 2.0
+    """How often coordinators look whether they still lead; slow: ghosts live longer."""
     latency_max_s: float = 0.02
     store_lost: float = 0.0
     store_late: float = 0.0
+    store_tries: int = 6
+    """Tries of one change: with few, outcomes stay unknown."""
     fails: float = 0.0
     compactor_dies: bool = False
     compactor_freezes: bool = False
@@ -79,11 +83,13 @@ def draw_options(seed: int) -> Options:
         queue_jobs_max=dice.choice((1, 2, 100)),
         rewrite_max_s=dice.choice((0.5, 2.0, 12.0)),
         feed_s=dice.choice((0.3, 0.3, 3.0)),
+        lead_s=dice.choice((2.0, 10.0)),
         latency_max_s=dice.choice((0.005, 0.05)) if not faults else dice.choice((0.02, 0.5)),
         lose=maybe(0.05),
         double=maybe(0.1),
         store_lost=maybe(0.03),
         store_late=maybe(0.03),
+        store_tries=dice.choice((1, 2, 6)) if faults else 6,
         fails=maybe(0.2),
         compactor_dies=bool(maybe(1.0)),
         compactor_freezes=bool(maybe(1.0)),

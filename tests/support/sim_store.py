@@ -120,12 +120,12 @@ class SimSession:
         return done
 
 
-def sim_store(keyspace: SimKeyspace) -> KeyspaceStore:
-    """Return the production store over a simulated connection."""
+def sim_store(keyspace: SimKeyspace, tries_max: int) -> KeyspaceStore:
+    """Return the production store over a simulated connection, more or less patient."""
     tasks = keyspace.tasks
     return KeyspaceStore(
         keyspace,
-        patience=Patience(tries_max=6),
+        patience=Patience(tries_max=tries_max),
         sleep=tasks.sleep,
         chance=tasks.dice.random,
         new_store_id=lambda: "store-sim",

@@ -1,0 +1,67 @@
+"""Plant every fault of `tests/mutants.toml` in a copy of the tree; its suite must turn red.
+
+python -m tests.support.mutants [words of names…]
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("common", "coordinator", "compactor", "tests", "pyproject.toml", "docs")
+SUITES = {
+    "core": ["tests/unit/coordinator_core"],
+    "sim": ["tests/sim", "-k", "not story"],
+}
+
+
+def mutants() -> list[dict[str, str]]:
+    """Return the planted faults."""
+    with (ROOT / "tests" / "mutants.toml").open("rb") as file:
+        return list(tomllib.load(file)["mutant"])
+
+
+def survives(tree: Path, mutant: dict[str, str]) -> bool:
+    """Plant one fault, run its suite, take the fault out; return whether nothing was noticed."""
+    path = tree / mutant["file"]
+    text = path.read_text("utf-8")
+    assert text.count(mutant["old"]) == 1, f"{mutant['name']}: its text is not there, or twice"
+    path.write_text(text.replace(mutant["old"], mutant["new"]), "utf-8")
+    try:
+        return passes(tree, mutant["suite"])
+    finally:
+        path.write_text(text, "utf-8")
+
+
+def passes(tree: Path, suite: str) -> bool:
+    """Return whether a suite is green in a tree."""
+    command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *SUITES[suite]]
+    return subprocess.run(command, cwd=tree, capture_output=True, check=False).returncode == 0
+
+
+def main(words: list[str]) -> int:
+    """Return 1 if a fault survives."""
+    chosen = [each for each in mutants() if all(word in each["name"] for word in words)]
+    alive: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, tree / name)
+        for suite in sorted({each["suite"] for each in chosen}):
+            assert passes(tree, suite), f"suite {suite} is red without any fault"
+        for mutant in chosen:
+            survived = survives(tree, mutant)
+            print("SURVIVES" if survived else "killed  ", mutant["name"], flush=True)
+            alive += [mutant["name"]] * survived
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} killed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
