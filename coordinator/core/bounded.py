@@ -1,5 +1,6 @@
 """A map that forgets its oldest entries, for memories that may have gaps."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -13,7 +14,8 @@ class BoundedMap(Generic[Key, Value]):
     def __init__(self, count_max: int) -> None:
         assert count_max > 0, count_max
         self._count_max = count_max
-        self._entries: dict[Key, Value] = {}
+        # A plain dict finds its first entry slowly once many before it have gone.
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -34,7 +36,7 @@ class BoundedMap(Generic[Key, Value]):
         self._entries.pop(key, None)
         self._entries[key] = value
         if len(self._entries) > self._count_max:
-            del self._entries[next(iter(self._entries))]
+            self._entries.popitem(last=False)
 
     def pop(self, key: Key) -> Value | None:
         """Take an entry out and return its value, or None."""

@@ -1,6 +1,8 @@
 """Tablets to be planned again: when a queue has room, or at a certain time."""
 
+from collections import OrderedDict
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from common.model.tablet import TabletId
 
@@ -29,7 +31,8 @@ class Deferrals:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._places: dict[str, dict[TabletId, float]] = {}
+        # Oldest first; a plain dict finds its first slowly once many before it have gone.
+        self._places: dict[str, OrderedDict[TabletId, float]] = {}
         self._place_of: dict[TabletId, str] = {}
 
     def since_s(self, tablet: TabletId) -> float | None:
@@ -57,7 +60,7 @@ class Deferrals:
         """
         since_s = self.since_s(tablet)
         self.discard(tablet)
-        tablets = self._places.setdefault(place, {})
+        tablets = self._places.setdefault(place, OrderedDict())
         tablets[tablet] = now_s if since_s is None else since_s
         self._place_of[tablet] = place
         if len(tablets) <= self._count_max:
@@ -85,7 +88,7 @@ class Deferrals:
         """
         chosen = [
             tablet
-            for tablet, since_s in list(self._places.get(place, {}).items())[:count]
+            for tablet, since_s in islice(self._places.get(place, {}).items(), count)
             if before_s is None or since_s <= before_s
         ]
         for tablet in chosen:
