@@ -1,8 +1,12 @@
 """What the coordinator's shell needs of the outside, beside the store."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from common.model.plan import TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 
 Submit = Callable[[Event], None]
@@ -35,4 +39,22 @@ class Storage(Protocol):
 
     async def store_id(self, location: str) -> str | None:
         """Return the id in `_neve/store` of a location, or None if there is none."""
+        ...
+
+
+class PlanTablet(Protocol):
+    """The registry's planners, bound. Pure."""
+
+    def __call__(
+        self,
+        tablet: Tablet,
+        table: Table,
+        now_s: float,
+        requests: Mapping[str, RequestFacts] | None = None,
+    ) -> TabletPlan:
+        """Return the plan of every kind; `requests` as for `core.planning.plan_tablet`.
+
+        Raises:
+            PluginError: A planner or dispatcher misbehaved.
+        """
         ...

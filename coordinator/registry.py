@@ -5,7 +5,7 @@ Névé runs from a source tree that was never installed there are no entry point
 built-ins are also listed here; a test keeps this list and `pyproject.toml` alike.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
@@ -15,15 +15,27 @@ from common.model.table import Table
 from common.model.tablet import Tablet
 from common.settings import Settings
 from common.spi.dispatcher import Dispatcher
-from common.spi.planner import Planner
+from common.spi.planner import Planner, RequestFacts
+from common.spi.selector import Selector
 from coordinator.core.planning import plan_tablet
+from coordinator.ports import PlanTablet
 
 PLANNERS = "neve.planners"
 DISPATCHERS = "neve.dispatchers"
+SELECTORS = "neve.selectors"
 
 BUILT_IN: dict[str, dict[str, str]] = {
     PLANNERS: {"ratio": "coordinator.plugins.planners.ratio:RatioPlanner"},
     DISPATCHERS: {"simple": "coordinator.plugins.dispatchers.simple:SimpleDispatcher"},
+    SELECTORS: {
+        "age": "coordinator.plugins.selectors.by_age:ByAge",
+        "all": "coordinator.plugins.selectors.everything:AllFiles",
+        "deletes": "coordinator.plugins.selectors.deletes:TooManyDeletes",
+        "expired": "coordinator.plugins.selectors.expired:ExpiredRatio",
+        "name": "coordinator.plugins.selectors.by_name:ByName",
+        "schema": "coordinator.plugins.selectors.schema:SchemaDrift",
+        "size": "coordinator.plugins.selectors.by_size:BySize",
+    },
 }
 """Entry point group → name → `module:class`."""
 
@@ -70,7 +82,13 @@ def load_dispatcher(name: str) -> Dispatcher:
     return cast("Dispatcher", _with_method(DISPATCHERS, name, "dispatch"))
 
 
-def planner_for(settings: Settings) -> Callable[[Tablet, Table, float], TabletPlan]:
+def load_selector(name: str) -> Selector:
+    """Return a selector; errors as for `load_plugin`."""
+    _with_method(SELECTORS, name, "check")
+    return cast("Selector", _with_method(SELECTORS, name, "select"))
+
+
+def planner_for(settings: Settings) -> PlanTablet:
     """Return the function that plans a tablet by what is configured.
 
     Everything is loaded now, so that a mistake stops the start and not the planning.
@@ -83,8 +101,21 @@ def planner_for(settings: Settings) -> Callable[[Tablet, Table, float], TabletPl
     planners = {name: load_planner(name) for name in names}
     dispatcher = load_dispatcher(settings.dispatcher)
 
-    def plan(tablet: Tablet, table: Table, now_s: float) -> TabletPlan:
-        return plan_tablet(tablet, table, settings.services, planners, now_s, dispatcher=dispatcher)
+    def plan(
+        tablet: Tablet,
+        table: Table,
+        now_s: float,
+        requests: Mapping[str, RequestFacts] | None = None,
+    ) -> TabletPlan:
+        return plan_tablet(
+            tablet,
+            table,
+            settings.services,
+            planners,
+            now_s,
+            dispatcher=dispatcher,
+            requests=requests,
+        )
 
     return plan
 

@@ -40,7 +40,8 @@ class KeyRange:
 
     def meets(self, after: bytes | None, last: bytes) -> bool:
         """Return whether a tablet with the keys `(after, last]` may hold keys of the range."""
-        begins_before_end = self.until is None or after is None or after < self.until
+        # The first key of the tablet is the first behind `after`: `after` and a zero byte.
+        begins_before_end = self.until is None or after is None or after + b"\x00" < self.until
         ends_after_start = self.start is None or last >= self.start
         return begins_before_end and ends_after_start
 

@@ -44,6 +44,7 @@ def _job(
     request: str | None,
 ) -> Job:
     files = parameters.files
+    boost = 0 if parameters.request is None else parameters.request.boost
     return Job(
         id=own_id,
         tablet=parameters.tablet,
@@ -52,7 +53,7 @@ def _job(
         inputs=tuple(sorted(job.files)),
         input_bytes=sum(files[path].size_bytes for path in job.files),
         group=job.group,
-        priority=job.priority,
+        priority=job.priority + boost,
         reason=job.reason,
         request=request if job.kind is Kind.USER else None,
         depends_on=depends_on,

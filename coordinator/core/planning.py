@@ -50,7 +50,8 @@ def plan_tablet(
         planners: By name.
         now_s: The time now, by the store.
         dispatcher: Chooses the service; None: the one in the table's settings.
-        requests: Facts of running requests by id; None: they have no hints.
+        requests: Facts of ACTIVE requests by id: the files of another's selection are
+            left alone. None: any request may be at work, and has no hints.
 
     Raises:
         PluginError: A planner or dispatcher misbehaved, and there is no other job.
@@ -64,6 +65,8 @@ def plan_tablet(
     problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
+        if kind is Kind.USER and facts is None:
+            continue
         try:
             wanted, reasons = _plan_kind(
                 tablet, table, kind, candidates, (configured, facts, now_s)
@@ -141,8 +144,9 @@ def _facts(
 ) -> RequestFacts | None:
     if kind is Kind.SYSTEM or selection is None:
         return None
-    plain = RequestFacts(request=selection.request)
-    return (requests or {}).get(selection.request, plain)
+    if requests is None:
+        return RequestFacts(request=selection.request)
+    return requests.get(selection.request)
 
 
 def _plan_kind(

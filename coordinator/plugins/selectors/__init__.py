@@ -1,0 +1,1 @@
+"""Built-in selectors, one module each; entry point group `neve.selectors`."""

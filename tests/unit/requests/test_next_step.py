@@ -1,0 +1,238 @@
+"""Every row of the table of steps, and what follows over all tablets."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.metadata.request_changes import (
+    CancelHere,
+    CompleteHere,
+    FinishHere,
+    MarkWaiting,
+    MoveRequest,
+    Select,
+)
+from common.model.job import Kind
+from common.model.request import KeyRange, OutputSpec, Request, RequestState
+from common.model.table import Table, TableState
+from common.model.tablet import (
+    Bounds,
+    Operation,
+    OperationKind,
+    OperationStep,
+    Reservation,
+    Selection,
+    Tablet,
+)
+from common.spi.selector import Chosen
+from coordinator.core.request_facts import facts_of, shown_files
+from coordinator.core.requests import (
+    Asked,
+    AskPlanner,
+    AskSelector,
+    Fail,
+    Settled,
+    Step,
+    Wait,
+    in_turn,
+    next_state,
+    next_step,
+    why_cancel,
+)
+from tests.support.planning import TABLET, files_of
+
+pytestmark = pytest.mark.unit
+REQUEST = Request(id="r1", table="t1")
+OTHER = Request(id="r2", table="t1")
+HERE: dict[str, Any] = {"tablet": TABLET, "request": "r1"}
+TABLE = Table(id="t1", name="events", location="file:///x", schema=())
+
+
+def tablet(**given: Any) -> Tablet:
+    facts: dict[str, Any] = {
+        "id": TABLET,
+        "bounds": Bounds(None, TABLET.end),
+        "files": files_of(dict.fromkeys("ab", 1)),
+    }
+    return Tablet(**(facts | given))
+
+
+def entry(*inputs: str, request: str | None = None) -> dict[str, Reservation]:
+    kind = Kind.SYSTEM if request is None else Kind.USER
+    reservation = Reservation(
+        attempt="at1", job="j", kind=kind, inputs=inputs, output_prefix="o", outputs_max=1,
+        group="default", compactor="c", since_s=0, now_s=0, request=request,
+    )  # fmt: skip
+    return {"at1": reservation}
+
+
+def selection(*files: str, results: str = "", request: str = "r1") -> Selection:
+    return Selection(request=request, files=files, results=tuple(results))
+
+
+CANCELLING = replace(REQUEST, state=RequestState.CANCELLING, cause="enough")
+SPLIT = Operation(OperationKind.SPLIT, "o1", OperationStep.DRAIN)
+SHOWN = ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("seen", "step"),
+    [
+        ({"waiting": {"r1": 1.0}}, CancelHere(**HERE)),
+        ({"selection": selection("a")}, CancelHere(**HERE)),
+        ({"running": entry("a", request="r1")}, CancelHere(**HERE)),
+        ({"running": entry("a")}, Settled()),
+        ({"waiting": {"r2": 1.0}, "done": frozenset({"r1"})}, Settled()),
+    ],
+)
+def test_a_request_being_cancelled_leaves(seen: dict[str, Any], step: Step) -> None:
+    assert next_step(CANCELLING, tablet(**seen)) == step
+
+
+@pytest.mark.parametrize("state", ["done", "cancelled", "failed"])
+def test_a_request_that_has_ended_takes_its_marker_away(state: str) -> None:
+    ended = replace(REQUEST, state=RequestState(state))
+    assert next_step(ended, tablet(done=frozenset({"r1"}))) == FinishHere(**HERE)
+    assert next_step(ended, tablet(done=frozenset({"r2"}))) == Settled()
+
+
+def test_where_it_is_done_nothing_is_left_to_do() -> None:
+    seen = tablet(done=frozenset({"r1"}), running=entry("a"), operation=SPLIT)
+    assert next_step(REQUEST, seen) == Settled()
+
+
+def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
+    part = replace(REQUEST, cancelled_ranges=(KeyRange(until=b"b"),))
+    left, right = Bounds(None, b"m"), Bounds(b"m", b"x")
+    assert next_step(part, tablet(bounds=left)) == CancelHere(**HERE)
+    assert next_step(part, tablet(bounds=left, done=frozenset({"r1"}))) == Settled()
+    assert next_step(part, tablet(bounds=right)) == AskSelector()
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "step"),
+    [
+        ({"operation": SPLIT}, Asked(), Wait("a split of the tablet is under way")),
+        ({"selection": selection("a", request="r2")}, Asked(), Wait("request r2 is first here")),
+        ({"running": entry("a")}, Asked(), MarkWaiting(**HERE)),
+        (
+            {"running": entry("a"), "waiting": {"r1": 1.0}},
+            Asked(),
+            Wait("one job runs here; no system job is started meanwhile"),
+        ),
+        ({}, Asked(), AskSelector()),
+        ({"waiting": {"r1": 1.0}}, Asked(), AskSelector()),
+        ({}, Asked(problem="selector x: no"), Fail("selector x: no")),
+        (
+            {},
+            Asked(chosen=Chosen(files=("a",), reason="it is old")),
+            Select(**HERE, chosen=("a",), shown=SHOWN),
+        ),
+        ({}, Asked(chosen=Chosen(reason="none is")), Select(**HERE, chosen=(), shown=SHOWN)),
+        ({"files": {}}, Asked(), Select(**HERE, chosen=(), shown=())),
+    ],
+)
+def test_the_way_to_a_selection(seen: dict[str, Any], asked: Asked, step: Step) -> None:
+    assert next_step(REQUEST, tablet(**seen), asked) == step
+
+
+@pytest.mark.parametrize(
+    ("selected", "running", "asked", "step"),
+    [
+        (selection("a", "b"), entry("a", request="r1"), Asked(), Wait("one job runs of it")),
+        (selection("a", "b"), entry("c"), Asked(), AskPlanner()),
+        (selection("a", "b"), {}, Asked(jobs=2), Wait("its next job waits for a compactor")),
+        (
+            selection("a", "b", results="ab"),
+            {},
+            Asked(jobs=0),
+            CompleteHere(**HERE, files=("a", "b")),
+        ),
+        (
+            selection("a", "b", results="b"),
+            {},
+            Asked(jobs=0, left="too large"),
+            Fail("tablet t1;last: no planner takes a: too large"),
+        ),
+        (
+            selection("a", "b"),
+            {},
+            Asked(jobs=0, left="no"),
+            Fail("tablet t1;last: no planner takes a and 1 more: no"),
+        ),
+        (selection("a"), {}, Asked(jobs=1, quarantined="failed"), Fail("failed")),
+        (selection("a"), {}, Asked(problem="planner ratio: no"), Fail("planner ratio: no")),
+    ],
+)
+def test_the_way_through_a_selection(
+    selected: Selection, running: dict[str, Reservation], asked: Asked, step: Step
+) -> None:
+    seen = tablet(selection=selected, running=running, files=files_of(dict.fromkeys("abc", 1)))
+    assert next_step(REQUEST, seen, asked) == step
+
+
+def test_a_selector_is_shown_closed_files_with_keys_of_the_range() -> None:
+    files = {
+        path: replace(file, key_min=path.encode(), key_max=path.encode() * 2, open=path == "d")
+        for path, file in files_of(dict.fromkeys("abcde", 1)).items()
+    }
+    files["x"] = files_of(dict.fromkeys("x", 1))["x"]
+    part = replace(REQUEST, range=KeyRange(b"bb", b"e"))
+    shown = shown_files(part, tablet(files=files))
+    assert [file.path for file in shown] == ["b", "c", "x"]
+    of_partition = tablet(files=files, bounds=Bounds(None, b"d", "d=1"))
+    assert len(shown_files(part, of_partition)) == 5
+
+
+def test_requests_take_turns_by_age() -> None:
+    both = (REQUEST, OTHER)
+    assert in_turn(both, tablet()) == (REQUEST,)
+    assert in_turn(both, tablet(done=frozenset({"r1"}))) == both
+    assert in_turn(both, tablet(selection=selection("a", request="r2"))) == both
+    assert in_turn((CANCELLING, OTHER), tablet()) == (CANCELLING, OTHER)
+    elsewhere = replace(REQUEST, range=KeyRange(start=b"x"))
+    assert in_turn((elsewhere, OTHER), tablet(bounds=Bounds(None, b"m"))) == (OTHER,)
+
+
+def moved(state: RequestState, cause: str = "", *, fails: bool = False) -> MoveRequest:
+    return MoveRequest(table="t1", request="r1", state=state, cause=cause, fails=fails)
+
+
+def test_when_nothing_is_left_anywhere_the_request_moves_on() -> None:
+    assert next_state(REQUEST, 1) is None
+    assert next_state(REQUEST, 0) == moved(RequestState.DONE)
+    assert next_state(CANCELLING, 2) is None
+    assert next_state(CANCELLING, 0) == moved(RequestState.CANCELLED, "enough")
+    failing = replace(CANCELLING, fails=True)
+    assert next_state(failing, 0) == moved(RequestState.FAILED, "enough")
+    assert next_state(replace(REQUEST, state=RequestState.DONE), 0) is None
+
+
+def test_what_ends_a_request_before_its_time() -> None:
+    late = replace(REQUEST, deadline_s=10.0)
+    assert why_cancel(late, TABLE, 9.9) is None
+    passed = moved(RequestState.CANCELLING, "its deadline has passed", fails=True)
+    assert why_cancel(late, TABLE, 10.0) == passed
+    dropped = moved(RequestState.CANCELLING, "its table is dropped")
+    assert why_cancel(REQUEST, None, 0.0) == dropped
+    assert why_cancel(REQUEST, replace(TABLE, state=TableState.GOING), 0.0) == dropped
+    assert why_cancel(CANCELLING, None, 0.0) is None
+
+
+def test_planners_learn_hints_boost_and_output() -> None:
+    given = replace(REQUEST, hints={"k": "v"}, boost=7, output=OutputSpec(codec="gzip"))
+    facts = facts_of(given)
+    assert (facts.request, facts.hints, facts.boost) == ("r1", {"k": "v"}, 7)
+    assert facts.output == {"codec": "gzip"}
+
+
+@pytest.mark.parametrize(
+    ("after", "last", "meets"),
+    [(None, b"m", True), (b"m", b"z", False), (b"a", b"k", False), (b"a", b"m", True)],
+)
+def test_the_range_of_one_tablet_meets_no_neighbour(
+    after: bytes | None, last: bytes, meets: bool
+) -> None:
+    keys = KeyRange(b"k" + b"\x00", b"m" + b"\x00")
+    assert keys.meets(after, last) is meets

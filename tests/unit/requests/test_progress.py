@@ -1,0 +1,114 @@
+"""How far a request has come, from what the store shows."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.model.job import Kind
+from common.model.request import KeyRange, Request, RequestState, TabletProgress
+from common.model.tablet import Bounds, Reservation, Selection, Tablet, TabletId
+from common.wire import AttemptProgress
+from coordinator.core.request_progress import progress_here, request_progress
+from tests.support.planning import files_of
+
+pytestmark = pytest.mark.unit
+REQUEST = Request(id="r1", table="t1", range=KeyRange(until=b"x"))
+OTHER = Request(id="r0", table="t1")
+
+
+def tablet(end: bytes, after: bytes | None = None, **given: Any) -> Tablet:
+    files = files_of(dict.fromkeys("abcd", 100))
+    facts: dict[str, Any] = {
+        "id": TabletId("t1", end),
+        "bounds": Bounds(after, end),
+        "files": files,
+    }
+    return Tablet(**(facts | given))
+
+
+def running(request: str | None) -> dict[str, Reservation]:
+    kind = Kind.SYSTEM if request is None else Kind.USER
+    reservation = Reservation(
+        attempt="at1", job="j", kind=kind, inputs=("a", "b"), output_prefix="o", outputs_max=1,
+        group="default", compactor="c", since_s=0, now_s=0, request=request,
+    )  # fmt: skip
+    return {"at1": reservation}
+
+
+SELECTED = tablet(
+    b"m",
+    selection=Selection(
+        request="r1", files=("a", "b", "c"), results=("c",), completed_jobs=1, since_s=0
+    ),
+    running=running("r1"),
+)
+
+
+def test_progress_over_three_tablets() -> None:
+    waiting = tablet(b"p", b"m", waiting={"r1": 1.0}, running=running(None))
+    done = tablet(b"s", b"p", done=frozenset({"r1"}))
+    elsewhere = tablet(b"z", b"x")
+    told = AttemptProgress(attempt="at1", state="rewriting", bytes_done=50, since_s=10.0)
+
+    progress = request_progress(
+        REQUEST, [SELECTED, waiting, done, elsewhere], attempts={"at1": told}, now_s=15.0
+    )
+
+    states = [here.state.value for here in progress.tablets]
+    assert states == ["selected", "waiting", "done"]
+    assert progress.count(TabletProgress.DONE) == 1
+    first = progress.tablets[0]
+    assert (first.files, first.results, first.bytes_left) == (3, 1, 200)
+    assert (first.completed_jobs, first.running) == (1, ("at1",))
+    assert progress.bytes_left == 200 + 400 - 50
+    assert progress.bytes_per_s == 10.0
+    assert progress.eta_s == 55.0
+
+
+@pytest.mark.parametrize(
+    ("request_now", "seen", "state", "reason"),
+    [
+        (REQUEST, SELECTED, "selected", "one job runs of it"),
+        (REQUEST, tablet(b"m", running=running(None)), "pending", "its next step is under way"),
+        (
+            REQUEST,
+            tablet(b"m", waiting={"r1": 1.0}, running=running(None)),
+            "waiting",
+            "one job runs here; no system job is started meanwhile",
+        ),
+        (
+            replace(REQUEST, state=RequestState.CANCELLING, cause="enough"),
+            SELECTED,
+            "selected",
+            "is being cancelled: enough",
+        ),
+        (replace(REQUEST, state=RequestState.DONE), tablet(b"m"), "done", "done here"),
+        (replace(REQUEST, state=RequestState.FAILED, cause="no"), tablet(b"m"), "cancelled", "no"),
+        (
+            replace(REQUEST, cancelled_ranges=(KeyRange(until=b"c"),)),
+            tablet(b"m"),
+            "cancelled",
+            "cancelled here",
+        ),
+    ],
+)
+def test_progress_in_one_tablet(
+    request_now: Request, seen: Tablet, state: str, reason: str
+) -> None:
+    here = progress_here(request_now, seen)
+    assert (here.state.value, here.reason) == (state, reason)
+
+
+def test_it_is_said_whose_turn_it_is() -> None:
+    assert progress_here(REQUEST, tablet(b"m"), [OTHER, REQUEST]).reason == (
+        "request r0 is first here"
+    )
+    over = tablet(b"m", done=frozenset({"r0"}))
+    assert progress_here(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is under way"
+
+
+def test_what_has_ended_needs_no_more_time() -> None:
+    progress = request_progress(replace(REQUEST, state=RequestState.DONE), [tablet(b"m")])
+    assert (progress.eta_s, progress.bytes_left) == (0.0, 0)
+    assert request_progress(REQUEST, [tablet(b"m")]).eta_s is None
