@@ -13,11 +13,8 @@ after the grace, under the same rules as any replaced file.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow.parquet as pq
-
 from common.errors import MetadataError, RequestError
 from common.metadata.repair_changes import DiscardFiles
-from common.model.keys import encode_key, key_type_of
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.inspect import inspect_file
@@ -25,6 +22,7 @@ from common.parquet.location import Location
 from common.rows.rules import RowRules
 from neve.recovery.findings import Code, Finding
 from neve.recovery.footers import read_output_footer
+from neve.recovery.partitions import partition_of_file
 from neve.recovery.scope import Scope, in_turn
 from neve.recovery.stored import StoredFile, Whose, list_location
 from neve.recovery.walk import walk_ids, walk_tiles
@@ -123,22 +121,10 @@ def _look(location: Location, table: Table, file: StoredFile, stored: frozenset[
         if footer is not None and not footer.rows and stored.intersection(footer.inputs):
             return _Place(None, mark=True)
         if table.partition_by:
-            return _Place(_partition_end(location, table, file.path))
+            return _Place(partition_of_file(location, table, file.path).end)
         return _Place(None, inspect_file(location, file.path, RowRules.of(table)).rows.key_min)
     except RequestError:
         return _Place(None)
-
-
-def _partition_end(location: Location, table: Table, path: str) -> bytes | None:
-    """Return the end of the partition that the first row of a file belongs to."""
-    columns = {column.name: column.type for column in table.schema}
-    with location.filesystem.open_input_file(location.full(path)) as source:
-        rows = pq.ParquetFile(source)
-        batch = next(rows.iter_batches(1, columns=list(table.partition_by)), None)
-    if batch is None or not batch.num_rows:
-        return None
-    values = [batch.column(name)[0].as_py() for name in table.partition_by]
-    return encode_key(values, [key_type_of(columns[name]) for name in table.partition_by])
 
 
 def _orphan(table: Table, file: StoredFile, place: _Place) -> Finding:
