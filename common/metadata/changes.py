@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from common.metadata.repair_changes import RepairChange
+from common.metadata.request_changes import RequestChange
 from common.metadata.upkeep_changes import UpkeepChange
 from common.model.file import DataFile
 from common.model.job import Kind
@@ -127,6 +128,7 @@ Change = (
     | Release
     | DropHold
     | UpkeepChange
+    | RequestChange
     | RepairChange
 )
 

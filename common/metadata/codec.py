@@ -183,7 +183,11 @@ class Layout(Generic[T]):
         Raises:
             MetadataError: It is not such a value.
         """
-        row = self.checked(where, unpack(where, data))
+        return self.made(where, unpack(where, data), **given)
+
+    def made(self, where: str, plain: object, **given: object) -> T:
+        """Return the value in a row of plain values; otherwise like `unpack`."""
+        row = self.checked(where, plain)
         named: dict[str, Any] = dict(zip((slot.name for slot in self._slots), row, strict=True))
         try:
             for slot in self._changes:

@@ -19,7 +19,7 @@ from common.metadata.codec import (
     whole,
 )
 from common.metadata.keys import TableKeys
-from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
+from common.metadata.readings import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
 from common.model.outcome import AttemptEnd
 from common.model.table import Column, Table, TableSettings, TableState
 

@@ -61,6 +61,16 @@ def members_after(key: str, after: bytes | None, count: int, *, inclusive: bool 
     return ("ZRANGEBYLEX", key, low, b"+", "LIMIT", 0, count)
 
 
+def last_members(key: str, count: int) -> Command:
+    """Read the last `count` members of a lexical sorted set, descending."""
+    return ("ZREVRANGEBYLEX", key, "+", "-", "LIMIT", 0, count)
+
+
+def zcard(key: str) -> Command:
+    """Count the members of a sorted set."""
+    return ("ZCARD", key)
+
+
 def newest(key: str, count: int) -> Command:
     """Read the newest entries of a stream, newest first."""
     return ("XREVRANGE", key, "+", "-", "COUNT", count)

@@ -16,7 +16,8 @@ from common.metadata.codec_tablet import (
 from common.metadata.commands import Command, Reply, get, hget
 from common.metadata.inspected import Inspected
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation.repair_marks import has_ended, true_counts
+from common.metadata.mutation.repair_marks import true_counts
+from common.metadata.mutation.request_parts import has_ended
 from common.metadata.mutation.requirements import tablet_seen, whole_tablet
 from common.metadata.mutation.transaction import Seen
 from common.metadata.reading import Fetch

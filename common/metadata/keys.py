@@ -3,6 +3,7 @@
 neve:tables  neve:store  neve:coordinator          of the whole store
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
+neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 """
 
@@ -24,6 +25,10 @@ CHANGES_MAX = 100_000
 """Entries kept in a table's change stream; what falls out, the full scan finds."""
 HISTORY_MAX = 10_000
 """Entries kept in a table's history."""
+REQUESTS_OPEN_MAX = 1000
+"""Requests of a table that may be open at the same time."""
+REQUESTS_KEPT = 1000
+"""Requests of a table that are remembered; older ones go when they are closed."""
 CALL_SKEW_S = 300.0
 """How far in the future a call id may lie: clocks of clients differ."""
 MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
@@ -177,8 +182,13 @@ class TableKeys:
 
     @property
     def requests(self) -> str:
-        """Sorted set: request ids in their order."""
+        """Sorted set (lex): `<submitted in microseconds>:<id>` of the requests."""
         return self._key("requests")
+
+    @property
+    def open_requests(self) -> str:
+        """Sorted set (lex): those of `requests` that something is left to do for."""
+        return self._key("open-requests")
 
     def request(self, request: str) -> str:
         """Return the key of a request."""
@@ -204,6 +214,7 @@ class TableKeys:
             self.history,
             self.policy,
             self.requests,
+            self.open_requests,
             self.changes,
             self.table,
         )

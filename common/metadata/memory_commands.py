@@ -157,6 +157,14 @@ def _zrangebylex(values: Values, key: str, words: Words) -> Reply:
     return [each for each in members if each > least or (inclusive and each == least)][:count]
 
 
+def _zrevrangebylex(values: Values, key: str, words: Words) -> Reply:
+    return values.members(key)[::-1][: int(words[4])]
+
+
+def _zcard(values: Values, key: str, _words: Words) -> Reply:
+    return len(values.members(key))
+
+
 def _xadd(values: Values, key: str, words: Words) -> Reply:
     return values.append(key, int(words[2]), _pairs(words[4:])).encode()
 
@@ -192,6 +200,8 @@ _COMMANDS: dict[str, Callable[[Values, str, Words], Reply]] = {
     "ZADD": _zadd,
     "ZREM": _zrem,
     "ZRANGEBYLEX": _zrangebylex,
+    "ZREVRANGEBYLEX": _zrevrangebylex,
+    "ZCARD": _zcard,
     "XADD": _xadd,
     "XREVRANGE": _xrevrange,
     "PUBLISH": _publish,

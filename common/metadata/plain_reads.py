@@ -15,7 +15,7 @@ from common.metadata.keys import (
     table_of_channel,
 )
 from common.metadata.keyspace import Keyspace, LinkLostError
-from common.metadata.ports import (
+from common.metadata.readings import (
     AttemptOutcome,
     GarbageEntry,
     HistoryEntry,

@@ -6,95 +6,32 @@ is one moment (one MULTI).
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
 from common.metadata.inspected import Inspected
+from common.metadata.readings import (
+    AttemptOutcome,
+    GarbageEntry,
+    HistoryEntry,
+    Manifest,
+    PinEntry,
+    TabletChanged,
+)
 from common.model.file import DataFile
-from common.model.outcome import AttemptEnd
+from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Record, Tablet, TabletId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TabletChanged:
-    """One entry of a table's change stream."""
-
-    tablet: TabletId
-    what: str
-    """The change's word: `add`, `reserve`, `commit`, `release`, …"""
-    position: str
-    """Where in the stream it stands; reading goes on after it."""
-    attempt: str | None = None
-
-    @property
-    def whole_table(self) -> bool:
-        """Whether the table itself changed (settings, state), not one of its tablets."""
-        return not self.tablet.end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOutcome:
-    """The mark `neve:{t}:outcome:<attempt>`: how an attempt ended (kept for 24 h)."""
-
-    attempt: str
-    end: AttemptEnd
-    cause: str = ""
-    outputs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageEntry:
-    """A file to delete: when a collector first saw it (0: not yet), and its tablet's key."""
-
-    path: str
-    stamped_s: float
-    key_min: bytes | None = None
-    tablet_end: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The last published manifest of a table."""
-
-    number: int
-    path: str
-    begun_s: float
-    """The store's time from before its reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinEntry:
-    """A reader's or backup's pin."""
-
-    pin: str
-    since_s: float
-    until_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
-    """A finished attempt, for people: what, where, how long, what came of it."""
-
-    position: str
-    attempt: str
-    job: str
-    tablet: TabletId
-    kind: str
-    end: str
-    group: str
-    compactor: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    bytes_in: int
-    bytes_out: int
-    rows_in: int
-    rows_out: int
-    started_s: float
-    ended_s: float
-    reason: str = ""
-    cause: str = ""
+__all__ = [
+    "AttemptOutcome",
+    "GarbageEntry",
+    "HistoryEntry",
+    "Manifest",
+    "PinEntry",
+    "TabletChanged",
+    "TabletStore",
+]
 
 
 class TabletStore(Protocol):
@@ -189,6 +126,21 @@ class TabletStore(Protocol):
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[Inspected]:
         """Return everything under the keys of tablets, for `neve fsck`."""
+        ...
+
+    async def request(self, table: str, request: str) -> Request | None:
+        """Return a request, or None if there is none, or it ended long ago."""
+        ...
+
+    async def requests(self, table: str, count: int = 100) -> Sequence[Request]:
+        """Return the newest requests, ended ones too, newest first."""
+        ...
+
+    async def open_requests(self, table: str) -> Sequence[Request]:
+        """Return the requests that something is left to do for, oldest first.
+
+        Those that have not ended, and those that have but are not closed (`CloseRequest`).
+        """
         ...
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:

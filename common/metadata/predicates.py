@@ -16,6 +16,7 @@ from common.model.tablet import (
     PLUS_INFINITY,
     Bounds,
     Operation,
+    OperationKind,
     OperationStep,
     Tablet,
     TabletId,
@@ -86,7 +87,7 @@ def may_commit(
     if entry is None:
         return Refusal("released", f"tablet {tablet.id}: attempt {attempt} holds no reservation")
     if missing := sorted(path for path in entry.inputs if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: inputs are gone: {_named(missing)}")
+        return Refusal("gone", f"tablet {tablet.id}: inputs are gone: {named(missing)}")
     if entry.request is not None and (
         refusal := _refused_to_user(tablet, entry.inputs, entry.request)
     ):
@@ -149,17 +150,17 @@ def may_add(
     Args:
         tablet: Where it would go.
         file: With its key and version range.
-        bounds: The tablet's, as read after `WATCH`.
+        bounds: As read after `WATCH`, like operation and purge.
         operation: A split or merge under way.
         purge: The tablet's watermark.
-        late_data: Whether the table takes rows at or below the watermark.
+        late_data: Whether the table takes rows at or below it.
     """
     subject = f"tablet {tablet}: file {file.path}"
     if operation is not None and operation.step is OperationStep.CLOSE:
         return Refusal("operation", f"tablet {tablet}: a {operation.kind.value} ends, try again")
     if not _within(bounds, file):
         return Refusal("bounds", f"{subject} has keys outside the tablet")
-    if operation is not None and operation.step is OperationStep.CUT and _crosses(operation, file):
+    if _is_cut(operation, file):
         return Refusal("operation", f"{subject} may not cross the key where the tablet is split")
     if purge is not None and not late_data and is_late(file, purge):
         return Refusal("purged", f"{subject} has versions at or below those already purged")
@@ -167,7 +168,7 @@ def may_add(
 
 
 def is_late(file: DataFile, purge: bytes | None) -> bool:
-    """Return whether a file may hold rows at or below the watermark."""
+    """Return whether a file may hold purged rows."""
     return purge is not None and (file.version_min is None or file.version_min <= purge)
 
 
@@ -186,20 +187,20 @@ def _refused_by_operation(tablet: Tablet, cuts_at: bytes | None) -> Refusal | No
 
 def _refused_by_files(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
     if missing := sorted(path for path in inputs if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: files are gone: {_named(missing)}")
+        return Refusal("gone", f"tablet {tablet.id}: files are gone: {named(missing)}")
     wanted = set(inputs)
     for attempt, entry in sorted(tablet.running.items()):
         if taken := sorted(wanted.intersection(entry.inputs)):
             return Refusal(
                 "reserved",
-                f"tablet {tablet.id}: files are reserved by attempt {attempt}: {_named(taken)}",
+                f"tablet {tablet.id}: files are reserved by attempt {attempt}: {named(taken)}",
             )
     return None
 
 
 def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
     if tablet.waiting:
-        waiting = _named(sorted(tablet.waiting))
+        waiting = named(sorted(tablet.waiting))
         return Refusal("waiting", f"tablet {tablet.id}: requests wait to select files: {waiting}")
     if tablet.selection is None:
         return None
@@ -207,7 +208,7 @@ def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | Non
         return Refusal(
             "selected",
             f"tablet {tablet.id}: files are selected by request "
-            f"{tablet.selection.request}: {_named(taken)}",
+            f"{tablet.selection.request}: {named(taken)}",
         )
     return None
 
@@ -219,7 +220,7 @@ def _refused_to_user(tablet: Tablet, inputs: Collection[str], request: str) -> R
     if missing := sorted(set(inputs).difference(selection.files)):
         return Refusal(
             "selected",
-            f"tablet {tablet.id}: not in the selection of request {request}: {_named(missing)}",
+            f"tablet {tablet.id}: not in the selection of request {request}: {named(missing)}",
         )
     return None
 
@@ -232,12 +233,18 @@ def _within(bounds: Bounds, file: DataFile) -> bool:
     return bounds.holds(file.key_min, file.key_max)
 
 
-def _crosses(operation: Operation, file: DataFile) -> bool:
-    if operation.at is None or file.key_min is None or file.key_max is None:
-        return operation.at is not None
-    return file.key_min <= operation.at < file.key_max
+def crosses(file: DataFile, at: bytes) -> bool:
+    """Return whether a file may hold keys on both sides of the key where a tablet is split."""
+    return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
 
 
-def _named(names: list[str]) -> str:
+def _is_cut(operation: Operation | None, file: DataFile) -> bool:
+    """Return whether a file would lie in both halves of a tablet that is being split."""
+    at = operation.at if operation and operation.kind is OperationKind.SPLIT else None
+    return at is not None and crosses(file, at)
+
+
+def named(names: list[str]) -> str:
+    """Return some names for a message."""
     shown = ", ".join(names[:NAMES_MAX])
     return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"

@@ -16,7 +16,7 @@ from common.metadata.keys import TabletKeys
 from common.metadata.keyspace import StreamEntry
 from common.metadata.mutation.requirements import bounds_seen, tablet_seen, whole_tablet
 from common.metadata.mutation.transaction import Seen
-from common.metadata.ports import HistoryEntry, TabletChanged
+from common.metadata.readings import HistoryEntry, TabletChanged
 from common.model.tablet import Record, Tablet, TabletId
 
 TABLETS_PER_MULTI = 32
@@ -159,12 +159,13 @@ def changed_tablets(
 
 def _changed(table: str, position: str, fields: Mapping[bytes, bytes]) -> TabletChanged:
     text = fields[b"t"].decode()
-    attempt = fields.get(b"a")
+    attempt, request = fields.get(b"a"), fields.get(b"q")
     return TabletChanged(
         tablet=TabletId.parse(table, text),
         what=fields[b"w"].decode(),
         position=position,
         attempt=attempt.decode() if attempt is not None else None,
+        request=request.decode() if request is not None else None,
     )
 
 

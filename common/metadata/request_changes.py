@@ -47,7 +47,11 @@ class CompleteHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelHere:
-    """Remove a request's marker, selection and running entries from a tablet."""
+    """Remove a request's marker, selection and running entries from a tablet.
+
+    The request is CANCELLING, or ACTIVE with a cancelled range that meets the tablet: then
+    it is done here.
+    """
 
     tablet: TabletId
     request: str
@@ -65,9 +69,9 @@ class FinishHere:
 class MoveRequest:
     """Move a request on.
 
-    DONE requires its done marker (or a cancelled range) on every tablet of its range;
-    CANCELLED and FAILED require that no tablet has a marker, selection or running entry
-    of it; CANCELLING requires ACTIVE.
+    DONE requires its done marker on every tablet of its range (`CancelHere` leaves one where
+    a part was cancelled); CANCELLED and FAILED require that no tablet has a marker, selection
+    or running entry of it; CANCELLING requires ACTIVE.
     """
 
     table: str
@@ -85,6 +89,14 @@ class CancelRange:
     table: str
     request: str
     range: KeyRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseRequest:
+    """Take a request that has ended out of the open ones: no done marker of it is left."""
+
+    table: str
+    request: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +137,5 @@ RequestChange = (
     | FinishHere
     | MoveRequest
     | CancelRange
-    | BeginOperation
-    | StepOperation
-    | EndOperation
+    | CloseRequest
 )

@@ -14,13 +14,13 @@ from common.metadata.keys import STORE, TableKeys, TabletKeys
 from common.metadata.keyspace import Keyspace
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.notes import FORMAT, found_store
-from common.metadata.plain_reads import PlainReads
 from common.metadata.ranges import RangeReader
+from common.metadata.request_reads import RequestReads
 from common.model.file import DataFile
 from common.model.tablet import Record, Tablet, TabletId
 
 
-class KeyspaceStore(PlainReads):
+class KeyspaceStore(RequestReads):
     """The store that both adapters share; see `common.metadata.ports.TabletStore`."""
 
     def __init__(

@@ -36,8 +36,8 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
-from common.metadata.ports import AttemptOutcome
 from common.metadata.predicates import may_commit
+from common.metadata.readings import AttemptOutcome
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal
 from common.model.tablet import Bounds, Reservation, Tablet

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from common.metadata import changes, repair_changes, upkeep_changes
+from common.metadata import changes, repair_changes, request_changes, upkeep_changes
 from common.metadata.mutation import (
     adds,
     attempts,
@@ -13,6 +13,7 @@ from common.metadata.mutation import (
     reservations,
     tables,
 )
+from common.metadata.mutation.request_dispatch import request_transaction
 from common.metadata.mutation.transaction import Transaction
 
 _Attempts = changes.Reserve | changes.Commit | changes.Release | changes.DropHold
@@ -42,6 +43,8 @@ def transaction_for(change: changes.Change) -> Transaction:
         return _of_garbage(change)
     if isinstance(change, repair_changes.RepairChange):
         return repairs.repair_transaction(change)
+    if isinstance(change, request_changes.RequestChange):
+        return request_transaction(change)
     return _of_note(change)
 
 

@@ -1,12 +1,15 @@
-"""Drop a table: going, then tablet by tablet, then its keys, at last its name.
+"""Drop a table: going, then tablet by tablet, its requests, its keys, at last its name.
 
 Each step looks at what is there, so that anybody may go on from anywhere. While
 garbage is left the table stays, going and empty, until the collectors are through.
 Marks of attempts and calls are left to expire.
 """
 
+from dataclasses import replace
+
 from common.metadata.changes import Applied, DropTable, Refused
 from common.metadata.codec_file import unpack_files
+from common.metadata.codec_request import request_at, request_fields, unpack_request
 from common.metadata.codec_table import DELETES, STATE, unpack_name
 from common.metadata.codec_tablet import unpack_running
 from common.metadata.commands import (
@@ -22,7 +25,7 @@ from common.metadata.commands import (
     publish,
     zrem,
 )
-from common.metadata.keys import TABLES, TableKeys, TabletKeys
+from common.metadata.keys import REQUESTS_OPEN_MAX, TABLES, TableKeys, TabletKeys
 from common.metadata.mutation.effects import into_garbage, table_changed, told
 from common.metadata.mutation.requirements import state_seen, table_state
 from common.metadata.mutation.transaction import (
@@ -35,8 +38,12 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
+from common.model.request import Request, RequestState
 from common.model.table import TableState
 from common.model.tablet import TabletId
+
+REQUESTS_PER_STEP = 500
+"""Requests forgotten in one transaction."""
 
 
 def drop_table(change: DropTable) -> Transaction:
@@ -61,21 +68,54 @@ def drop(
         if state is None:
             return Done(outcome, then=_unname(table, outcome))
         if state is TableState.GOING:
-            return Done(outcome, then=_drop_next(table, outcome))
+            return Done(outcome, then=_cancel_requests(table, outcome))
         fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(delete_files)}
         effects = (hset(keys.table, fields), *table_changed(table, "going"))
-        return Write(effects, then=_drop_next(table, outcome))
+        return Write(effects, then=_cancel_requests(table, outcome))
 
     return Transaction(table_state(keys), decide)
 
 
+def _cancel_requests(table: str, outcome: Applied | Refused) -> Transaction:
+    """Return the transaction that makes open requests CANCELLING; no new ones come."""
+    keys = TableKeys(table)
+    reads = {"open": members_after(keys.open_requests, None, 2 * REQUESTS_OPEN_MAX)}
+
+    def decide(seen: Seen) -> Decision:
+        if state_seen(keys, seen) is None:
+            return Done(outcome, then=_unname(table, outcome))
+        names = [request_at(member) for member in seen["open"]]
+        own = {name: hgetall(keys.request(name)) for name in names}
+        return More(Needs((), own), lambda further: cancelling(names, further))
+
+    def cancelling(names: list[str], seen: Seen) -> Decision:
+        found = [unpack_request(keys.request(name), table, name, seen[name]) for name in names]
+        effects = [
+            hset(keys.request(each.id), request_fields(each))
+            for each in map(_cancelled, found)
+            if each is not None
+        ]
+        then = _drop_next(table, outcome)
+        return Write(tuple(effects), then=then) if effects else Done(outcome, then=then)
+
+    return Transaction(table_state(keys) | Needs((keys.open_requests,), reads), decide)
+
+
+def _cancelled(request: Request | None) -> Request | None:
+    """Return an active request as it is when its table goes; None: nothing to change."""
+    if request is None or request.state is not RequestState.ACTIVE:
+        return None
+    return replace(request, state=RequestState.CANCELLING, cause="its table is dropped")
+
+
 def _drop_next(table: str, outcome: Applied | Refused) -> Transaction:
-    """Return the transaction that removes the first tablet left, or the table."""
+    """Return the transaction that removes the first tablet left, or requests, or the table."""
     keys = TableKeys(table)
     reads = {
         "first": members_after(keys.index, None, 1),
         "deletes": hget(keys.table, DELETES),
         "garbage": hlen(keys.garbage),
+        "requests": members_after(keys.requests, None, REQUESTS_PER_STEP),
     }
 
     def decide(seen: Seen) -> Decision:
@@ -84,6 +124,10 @@ def _drop_next(table: str, outcome: Applied | Refused) -> Transaction:
             return More(_tablet_needs(tablet), lambda further: _dropped(tablet, outcome, further))
         if seen["garbage"]:
             return Done(outcome if isinstance(outcome, Refused) else Applied(complete=False))
+        if seen["requests"]:
+            own = [keys.request(request_at(member)) for member in seen["requests"]]
+            forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
+            return Write(forgotten, then=_drop_next(table, outcome))
         effects = (delete(*keys.every), publish(keys.doorbell, ""))
         return Write(effects, then=_unname(table, outcome))
 

@@ -16,7 +16,7 @@ from common.metadata.commands import (
     xadd,
 )
 from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, MARK_LIFE_S, TableKeys, TabletKeys
-from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry
+from common.metadata.readings import AttemptOutcome, GarbageEntry, HistoryEntry
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
@@ -30,6 +30,7 @@ def changed(
     what: str,
     *,
     attempt: str | None = None,
+    request: str | None = None,
     counts: Mapping[str, int] | None = None,
     flags: Mapping[str, Word] | None = None,
 ) -> tuple[Command, ...]:
@@ -39,6 +40,7 @@ def changed(
         tablet: What changed.
         what: The change's word.
         attempt: Whose doing it was, if an attempt's.
+        request: Whose doing it was, if a request's.
         counts: Field of the record → how much more (or less).
         flags: Field of the record → new value.
     """
@@ -47,22 +49,31 @@ def changed(
     effects += [hincrby(record, field, by) for field, by in (counts or {}).items() if by]
     if flags:
         effects.append(hset(record, flags))
-    return (*effects, *told(tablet, what, attempt))
+    return (*effects, *told(tablet, what, attempt, request))
 
 
-def told(tablet: TabletId, what: str, attempt: str | None = None) -> tuple[Command, Command]:
+def told(
+    tablet: TabletId, what: str, attempt: str | None = None, request: str | None = None
+) -> tuple[Command, Command]:
     """Tell the stream, ring the bell. An end of no bytes speaks of the table itself."""
     keys = TableKeys(tablet.table)
     text = tablet.text if tablet.end else ""
     fields: dict[str, Word] = {"t": text, "w": what}
     if attempt is not None:
         fields["a"] = attempt
+    if request is not None:
+        fields["q"] = request
     return xadd(keys.changes, CHANGES_MAX, fields), publish(keys.doorbell, text)
 
 
 def table_changed(table: str, what: str) -> tuple[Command, Command]:
     """Tell that the table itself changed."""
     return told(TabletId(table, b""), what)
+
+
+def request_changed(table: str, request: str) -> tuple[Command, Command]:
+    """Tell that a request itself changed."""
+    return told(TabletId(table, b""), "request", request=request)
 
 
 def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:

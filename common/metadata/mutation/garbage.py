@@ -12,7 +12,7 @@ from common.metadata.commands import Word, hdel, hget, hmget, hset
 from common.metadata.keys import TableKeys
 from common.metadata.mutation.requirements import refused_by_table, table_state
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
-from common.metadata.ports import PinEntry
+from common.metadata.readings import PinEntry
 from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, Pin, StampGarbage, Unpin
 from common.model.outcome import Refusal
 

@@ -8,7 +8,7 @@ from common.metadata.commands import Word, get, hget, hgetall, hset, incr, set_s
 from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.requirements import gone, refused_by_table, table_state
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
-from common.metadata.ports import Manifest
+from common.metadata.readings import Manifest
 from common.metadata.upkeep_changes import (
     BumpGeneration,
     ClaimCoordination,

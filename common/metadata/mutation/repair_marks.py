@@ -29,6 +29,7 @@ from common.metadata.commands import (
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation import requirements as need
 from common.metadata.mutation.effects import changed, into_garbage
+from common.metadata.mutation.request_parts import has_ended
 from common.metadata.mutation.transaction import (
     Decision,
     Done,
@@ -46,7 +47,6 @@ from common.metadata.repair_changes import (
     RecountRecord,
 )
 from common.model.outcome import Refusal
-from common.model.request import RequestState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 
@@ -138,11 +138,6 @@ def clear_marks(change: ClearMarks) -> Transaction:
         return Write(effects) if effects else Done()
 
     return Transaction(needs, decide)
-
-
-def has_ended(state: bytes | None) -> bool:
-    """Return whether a request has ended, or there is none."""
-    return state is None or state.decode() in {each for each in RequestState if each.ended}
 
 
 def _cleared(change: ClearMarks, keys: TabletKeys, seen: Seen) -> tuple[Command, ...]:

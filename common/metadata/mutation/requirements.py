@@ -11,8 +11,8 @@ from common.metadata.codec_file import unpack_files
 from common.metadata.commands import get, hget, hgetall, hmget, smembers
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.transaction import Needs, Seen
-from common.metadata.ports import AttemptOutcome
 from common.metadata.predicates import may_change
+from common.metadata.readings import AttemptOutcome
 from common.model.outcome import Refusal
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Operation, Selection, Tablet, TabletId
@@ -47,11 +47,15 @@ def table_seen(keys: TableKeys, seen: Seen) -> Table | None:
 
 def whole_tablet(keys: TabletKeys, watch: Iterable[str]) -> Needs:
     """Need everything of a tablet, watching only the given keys of it."""
+    return tablet_without_files(keys, watch) | Needs((), {"files": hgetall(keys.files)})
+
+
+def tablet_without_files(keys: TabletKeys, watch: Iterable[str]) -> Needs:
+    """Need everything of a tablet but its files, watching only the given keys of it."""
     return Needs(
         tuple(watch),
         {
             "bounds": get(keys.bounds),
-            "files": hgetall(keys.files),
             "running": hgetall(keys.running),
             "selection": get(keys.selection),
             "waiting": hgetall(keys.waiting),
@@ -71,7 +75,7 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
     return Tablet(
         id=tablet,
         bounds=bounds,
-        files=unpack_files(keys.files, seen["files"]),
+        files=unpack_files(keys.files, seen.replies.get("files", {})),
         running=codec_tablet.unpack_running(keys.running, seen["running"]),
         selection=selection_seen(keys, seen["selection"]),
         waiting={name.decode(): float(since) for name, since in seen["waiting"].items()},

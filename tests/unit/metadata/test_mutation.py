@@ -220,4 +220,4 @@ def test_names_of_keys() -> None:
     assert table_of_channel("neve:tables") is None
     assert is_table_id("tbl-0a")
     assert not is_table_id("tbl}x")
-    assert len(set(tablet.every) | set(table.every)) == 19
+    assert len(set(tablet.every) | set(table.every)) == 20

@@ -209,22 +209,18 @@ def test_which_file_fits_a_tablet(bounds: Bounds, fields: dict[str, bytes], fits
 )
 def test_which_file_crosses_a_cut(fields: dict[str, bytes], crosses: bool) -> None:
     everywhere = Bounds(None, PLUS_INFINITY)
-    refusal = may_add(
-        ID, file("f", **fields), bounds=everywhere, operation=SPLIT, purge=None, late_data=False
-    )
-    assert (refusal is not None) is crosses
     draining = replace(SPLIT, step=OperationStep.DRAIN)
-    assert (
-        may_add(
+    merging = replace(draining, kind=OperationKind.MERGE)
+    for operation, barred in ((SPLIT, crosses), (draining, crosses), (merging, False)):
+        refusal = may_add(
             ID,
             file("f", **fields),
             bounds=everywhere,
-            operation=draining,
+            operation=operation,
             purge=None,
             late_data=False,
         )
-        is None
-    )
+        assert (refusal is not None) is barred, operation
 
 
 def test_rule_five() -> None:

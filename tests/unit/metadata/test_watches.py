@@ -9,6 +9,7 @@ import pytest
 
 from common.metadata import changes as on
 from common.metadata import repair_changes as repair
+from common.metadata import request_changes as asked
 from common.metadata import upkeep_changes as upkeep
 from common.metadata.codec_tablet import RESERVATION
 from common.metadata.mutation import transaction_for
@@ -16,6 +17,7 @@ from common.metadata.mutation.transaction import MADE, More, Seen, Transaction
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
+from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Table
 from common.model.tablet import Analysis, Reservation, TabletId
 
@@ -66,6 +68,25 @@ WATCHES: list[tuple[on.Change, str]] = [
     (upkeep.Unpin(table="t1", pin="p"), "pins"),
     (upkeep.BumpGeneration(table="t1"), "table generation"),
     (upkeep.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
+    (asked.SubmitRequest(request=Request(id="r1", table="t1")), "table request:r1"),
+    (
+        asked.MarkWaiting(tablet=T, request="r1"),
+        "table request:r1 operation selection done waiting",
+    ),
+    (
+        asked.Select(tablet=T, request="r1", chosen=(), shown=()),
+        "table request:r1 operation running selection done waiting",
+    ),
+    (asked.CompleteHere(tablet=T, request="r1", files=()), "running selection"),
+    (asked.CancelHere(tablet=T, request="r1"), "request:r1 running selection waiting done"),
+    (asked.FinishHere(tablet=T, request="r1"), "done"),
+    *(
+        (asked.MoveRequest(table="t1", request="r1", state=state), "table request:r1")
+        for state in RequestState
+        if state is not RequestState.ACTIVE
+    ),
+    (asked.CancelRange(table="t1", request="r1", range=KeyRange()), "table request:r1"),
+    (asked.CloseRequest(table="t1", request="r1"), "table request:r1"),
     (repair.DiscardFiles(tablet=T, files={"f": None}), "table bounds files running"),
     (repair.ForgetFiles(tablet=T, paths=("f",)), "table running selection files"),
     (

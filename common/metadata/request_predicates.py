@@ -1,0 +1,172 @@
+"""What a request may do in a tablet, and as a whole. Pure, like `common.metadata.predicates`.
+
+The coordinator asks before it tries, and the conditional write asks again, where it counts.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from common.metadata.predicates import named
+from common.model.outcome import Refusal
+from common.model.request import KeyRange, Request, RequestState
+from common.model.tablet import Bounds, Selection, Tablet
+
+CANCELLED_RANGES_MAX = 100
+"""Parts of a request that can be cancelled by themselves."""
+
+
+def meets(keys: KeyRange, bounds: Bounds) -> bool:
+    """Return whether a tablet may hold keys of a range.
+
+    A tablet of a partitioned table is one point: its partition values.
+    """
+    if bounds.partition is not None:
+        return keys.holds(bounds.end)
+    return keys.meets(bounds.start, bounds.end)
+
+
+def cancelled_here(request: Request, bounds: Bounds) -> bool:
+    """Return whether a part of the request was cancelled that meets the tablet."""
+    return any(meets(keys, bounds) for keys in request.cancelled_ranges)
+
+
+def may_wait(tablet: Tablet, request: Request) -> Refusal | None:
+    """Return why a request may not wait in a tablet, or None if it may.
+
+    While a selection stands no request waits: its marker would stop system jobs on files
+    that nobody holds for as long as the other request takes.
+
+    Args:
+        tablet: As read after `WATCH`; its files do not matter.
+        request: The same.
+    """
+    subject = f"tablet {tablet.id}: request {request.id}"
+    if request.state is not RequestState.ACTIVE:
+        return Refusal("request", f"{subject} is {request.state.value}, it must be active")
+    if not meets(request.range, tablet.bounds):
+        return Refusal("range", f"{subject} is for other keys")
+    if cancelled_here(request, tablet.bounds):
+        return Refusal("range", f"{subject} is cancelled here")
+    if tablet.operation is not None:
+        kind = tablet.operation.kind.value
+        return Refusal("operation", f"tablet {tablet.id}: a {kind} is under way")
+    if tablet.selection is not None:
+        other = tablet.selection.request
+        return Refusal("selected", f"tablet {tablet.id}: request {other} has a selection")
+    if request.id in tablet.done:
+        return Refusal("done", f"{subject} is done here")
+    return None
+
+
+def may_select(
+    tablet: Tablet, request: Request, *, shown: Collection[str], chosen: Collection[str]
+) -> Refusal | None:
+    """Return why a request may not select, or None if it may.
+
+    Args:
+        tablet: As read after `WATCH`, with all files.
+        request: The same.
+        shown: Paths of every file that the selector was shown.
+        chosen: Those that it chose.
+    """
+    if refusal := may_wait(tablet, request):
+        return refusal
+    if tablet.running:
+        running = named(sorted(tablet.running))
+        return Refusal("running", f"tablet {tablet.id}: attempts are running: {running}")
+    if missing := sorted(path for path in shown if path not in tablet.files):
+        return Refusal("gone", f"tablet {tablet.id}: files are gone: {named(missing)}")
+    if strange := sorted(set(chosen).difference(shown)):
+        return Refusal(
+            "files", f"tablet {tablet.id}: chosen, but never shown to choose from: {named(strange)}"
+        )
+    return None
+
+
+def may_complete(tablet: Tablet, request: str, files: Collection[str]) -> Refusal | None:
+    """Return why a selection may not be ended as done, or None if it may.
+
+    Args:
+        tablet: As read after `WATCH`, with its selection and what runs.
+        request: Whose selection it must be.
+        files: The selection for which the planner had no further job.
+    """
+    selection = tablet.selection
+    if selection is None or selection.request != request:
+        return Refusal("selected", f"tablet {tablet.id}: request {request} has no selection here")
+    subject = f"tablet {tablet.id}: selection of request {request}"
+    if set(selection.files) != set(files):
+        return Refusal("selected", f"{subject} has changed, ask the planner again")
+    if running := running_of(tablet, request):
+        return Refusal("running", f"{subject} has attempts running: {named(running)}")
+    if rest := unfinished(selection):
+        return Refusal("results", f"{subject} has files that no job has rewritten: {named(rest)}")
+    return None
+
+
+def may_cancel(tablet: Tablet, request: Request) -> Refusal | None:
+    """Return why a request may not be removed from a tablet, or None if it may."""
+    if request.state is RequestState.CANCELLING:
+        return None
+    if request.state is RequestState.ACTIVE and cancelled_here(request, tablet.bounds):
+        return None
+    return Refusal(
+        "request",
+        f"tablet {tablet.id}: request {request.id} is {request.state.value}, "
+        "it must be cancelling or have a cancelled range here",
+    )
+
+
+def content_of(request: Request) -> Request:
+    """Return a request as it was wanted, without what became of it."""
+    return replace(
+        request,
+        state=RequestState.ACTIVE,
+        cause="",
+        fails=False,
+        cancelled_ranges=(),
+        submitted_at_s=0.0,
+        ended_at_s=None,
+    )
+
+
+def may_cancel_range(request: Request, keys: KeyRange) -> Refusal | None:
+    """Return why a part of a request may not be cancelled by itself, or None if it may."""
+    subject = f"request {request.id}"
+    if request.state is not RequestState.ACTIVE:
+        return Refusal("request", f"{subject} is {request.state.value}, it must be active")
+    if len(request.cancelled_ranges) >= CANCELLED_RANGES_MAX:
+        return Refusal("full", f"{subject} has {CANCELLED_RANGES_MAX} cancelled ranges already")
+    return None
+
+
+def may_move(request: Request, state: RequestState) -> Refusal | None:
+    """Return why a request may not get to a state, whatever its tablets hold, or None."""
+    before = {
+        RequestState.ACTIVE: None,
+        RequestState.CANCELLING: RequestState.ACTIVE,
+        RequestState.DONE: RequestState.ACTIVE,
+        RequestState.CANCELLED: RequestState.CANCELLING,
+        RequestState.FAILED: RequestState.CANCELLING,
+    }[state]
+    subject = f"request {request.id}"
+    if request.state is not before:
+        expected = "nothing" if before is None else before.value
+        return Refusal(
+            "request",
+            f"{subject} is {request.state.value}, only {expected} becomes {state.value}",
+        )
+    end = RequestState.FAILED if request.fails else RequestState.CANCELLED
+    if before is RequestState.CANCELLING and state is not end:
+        return Refusal("request", f"{subject} is to end {end.value}, not {state.value}")
+    return None
+
+
+def running_of(tablet: Tablet, request: str) -> list[str]:
+    """Return the attempts of a request that run in a tablet."""
+    return sorted(name for name, entry in tablet.running.items() if entry.request == request)
+
+
+def unfinished(selection: Selection) -> list[str]:
+    """Return the files of a selection that no job of its request has made."""
+    return sorted(set(selection.files).difference(selection.results))
