@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from common.errors import MetadataError, PluginError, UnavailableError
+from common.errors import ConflictError, MetadataError, PluginError, UnavailableError
 from common.metadata import changes, upkeep_changes
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
 from common.metadata.store import KeyspaceStore
@@ -161,7 +161,7 @@ class SimCoordinator:
             group=job.group,
             compactor=action.compactor,
         )
-        match await self._apply(change):
+        match await self._apply_reserve(change):
             case Applied(reservation=entry, tablet=tablet):
                 assert entry is not None
                 assert tablet is not None
@@ -173,6 +173,15 @@ class SimCoordinator:
                 self.submit(on.JobRefused(take=action.take, job=job, code=code, reason=why))
             case Unknown():
                 self.submit(on.JobReserveUnknown(take=action.take, job=job, attempt=attempt))
+
+    async def _apply_reserve(self, change: changes.Reserve) -> Outcome:
+        """Apply; a race that was lost on every try has written nothing."""
+        try:
+            return await self.store.apply(change)
+        except ConflictError as error:
+            return Refused(code="conflict", reason=str(error))
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
 
     async def _release(self, action: do.Release) -> None:
         self.released_for_silence += action.for_silence
