@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from common.model.file import DataFile
 from common.model.job import Job
 from common.model.outcome import AttemptEnd, RowCounts
+from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Bounds, Reservation
 
@@ -59,6 +60,8 @@ class Assignment:
     settled: bytes | None = None
     """Highest version at which tombstones may be dropped; None: none may."""
     purge: bytes | None = None
+    request: Request | None = None
+    """For kind USER: the request whose transform and output settings are applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

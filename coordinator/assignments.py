@@ -1,6 +1,7 @@
 """What a compactor is given with a reserved job: a value made from the tablet as reserved."""
 
 from common.model.job import Job
+from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.wire import Assignment, OutsideFile
@@ -24,7 +25,13 @@ def output_prefix(job: Job, attempt: str) -> str:
 
 
 def compose(
-    job: Job, reservation: Reservation, table: Table, tablet: Tablet, now_s: float
+    job: Job,
+    reservation: Reservation,
+    table: Table,
+    tablet: Tablet,
+    now_s: float,
+    *,
+    request: Request | None = None,
 ) -> Assignment:
     """Return the assignment of a reserved job.
 
@@ -34,6 +41,7 @@ def compose(
         table: The table as it is now.
         tablet: The tablet as it was read under the reservation's `WATCH`.
         now_s: For the retention of tombstones.
+        request: For kind USER: the request that the job is of. Without it, the job fails.
     """
     held = frozenset(reservation.inputs)
     outside = tuple(
@@ -55,4 +63,5 @@ def compose(
         outside=outside,
         settled=settled_version(tablet.record.settled, now_s, table.settings.tombstone_retention_s),
         purge=tablet.purge,
+        request=request,
     )

@@ -29,19 +29,21 @@ class AttemptEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """What happened to the rows of an attempt: in = out + superseded + tombstones + expired."""
+    """What happened to the rows of an attempt: in = out + all the others together."""
 
     rows_in: int = 0
     rows_out: int = 0
     superseded: int = 0
     tombstones_dropped: int = 0
     expired_dropped: int = 0
+    transform_dropped: int = 0
+    """Rows of an append-only table that a transform deleted; keyed ones become tombstones."""
 
     @property
     def balanced(self) -> bool:
         """Whether every row that came in is accounted for."""
-        gone = self.superseded + self.tombstones_dropped + self.expired_dropped
-        return self.rows_in == self.rows_out + gone
+        dropped = self.tombstones_dropped + self.expired_dropped + self.transform_dropped
+        return self.rows_in == self.rows_out + self.superseded + dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

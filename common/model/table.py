@@ -1,6 +1,7 @@
 """A table: its identity, schema and settings. Settings are versioned and validated on write."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -53,6 +54,12 @@ class TableSettings:
     """Share of its group's hand-outs, relative to other tables."""
     hold_expiry_s: float = 120.0
     volume: str = "default"
+    selector: str = ""
+    """Asked whenever a tablet's files change: what it chooses is compacted; empty: none."""
+    selector_options: Mapping[str, str] = field(default_factory=dict)
+    configurer: str = ""
+    """A plug-in that chooses codec and row groups by what a job merges; empty: none."""
+    configurer_options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,9 @@ def _outputs(
 
 def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFacts) -> DataFile:
     since = [file.tombstones_since_s for file in assignment.inputs]
-    oldest = min((stamp for stamp in since if stamp is not None), default=None)
+    known = (stamp for stamp in since if stamp is not None)
+    # Inputs without tombstones: a transform has made the first ones just now.
+    oldest = min(known, default=assignment.reservation.now_s)
     return DataFile(
         path=path,
         size_bytes=size_bytes,

@@ -5,7 +5,7 @@ created exclusively and synced before it counts.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,16 @@ def read_footer(location: Location, path: str) -> Footer:
         raise InputError(str(error)) from error
 
 
-def read_tables(location: Location, path: str, rows_max: int) -> Iterator[pa.Table]:
+def read_tables(
+    location: Location, path: str, rows_max: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
     """Yield the rows of an input, some at a time.
+
+    Args:
+        location: Of the table.
+        path: Of the input.
+        rows_max: Rows at a time.
+        columns: Those that are wanted, if the file has them; at least one comes. None: all.
 
     Raises:
         InputError: The file cannot be read to its end.
@@ -65,7 +73,11 @@ def read_tables(location: Location, path: str, rows_max: int) -> Iterator[pa.Tab
     """
     try:
         with opened(location, path) as parquet:
-            for batch in parquet.iter_batches(batch_size=rows_max):
+            chosen = None
+            if columns is not None:
+                known = parquet.schema_arrow.names
+                chosen = [name for name in known if name in columns] or known[:1]
+            for batch in parquet.iter_batches(batch_size=rows_max, columns=chosen):
                 yield pa.Table.from_batches([batch])
     except RequestError as error:
         raise InputError(str(error)) from error

@@ -34,6 +34,11 @@ class Tally:
         self.counts = sum_counts(self.counts, result.counts)
         self.dropped = join_dropped((self.dropped, result.dropped))
 
+    def deleted(self, rows: int) -> None:
+        """Count rows that a transform has left out; nothing else counts them."""
+        gone = RowCounts(rows_in=rows, transform_dropped=rows)
+        self.counts = sum_counts(self.counts, gone)
+
 
 def sum_counts(one: RowCounts, other: RowCounts) -> RowCounts:
     """Return both counts together."""
@@ -43,6 +48,7 @@ def sum_counts(one: RowCounts, other: RowCounts) -> RowCounts:
         superseded=one.superseded + other.superseded,
         tombstones_dropped=one.tombstones_dropped + other.tombstones_dropped,
         expired_dropped=one.expired_dropped + other.expired_dropped,
+        transform_dropped=one.transform_dropped + other.transform_dropped,
     )
 
 

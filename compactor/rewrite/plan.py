@@ -13,6 +13,8 @@ from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.wire import Assignment
 from compactor.rewrite.files import read_footer, table_location
+from compactor.rewrite.output_settings import OutputSettings, output_settings
+from compactor.rewrite.transforming import TransformPlan, make_transform
 
 FOOTER_FORMAT = "1"
 
@@ -39,14 +41,14 @@ class RewritePlan:
     start: bytes | None
     end: bytes | None
     """Keys of the tablet are in `(start, end]`; both None: any key."""
-    codec: str
-    codec_level: int
-    row_group_bytes: int
+    writing: OutputSettings
     footer: tuple[tuple[str, str], ...]
     """Key-value metadata of every output, but for what is known at its end."""
     purge: bytes | None = None
     progress_folder: str = ""
     """Where tasks on this machine leave word of how far they are."""
+    transform: TransformPlan | None = None
+    """What the job's request does to the rows before they are merged."""
 
 
 def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
@@ -58,7 +60,8 @@ def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
 
     Raises:
         InputError: An input is missing, unreadable or does not fit the others.
-        RewriteError: There are more parts than reserved outputs.
+        RewriteError: There are more parts than reserved outputs, or the request does not fit.
+        PluginError: The table's configurer misbehaved.
     """
     table, reservation, bounds = assignment.table, assignment.reservation, assignment.bounds
     location = table_location(table.location)
@@ -69,7 +72,6 @@ def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
             message = f"file {file.path} has {found} rows, but {file.rows} when it was added"
             raise InputError(message)
     schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})
-    settings = table.settings
     return RewritePlan(
         location=table.location,
         inputs=tuple(footers),
@@ -83,12 +85,11 @@ def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
         cuts=assignment.job.cuts,
         start=None if bounds.partition is not None else bounds.start,
         end=None if bounds.partition is not None else bounds.end,
-        codec=settings.codec,
-        codec_level=settings.codec_level,
-        row_group_bytes=settings.row_group_bytes,
+        writing=output_settings(assignment),
         footer=_footer(assignment),
         purge=assignment.purge,
         progress_folder=progress_folder,
+        transform=make_transform(assignment, schema),
     )
 
 

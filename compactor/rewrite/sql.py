@@ -1,5 +1,9 @@
 """The rewrite as Spark jobs. The only module here that knows Spark.
 
+A transform with expressions puts two stages before the others, in the same tasks: one
+reads the columns that the expressions need, Spark works them out, and whoever reads the
+inputs takes the values row by row. Nothing else of a row crosses.
+
 Whatever writes an output runs in one task, once: its files have final names, and a
 second try beside a first one that was only thought dead would write into them.
 """
@@ -12,12 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import AnalysisException
 
 from common import errors
 from common.errors import CompactionError, EngineDiedError, RewriteError
+from common.expressions import SPARK_SETTINGS
 from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
 from compactor.rewrite.plan import RewritePlan
+from compactor.rewrite.questions import Answers, Asking, ask
 from compactor.rewrite.tasks import RESULT_SCHEMA, TaskFailure, TaskResult
 
 IN_MEMORY_BYTES = 64 * 1024**2
@@ -26,9 +33,13 @@ READ_TASK_BYTES = 32 * 1024**2
 """Decoded bytes that one task reads for a sort, at least."""
 READ_TASKS_MAX = 64
 _RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
+_NOT_WORKED_OUT = re.compile(
+    r"(?:org\.apache\.spark\.Spark\w+Exception|java\.lang\.(?:Runtime|Arithmetic)Exception): (.*)"
+)
+"""What Spark raises for a value, not for a machine."""
 
 Batches = Iterator[pa.RecordBatch]
-Task = Callable[[RewritePlan], TaskResult]
+Task = Callable[[RewritePlan, Answers | None], TaskResult]
 
 
 def rewrite_with_spark(spark: Any, plan: RewritePlan) -> tuple[TaskResult, str]:
@@ -42,10 +53,10 @@ def rewrite_with_spark(spark: Any, plan: RewritePlan) -> tuple[TaskResult, str]:
         RewriteError: It failed; nothing is left under the outputs' names.
     """
     if not plan.rules.key:
-        return _outcome(_one_task(spark, plan, tasks.rewrite_bag)), "bag"
+        return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_bag)), "bag"
     if _fits_memory(plan):
-        return _outcome(_one_task(spark, plan, tasks.rewrite_in_memory)), "memory"
-    return _outcome(_sorted(spark, plan)), "sql"
+        return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_in_memory)), "memory"
+    return _outcome(plan, lambda: _sorted(spark, plan)), "sql"
 
 
 def passes_of(plan: RewritePlan) -> int:
@@ -59,6 +70,8 @@ def _fits_memory(plan: RewritePlan) -> bool:
 
 def _one_task(spark: Any, plan: RewritePlan, task: Task) -> Any:
     """Return a frame whose one row says how the task ended."""
+    if (answered := _answered(spark, plan, 1)) is not None:
+        return answered.mapInArrow(partial(_run_answered, plan, task), RESULT_SCHEMA)
     one = spark.range(0, 1, 1, numPartitions=1)
     return one.mapInArrow(partial(_run_alone, plan, task), RESULT_SCHEMA)
 
@@ -67,22 +80,59 @@ def _sorted(spark: Any, plan: RewritePlan) -> Any:
     """Return a frame whose one row says how reading, sorting and writing ended."""
     count = len(plan.inputs)
     readers = min(count, READ_TASKS_MAX, 1 + plan.decoded_bytes // READ_TASK_BYTES)
-    numbers = spark.range(0, count, 1, numPartitions=readers)
-    rows = numbers.mapInArrow(partial(_read, plan), carried_schema(plan.schema))
+    schema = carried_schema(plan.schema)
+    if (answered := _answered(spark, plan, readers)) is not None:
+        rows = answered.mapInArrow(partial(tasks.read_answered, plan), schema)
+    else:
+        numbers = spark.range(0, count, 1, numPartitions=readers)
+        rows = numbers.mapInArrow(partial(_read, plan), schema)
     # Encoded keys are bytes, and Spark compares bytes unsigned: the order of keys.
     ordered = rows.repartition(1).sortWithinPartitions(KEY)
     return ordered.mapInArrow(partial(_write, plan), RESULT_SCHEMA)
 
 
+def _answered(spark: Any, plan: RewritePlan, readers: int) -> Any:
+    """Return a frame of the values of the transform's expressions; None: it has none.
+
+    Its partitions hold whole inputs, each in the order of its rows.
+    """
+    if plan.transform is None or not plan.transform.asks_spark:
+        return None
+    asking = Asking(plan, plan.transform)
+    own = spark.newSession()  # What expressions mean depends on settings of the session.
+    for name, value in SPARK_SETTINGS.items():
+        own.conf.set(name, value)
+    numbers = own.range(0, len(plan.inputs), 1, numPartitions=readers)
+    questions = numbers.mapInArrow(partial(_ask, plan), asking.schema)
+    return questions.selectExpr(*asking.answers)
+
+
+def _ask(plan: RewritePlan, batches: Batches) -> Batches:
+    yield from ask(plan, _numbers(batches))
+
+
 def _run_alone(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
     _only_once()
     for _ in batches:  # One row, which stands for the job.
-        yield tasks.outcome_batch(partial(task, plan))
+        yield tasks.outcome_batch(partial(task, plan, None))
+
+
+def _run_answered(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        # An expression that failed fails again here, and says more than that it did.
+        for _ in batches:
+            continue
+    _only_once()
+    yield tasks.outcome_batch(partial(task, plan, Answers(batches)))
 
 
 def _read(plan: RewritePlan, batches: Batches) -> Batches:
-    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-    yield from tasks.read_for_sort(plan, numbers)
+    yield from tasks.read_for_sort(plan, _numbers(batches))
+
+
+def _numbers(batches: Batches) -> Iterator[int]:
+    return (number for batch in batches for number in batch.column(0).to_pylist())
 
 
 def _write(plan: RewritePlan, batches: Batches) -> Batches:
@@ -102,12 +152,12 @@ def _only_once() -> None:
         raise EngineDiedError(message)
 
 
-def _outcome(frame: Any) -> TaskResult:
+def _outcome(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
     """Run the job and return its result, or raise what ended it."""
     try:
-        (row,) = frame.collect()
+        (row,) = frame().collect()
     except Exception as error:
-        raise _translated(error) from error
+        raise _translated(plan, error) from error
     outcome = pickle.loads(row["result"])
     if isinstance(outcome, TaskFailure):
         raise _named_error(outcome.error_class, outcome.cause)
@@ -115,12 +165,19 @@ def _outcome(frame: Any) -> TaskResult:
     return outcome
 
 
-def _translated(error: Exception) -> CompactionError:
+def _translated(plan: RewritePlan, error: Exception) -> CompactionError:
     """Return an error of Spark as one of ours: the one raised in a task, if there is one."""
-    raised = _RAISED.findall(str(error))
-    if raised:
+    text = str(error)
+    if raised := _RAISED.findall(text):
         return _named_error(*raised[-1])
-    return RewriteError(f"Spark job failed: {error}")
+    if plan.transform is not None and plan.transform.asks_spark:
+        said = plan.transform.transform.said
+        if causes := _NOT_WORKED_OUT.findall(text):
+            cause = causes[0].partition(" If necessary set ")[0]  # No user can set it.
+            return RewriteError(f"{said}: failed for a row: {cause}")
+        if isinstance(error, AnalysisException):
+            return RewriteError(f"{said}: Spark does not take it: {text}")
+    return RewriteError(f"Spark job failed: {text}")
 
 
 def _named_error(name: str, cause: str) -> CompactionError:

@@ -20,10 +20,12 @@ from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.merge import merge_tables
 from compactor.rewrite.carriers import carried, restored
+from compactor.rewrite.changes import Change, change_of
 from compactor.rewrite.files import read_tables, table_location
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally, filter_bag, merge_sorted
 from compactor.rewrite.plan import RewritePlan
+from compactor.rewrite.questions import Answers
 from compactor.rewrite.writer import WrittenFile, writing
 
 READ_ROWS = 1 << 16
@@ -59,10 +61,16 @@ def outcome_batch(task: Callable[[], TaskResult]) -> pa.RecordBatch:
     return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], names=["result"])
 
 
-def rewrite_in_memory(plan: RewritePlan) -> TaskResult:
-    """Merge all inputs of a keyed table at once."""
-    mark = Mark(plan.progress_folder, "write")
-    tables = [table for path in plan.inputs for table in _conformed(plan, path, mark)]
+def rewrite_in_memory(plan: RewritePlan, answers: Answers | None = None) -> TaskResult:
+    """Merge all inputs of a keyed table at once.
+
+    Args:
+        plan: What to do.
+        answers: Spark's, about all inputs in order; None if none were needed.
+    """
+    mark, change = Mark(plan.progress_folder, "write"), change_of(plan, answers)
+    numbers = range(len(plan.inputs))
+    tables = [piece.rows for at in numbers for piece in _pieces(plan, at, mark, change)]
     result = merge_tables(tables, plan.rules, plan.now_s, plan.drop)
     del tables
     with writing(plan) as writer:
@@ -71,26 +79,47 @@ def rewrite_in_memory(plan: RewritePlan) -> TaskResult:
     return TaskResult(counts=result.counts, dropped=result.dropped, files=files)
 
 
-def rewrite_bag(plan: RewritePlan) -> TaskResult:
-    """Copy the rows of an append-only table, without the expired ones."""
+def rewrite_bag(plan: RewritePlan, answers: Answers | None = None) -> TaskResult:
+    """Copy the rows of an append-only table, without those that expired or are deleted.
+
+    Args:
+        plan: What to do.
+        answers: As for `rewrite_in_memory`.
+    """
     tally = Tally()
-    mark = Mark(plan.progress_folder, "write")
+    mark, change = Mark(plan.progress_folder, "write"), change_of(plan, answers)
     with writing(plan) as writer:
-        for path in plan.inputs:
-            for read, fitting in _pairs(plan, path, mark):
-                kept = filter_bag(read, fitting, plan.rules, plan.now_s, tally)
+        for at in range(len(plan.inputs)):
+            for piece in _pieces(plan, at, mark, change):
+                tally.deleted(piece.deleted)
+                kept = filter_bag(piece.read, piece.rows, plan.rules, plan.now_s, tally)
                 writer.write(kept, None)
         files = writer.finish(None)
     return TaskResult(counts=tally.counts, dropped=None, files=files, digest=tally.digest)
 
 
-def read_for_sort(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some inputs as they cross Spark, each with its encoded key."""
+def read_for_sort(
+    plan: RewritePlan, inputs: Iterable[int], answers: Answers | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some inputs as they cross Spark, each with its encoded key.
+
+    Args:
+        plan: What to do.
+        inputs: Their numbers.
+        answers: Spark's, about these inputs in this order; None if none were needed.
+    """
+    change = change_of(plan, answers)
     for at in inputs:
         mark = Mark(plan.progress_folder, f"read-{at}")
-        for table in _conformed(plan, plan.inputs[at], mark):
-            keys = encode_keys(table, plan.rules.key, plan.rules.key_types)
-            yield from carried(table, keys).combine_chunks().to_batches()
+        for piece in _pieces(plan, at, mark, change):
+            keys = encode_keys(piece.rows, plan.rules.key, plan.rules.key_types)
+            yield from carried(piece.rows, keys).combine_chunks().to_batches()
+
+
+def read_answered(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do `read_for_sort` of the inputs that Spark's answers are about."""
+    answers = Answers(batches)
+    yield from read_for_sort(plan, iter(answers.next_input, None), answers)
 
 
 def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -106,21 +135,32 @@ def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskRe
     return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files)
 
 
-def _conformed(plan: RewritePlan, path: str, mark: Mark) -> Iterator[pa.Table]:
-    """Yield the rows of an input in the plan's schema."""
-    return (fitting for _, fitting in _pairs(plan, path, mark))
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows of an input: as they were read, and as they are merged."""
+
+    read: pa.Table
+    """Of other columns and types perhaps; after a transform the same as `rows`."""
+    rows: pa.Table
+    deleted: int = 0
+    """How many of those that were read a transform has left out."""
 
 
-def _pairs(plan: RewritePlan, path: str, mark: Mark) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Yield the rows of an input, as read and in the plan's schema.
+def _pieces(plan: RewritePlan, at: int, mark: Mark, change: Change) -> Iterator[_Piece]:
+    """Yield the rows of an input in the plan's schema, transformed.
 
     Raises:
         InputError: The file cannot be read, or a value of it does not fit.
     """
+    path, start = plan.inputs[at], 0
     for read in read_tables(table_location(plan.location), path, READ_ROWS):
         try:
             fitting = conform(read, plan.schema, f"file {path}")
         except RequestError as error:
             raise InputError(str(error)) from error
         mark.add(fitting.nbytes, fitting.num_rows)
-        yield read, fitting
+        rows = change.rows(at, start, fitting)
+        same = rows is fitting
+        yield _Piece(read if same else rows, rows, fitting.num_rows - rows.num_rows)
+        start += read.num_rows
+    change.end(at)

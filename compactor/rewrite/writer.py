@@ -147,7 +147,7 @@ class _OpenFile:
         self.rows += table.num_rows
         self._held.append(table)
         self._held_bytes += table.nbytes
-        if self._held_bytes >= self._plan.row_group_bytes:
+        if self._held_bytes >= self._plan.writing.row_group_bytes:
             self._write_groups()
 
     def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
@@ -176,7 +176,7 @@ class _OpenFile:
         if not self._held:
             return
         rows = pa.concat_tables(self._held)
-        group_rows = row_group_rows(rows, self._plan.row_group_bytes)
+        group_rows = row_group_rows(rows, self._plan.writing.row_group_bytes)
         count = rows.num_rows if everything else rows.num_rows // group_rows * group_rows
         if count:
             self._writer.write_table(rows.slice(0, count), row_group_size=group_rows)
@@ -185,8 +185,8 @@ class _OpenFile:
 
 
 def _parquet_writer(plan: RewritePlan, sink: object) -> pq.ParquetWriter:
-    codec = plan.codec.lower()
-    level = plan.codec_level if codec in LEVELLED_CODECS else None
+    codec = plan.writing.codec.lower()
+    level = plan.writing.codec_level if codec in LEVELLED_CODECS else None
     return pq.ParquetWriter(
         sink,
         plan.schema,

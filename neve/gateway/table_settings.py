@@ -1,7 +1,7 @@
 """Settings of a table from what a user wrote: by name, with units, or refused.
 
 `ttl_s` may be written `ttl`, `target_bytes` `target`: the unit in the name is ours, a
-value may bring its own (`7d`, `256MB`).
+value may bring its own (`7d`, `256MB`). Options of a plug-in are checked by the plug-in.
 """
 
 import difflib
@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from common.errors import RequestError
+from common.errors import ConfigError, RequestError
 from common.model.table import DNS_LABEL, TableSettings
+from common.parquet.codecs import CODECS, LEVELS, has_level
+from common.plugins import load_configurer
 from common.units import parse_duration_s, parse_size_bytes
 
 NAMES = tuple(each.name for each in fields(TableSettings))
@@ -18,8 +20,6 @@ _UNITS = ("_bytes", "_s")
 _ALIASES = {
     name.removesuffix(unit): name for name in NAMES for unit in _UNITS if name.endswith(unit)
 }
-_LEVELS = {"zstd": (1, 22), "gzip": (1, 9), "brotli": (0, 11)}
-CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 _OPTIONAL = frozenset({"ttl_s"})
 _NONE = (None, "", "none", "off")
 
@@ -69,13 +69,26 @@ def changed_settings(
             f"setting lowest_ratio {settings.lowest_ratio:g} is above ratio {settings.ratio:g}, "
             "wanted at most as much"
         )
-    low, high = _LEVELS.get(settings.codec, (0, 22))
-    if not low <= settings.codec_level <= high:
+    if not has_level(settings.codec, settings.codec_level):
+        low, high = LEVELS[settings.codec]
         raise RequestError(
             f"setting codec_level {settings.codec_level} is not one of {settings.codec}, "
             f"wanted {low} to {high}"
         )
+    _check_configurer(settings)
     return settings
+
+
+def _check_configurer(settings: TableSettings) -> None:
+    name, options = settings.configurer, settings.configurer_options
+    if name:
+        try:
+            load_configurer(name).check(options)
+        except ConfigError as error:
+            raise RequestError(f"setting configurer: {error}") from error
+    elif options:
+        given = ", ".join(sorted(options))
+        raise RequestError(f"setting configurer_options has {given}, but configurer is not set")
 
 
 def _name(written: str) -> str:
@@ -106,6 +119,8 @@ def _parsed(name: str, written: Any) -> Any:
         return parse_size_bytes(_number(written), f"setting {name}")
     if name.endswith("_s"):
         return parse_duration_s(_number(written), f"setting {name}")
+    if isinstance(default, Mapping):
+        return _options(name, written)
     if isinstance(default, bool):
         return _switch(name, written)
     if isinstance(default, str):
@@ -113,6 +128,22 @@ def _parsed(name: str, written: Any) -> Any:
             raise RequestError(f"setting {name} {written!r} is not a text")
         return written
     return _numeric(name, written, type(default))
+
+
+def _options(name: str, written: Any) -> dict[str, str]:
+    """Return options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
+    if isinstance(written, Mapping):
+        return {str(key): str(value) for key, value in written.items()}
+    wanted = f"setting {name} {written!r} is no list of options, wanted name=value,name=value"
+    if not isinstance(written, str):
+        raise RequestError(wanted)
+    options: dict[str, str] = {}
+    for part in filter(None, map(str.strip, written.split(","))):
+        key, equals, value = part.partition("=")
+        if not (equals and key.strip()):
+            raise RequestError(wanted)
+        options[key.strip()] = value.strip()
+    return options
 
 
 def _number(written: Any) -> Any:

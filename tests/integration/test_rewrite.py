@@ -281,6 +281,7 @@ def test_outputs_carry_what_a_rebuild_needs(tmp_path: Path) -> None:
         b"neve.job": assignment.job.id.encode(),
         b"neve.attempt": b"attempt-1",
         b"neve.inputs": json.dumps(sorted(paths)).encode(),
+        b"neve.outputs": json.dumps([result.outputs[0].path]).encode(),
         b"neve.request": b"request-7",
         b"neve.purge": b"0102",
     }

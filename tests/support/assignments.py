@@ -6,6 +6,7 @@ from typing import Any
 
 from common.model.file import DataFile
 from common.model.job import Job, Kind, job_id
+from common.model.request import Request
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Reservation, TabletId
 from common.wire import Assignment
@@ -43,16 +44,19 @@ def an_assignment(
     cuts: tuple[bytes, ...] = (),
     outputs_max: int | None = None,
     now_s: float = 1_000_000.0,
-    request: str | None = None,
+    request: str | Request | None = None,
     **more: Any,
 ) -> Assignment:
     table = table or a_table()
+    if isinstance(request, str):
+        request = Request(id=request, table=table.id)
+    named = request.id if request is not None else None
     bounds = bounds or Bounds(None, PLUS_INFINITY)
     tablet = TabletId(table.id, bounds.end)
     paths = tuple(sorted(file.path for file in inputs))
     kind = Kind.USER if request else Kind.SYSTEM
     job = Job(
-        id=job_id(tablet, kind, request, paths, cuts),
+        id=job_id(tablet, kind, named, paths, cuts),
         tablet=tablet,
         table_name=table.name,
         kind=kind,
@@ -61,7 +65,7 @@ def an_assignment(
         group="default",
         priority=1,
         reason="a test wants it",
-        request=request,
+        request=named,
         outputs_expected=len(cuts) + 1,
         cuts=cuts,
     )
@@ -76,7 +80,7 @@ def an_assignment(
         compactor="c-1",
         since_s=now_s,
         now_s=now_s,
-        request=request,
+        request=named,
     )
     return Assignment(
         job=job,
@@ -85,5 +89,6 @@ def an_assignment(
         bounds=bounds,
         inputs=inputs,
         outside=more.pop("outside", ()),
+        request=request,
         **more,
     )

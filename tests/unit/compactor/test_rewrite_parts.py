@@ -111,15 +111,15 @@ def test_marks_add_up_over_tasks(tmp_path: Path) -> None:
     assert read_marks(str(tmp_path)) == (2 * STEP_BYTES, 20)
 
 
-def plan_over(folder: Path, rows: int = 500) -> writer.RewritePlan:
+def plan_over(folder: Path, rows: int = 500, row_group_bytes: int = 4096) -> writer.RewritePlan:
     table = pa.Table.from_pylist(random_rows(random.Random(1), rows, keys=400), KEYED)
     write_file(folder, "a.parquet", table)
-    small = settings(row_group_bytes=4096, codec="uncompressed")
+    small = settings(row_group_bytes=row_group_bytes, codec="uncompressed")
     return make_plan(assignment_over(keyed_table(folder, settings=small), ["a.parquet"]))
 
 
 def test_row_groups_have_about_the_wanted_size(tmp_path: Path) -> None:
-    plan = replace(plan_over(tmp_path), row_group_bytes=200_000)
+    plan = plan_over(tmp_path, row_group_bytes=200_000)
     rows = pa.Table.from_pylist(random_rows(random.Random(1), 20_000), KEYED)
     with writing(plan) as out:
         for start in range(0, len(rows), 777):

@@ -1,0 +1,70 @@
+"""The configurer `by-size`: jobs over more bytes than a threshold write with another codec."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.errors import RequestError
+from common.model.request import OutputSpec
+from common.parquet.codecs import CODECS, LEVELS, codec_name, has_level
+from common.spi.output import OutputParameters
+from common.units import parse_size_bytes
+
+OPTIONS = ("threshold", "codec", "codec_level")
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    threshold_bytes: int
+    codec: str
+    codec_level: int | None
+
+
+class BySize:
+    """Slow, dense codecs for the large files that stay, quick ones for those that do not.
+
+    Options: `threshold`, a size; `codec`; if wanted, its `codec_level`.
+    """
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse options that are missing, unknown or wrong.
+
+        Raises:
+            RequestError: Names the option, and what was expected.
+        """
+        _parsed(options)
+
+    def configure(self, parameters: OutputParameters) -> OutputSpec:
+        """Return the other codec if all inputs together have more bytes than the threshold."""
+        wanted = _parsed(parameters.table.settings.configurer_options)
+        if parameters.input_bytes <= wanted.threshold_bytes:
+            return OutputSpec()
+        return OutputSpec(codec=wanted.codec, codec_level=wanted.codec_level)
+
+
+def _parsed(options: Mapping[str, str]) -> _Options:
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        known = ", ".join(OPTIONS)
+        raise RequestError(f"configurer by-size has no option {unknown[0]!r}; it has {known}")
+    for name in ("threshold", "codec"):
+        if not options.get(name):
+            raise RequestError(f"configurer by-size lacks the option {name}")
+    codec = codec_name(options["codec"])
+    if codec is None:
+        known = ", ".join(CODECS)
+        raise RequestError(
+            f"configurer by-size: codec {options['codec']!r} is not known, wanted {known}"
+        )
+    threshold_bytes = parse_size_bytes(options["threshold"], "configurer by-size: threshold")
+    return _Options(threshold_bytes, codec, _level(options.get("codec_level"), codec))
+
+
+def _level(written: str | None, codec: str) -> int | None:
+    if written is None:
+        return None
+    if not written.isdigit() or not has_level(codec, int(written)):
+        low, high = LEVELS.get(codec, (0, 0))
+        raise RequestError(
+            f"configurer by-size: codec_level {written!r} is not one of {codec}, "
+            f"wanted {low} to {high}"
+        )
+    return int(written)

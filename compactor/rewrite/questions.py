@@ -1,0 +1,183 @@
+"""Expressions of a transform on their way through Spark: questions there, answers back.
+
+Every row that a transform means is a question: input, number of the row in it, and the
+columns that the expressions read. Spark answers with the expressions' values. Behind the
+questions of each input follows one that is none and marks the end, so that answers that
+break off are not taken for all. Order is kept, for nothing is moved between tasks.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import InputError, RequestError, RewriteError
+from common.rows.conform import conform
+from compactor.rewrite.files import read_tables, table_location
+from compactor.rewrite.plan import RewritePlan
+from compactor.rewrite.spark_values import spark_type, to_spark
+from compactor.rewrite.touching import meant
+from compactor.rewrite.transforming import TransformPlan
+
+READ_ROWS = 1 << 16
+END = (1 << 63) - 1
+"""Number of the row that marks the end of an input."""
+
+
+class Asking:
+    """The columns of questions, and the SQL that answers them."""
+
+    def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
+        self._transform = transform
+        self._columns = [field for field in plan.schema if field.name in self._wanted]
+        mark = _free_prefix([field.name for field in self._columns])
+        self._input, self._row = f"{mark}input", f"{mark}row"
+
+    @property
+    def _wanted(self) -> frozenset[str]:
+        return self._transform.transform.columns
+
+    @property
+    def schema(self) -> str:
+        """The columns of questions, as Spark writes a schema."""
+        columns = [f"{_quoted(f.name)} {spark_type(f.type)}" for f in self._columns]
+        return ", ".join([f"{self._input} int", f"{self._row} bigint", *columns])
+
+    @property
+    def answers(self) -> list[str]:
+        """The columns of answers, as SQL over those of questions."""
+        now_us = self._transform.now_us
+        values = [
+            f"CASE WHEN {self._row} < {END} THEN {expression.at(now_us)} END AS a{at}"
+            for at, expression in enumerate(self._transform.transform.expressions)
+        ]
+        return [f"{self._input} AS input", f"{self._row} AS row", *values]
+
+    def batch(self, at: int, rows: pa.Table, numbers: pa.Array) -> pa.RecordBatch:
+        """Return questions.
+
+        Args:
+            at: The input.
+            rows: With at least the columns that are asked about.
+            numbers: Of the rows in the input.
+
+        Raises:
+            InputError: A value cannot be asked about.
+        """
+        inputs = pa.repeat(pa.scalar(at, pa.int32()), rows.num_rows)
+        columns = [inputs, numbers.cast(pa.int64())]
+        for field in self._columns:
+            try:
+                columns.append(to_spark(rows.column(field.name).combine_chunks()))
+            except pa.ArrowInvalid as error:
+                said = self._transform.transform.said
+                raise InputError(f"{said}: column {field.name}: {error}") from error
+        names = [self._input, self._row, *(field.name for field in self._columns)]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def end(self, at: int) -> pa.RecordBatch:
+        """Return the mark of an input's end."""
+        empty = {field.name: pa.nulls(1, field.type) for field in self._columns}
+        rows = pa.table(empty) if empty else pa.table({"none": pa.nulls(1)})
+        return self.batch(at, rows, pa.array([END]))
+
+
+def ask(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the questions about some inputs of the plan, in order; none about the others.
+
+    Raises:
+        InputError: A file cannot be read, or a value of it does not fit.
+    """
+    assert plan.transform is not None
+    asking = Asking(plan, plan.transform)
+    for at in inputs:
+        if at in plan.transform.inputs:
+            for start, rows in _read(plan, at, plan.transform):
+                chosen = np.flatnonzero(meant(rows, plan.rules, plan.transform.key_range))
+                if len(chosen):
+                    asked = rows.take(pa.array(chosen))
+                    yield asking.batch(at, asked, pa.array(chosen + start))
+        yield asking.end(at)
+
+
+class Answers:
+    """Spark's answers in the order of the questions, taken piece by piece."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self._rest: pa.RecordBatch | None = None
+
+    def next_input(self) -> int | None:
+        """Return the input that the next answer is about; None: there is no answer left."""
+        batch = self._peeked()
+        return None if batch is None else int(batch.column("input")[0].as_py())
+
+    def below(self, at: int, row: int) -> pa.Table | None:
+        """Return the next answers about an input's rows before `row`; None: there are none."""
+        taken: list[pa.RecordBatch] = []
+        while (batch := self._peeked()) is not None:
+            inputs = batch.column("input").to_numpy()
+            rows = batch.column("row").to_numpy()
+            count = int(np.count_nonzero((inputs == at) & (rows < row)))
+            taken.append(batch.slice(0, count))
+            self._rest = batch.slice(count)
+            if count < batch.num_rows:
+                break
+        tables = [batch for batch in taken if batch.num_rows]
+        return pa.Table.from_batches(tables) if tables else None
+
+    def end(self, at: int) -> None:
+        """Take the mark of an input's end.
+
+        Raises:
+            RewriteError: It is not what comes next.
+        """
+        batch = self._peeked()
+        found = None
+        if batch is not None:
+            found = (batch.column("input")[0].as_py(), batch.column("row")[0].as_py())
+            self._rest = batch.slice(1)
+        if found != (at, END):
+            raise RewriteError(f"answers about input {at} do not end where they must: {found}")
+
+    def _peeked(self) -> pa.RecordBatch | None:
+        while self._rest is None or self._rest.num_rows == 0:
+            self._rest = next(self._batches, None)
+            if self._rest is None:
+                return None
+        return self._rest
+
+
+def _read(plan: RewritePlan, at: int, transform: TransformPlan) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of an input with the columns that questions need, and their first number."""
+    names = {*transform.transform.columns, *plan.rules.key}
+    names |= {plan.rules.tombstone_column or ""}
+    # One column at least: a table without columns has no rows.
+    fields = [field for field in plan.schema if field.name in names] or [plan.schema.field(0)]
+    schema, start = pa.schema(fields), 0
+    path = plan.inputs[at]
+    for read in read_tables(table_location(plan.location), path, READ_ROWS, schema.names):
+        try:
+            yield start, _conformed(read, schema, path)
+        except RequestError as error:
+            raise InputError(str(error)) from error
+        start += read.num_rows
+
+
+def _conformed(read: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
+    present = [name for name in schema.names if name in read.column_names]
+    if not present:
+        return pa.table([pa.nulls(read.num_rows, f.type) for f in schema], schema=schema)
+    return conform(read.select(present), schema, f"file {path}")
+
+
+def _free_prefix(names: Collection[str]) -> str:
+    """Return how no name begins."""
+    prefix = "neve_"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

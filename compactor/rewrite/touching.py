@@ -1,0 +1,94 @@
+"""Which rows a transform means, and those rows changed: plain Arrow, whatever the types."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.model.request import KeyRange
+from common.rows.arrays import Flags, Int64s
+from common.rows.encode import encode_keys
+from common.rows.rules import RowRules
+
+
+def meant(rows: pa.Table, rules: RowRules, key_range: KeyRange) -> Flags:
+    """Return which rows a transform is applied to: in the range, and no tombstones.
+
+    Expired rows are meant, too: they would come back if the table's rows lived longer.
+
+    Args:
+        rows: With at least the columns of key and tombstone.
+        rules: Of the table.
+        key_range: Of the request.
+    """
+    flags = np.ones(rows.num_rows, np.bool_)
+    if rules.tombstone_column is not None:
+        flags &= ~_flags(pc.fill_null(rows.column(rules.tombstone_column), fill_value=False))
+    if rules.key and key_range != KeyRange() and rows.num_rows:
+        keys = encode_keys(rows, rules.key, rules.key_types)
+        if key_range.start is not None:
+            flags &= _flags(pc.greater_equal(keys, _bytes(key_range.start)))
+        if key_range.until is not None:
+            flags &= _flags(pc.less(keys, _bytes(key_range.until)))
+    return flags
+
+
+def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset[str]) -> pa.Table:
+    """Return the rows with some of them deleted.
+
+    Append-only: they are gone. Keyed: they are tombstones now, with nulls in all columns
+    but those that are kept or may not be null. No value is made up for these.
+
+    Args:
+        rows: In the plan's schema.
+        gone: Which of them.
+        rules: Of the table; with a key it has a tombstone column.
+        kept: Columns that keep their values.
+    """
+    if not gone.any():
+        return rows
+    if not rules.key:
+        return rows.filter(pa.array(~gone))
+    own = pa.array(np.arange(rows.num_rows), mask=gone)
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if field.name == rules.tombstone_column:
+            columns.append(pc.if_else(pa.array(gone), pa.scalar(value=True), column))
+        elif field.name in kept or not field.nullable:
+            columns.append(column)
+        else:
+            columns.append(column.take(own))
+    return pa.table(columns, schema=rows.schema)
+
+
+def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    """Return the rows with other values in some places.
+
+    Args:
+        rows: In the plan's schema.
+        places: Row numbers, each once.
+        values: By column, one per place, of the column's type.
+    """
+    if len(places) == 0:
+        return rows
+    source = np.arange(rows.num_rows)
+    source[places] = rows.num_rows + np.arange(len(places))
+    chosen = pa.array(source)
+    columns = [
+        pa.chunked_array([*column.chunks, *values[name].chunks], column.type).take(chosen)
+        if name in values
+        else column
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+    ]
+    return pa.table(columns, schema=rows.schema)
+
+
+def _bytes(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.large_binary())
+
+
+def _flags(column: pa.Array | pa.ChunkedArray) -> Flags:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    flags: Flags = array.to_numpy(zero_copy_only=False)
+    return flags

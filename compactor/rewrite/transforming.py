@@ -1,0 +1,84 @@
+"""What the request of a job does to its inputs, as a value that goes to Spark's tasks.
+
+A file carries the request of the job that made it. So each row is transformed once, also
+through jobs whose outputs are merged again: inputs that carry this request are left as
+they are, and `selection` and `done` bar every second pass.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from common.errors import RequestError, RewriteError
+from common.model.request import KeyRange
+from common.model.table import Table
+from common.rows.schema import columns_of
+from common.transforms import Transform, parse_transform, protected_columns
+from common.wire import Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformPlan:
+    """The transform of one job."""
+
+    transform: Transform
+    request: str
+    table: Table
+    key_range: KeyRange
+    """Rows outside are left as they are, whatever file holds them."""
+    inputs: frozenset[int]
+    """Numbers of the inputs that it has not been applied to; never empty."""
+    now_s: float
+
+    @property
+    def now_us(self) -> int:
+        """What `now()` is for every row, in microseconds since the epoch."""
+        return round(self.now_s * 1_000_000)
+
+    @property
+    def protected(self) -> frozenset[str]:
+        """Columns that keep their values, also those of deleted rows."""
+        return protected_columns(self.table)
+
+    @property
+    def asks_spark(self) -> bool:
+        """Whether it has expressions, which Spark works out."""
+        return bool(self.transform.expressions)
+
+
+def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan | None:
+    """Return what the job's request does to its inputs; None: nothing.
+
+    Args:
+        assignment: The reserved job.
+        schema: Of the rows, as they will be merged.
+
+    Raises:
+        RewriteError: The request is missing or another one, or does not fit the rows.
+    """
+    request, wanted = assignment.request, assignment.reservation.request
+    if (request.id if request is not None else None) != wanted:
+        # An output would carry the request, and the transform would never be applied.
+        found = f"came with {request.id}" if request is not None else "came without it"
+        raise RewriteError(f"job {assignment.job.id} is of request {wanted}, but {found}")
+    if request is None:
+        return None
+    try:
+        transform = parse_transform(
+            request.transform, assignment.table, request.range, columns_of(schema)
+        )
+    except RequestError as error:
+        raise RewriteError(f"request {request.id}: {error}") from error
+    inputs = frozenset(
+        at for at, file in enumerate(assignment.inputs) if file.request != request.id
+    )
+    if transform is None or not inputs:
+        return None
+    return TransformPlan(
+        transform=transform,
+        request=request.id,
+        table=assignment.table,
+        key_range=request.range,
+        inputs=inputs,
+        now_s=assignment.reservation.now_s,
+    )

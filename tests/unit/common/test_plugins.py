@@ -1,0 +1,64 @@
+"""Plug-ins of rewrites are found by name, whoever ships them."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from common import plugins
+from common.errors import ConfigError, PluginError
+from compactor.rewrite.by_size import BySize
+
+ROOT = Path(__file__).parents[3]
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise OSError("no licence")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("their_plugins")
+    module.Broken, module.Mine = Broken, BySize  # type: ignore[attr-defined]  # made here
+    monkeypatch.setitem(sys.modules, "their_plugins", module)
+    names = {"mine": "Mine", "broken": "Broken", "gone": "Gone", "by-size": "Mine"}
+    points = [
+        EntryPoint(name, f"their_plugins:{target}", group)
+        for name, target in names.items()
+        for group in (plugins.CONFIGURERS, plugins.TRANSFORMS)
+    ]
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
+    )
+
+
+def test_built_ins_are_the_entry_points_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for group, points in plugins.BUILT_IN.items():
+        assert project["entry-points"].get(group, {}) == points
+
+
+def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints().select(group=group))
+    assert isinstance(plugins.load_configurer("by-size"), BySize)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_does_not_load_says_why() -> None:
+    assert isinstance(plugins.load_configurer("mine"), BySize)
+    with pytest.raises(PluginError, match=r"\(their_plugins:Broken\) does not load: OSError: no"):
+        plugins.load_configurer("broken")
+    with pytest.raises(PluginError, match="does not load: AttributeError"):
+        plugins.load_configurer("gone")
+    with pytest.raises(PluginError, match=r"has no method apply\(\)"):
+        plugins.load_transform("mine")
+    with pytest.raises(PluginError, match=r"is claimed by .* and .*; uninstall one of them"):
+        plugins.load_configurer("by-size")
+    with pytest.raises(ConfigError, match="'nope' is not installed; installed: broken, by-size"):
+        plugins.load_transform("nope")

@@ -1,0 +1,67 @@
+"""A transform is refused where it does not fit its table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.errors import RequestError
+from common.model.request import KeyRange, TransformKind, TransformSpec
+from common.model.table import Column
+from common.transforms import parse_transform, protected_columns
+from tests.support.assignments import a_table
+
+DELETE = TransformSpec(kind=TransformKind.DELETE_WHERE, text="s = 'x' and v > 2")
+SET = TransformSpec(kind=TransformKind.SET, text="s = upper(s)")
+PLUGIN = TransformSpec(kind=TransformKind.PLUGIN, name="mask", options={"a": "b"})
+NO_KEY: dict[str, Any] = {"key": (), "version_column": None, "tombstone_column": None}
+
+
+def test_nothing_wanted_is_nothing() -> None:
+    assert parse_transform(TransformSpec(), a_table(**NO_KEY), KeyRange(b"\x01")) is None
+
+
+def test_each_kind_says_what_it_reads_and_does() -> None:
+    deletion = parse_transform(DELETE, a_table(), KeyRange(b"\x01"))
+    assert deletion is not None
+    assert (deletion.said, deletion.columns) == ("delete where s = 'x' and v > 2", {"s", "v"})
+    assigned = parse_transform(SET, a_table(), KeyRange())
+    assert assigned is not None
+    assert [one.column for one in assigned.assignments] == ["s"]
+    plugged = parse_transform(PLUGIN, a_table(), KeyRange())
+    assert plugged is not None
+    assert (plugged.plugin, plugged.options, plugged.expressions) == ("mask", {"a": "b"}, ())
+
+
+def test_rows_may_have_wider_columns_than_the_table() -> None:
+    wide = (*a_table().schema, Column("more", "int64"))
+    spec = TransformSpec(kind=TransformKind.SET, text="more = more + 1")
+    with pytest.raises(RequestError, match="there is no column more"):
+        parse_transform(spec, a_table(), KeyRange())
+    assert parse_transform(spec, a_table(), KeyRange(), wide) is not None
+
+
+@pytest.mark.parametrize(
+    ("spec", "table", "key_range", "says"),
+    [
+        (DELETE, {"tombstone_column": None}, KeyRange(), "has no tombstone column"),
+        (DELETE, NO_KEY, KeyRange(until=b"\x01"), "has no key: .* wanted no range"),
+        (PLUGIN, NO_KEY, KeyRange(start=b""), "wanted no range"),
+        (TransformSpec(kind=TransformKind.PLUGIN), {}, KeyRange(), "lacks the plug-in's name"),
+        (TransformSpec(kind=TransformKind.SET, text="v = 1"), {}, KeyRange(), "may not be set"),
+        (TransformSpec(kind=TransformKind.SET, text="dead = true"), {}, KeyRange(), "may not be"),
+        (TransformSpec(kind=TransformKind.DELETE_WHERE, text="s"), {}, KeyRange(), "predicate"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    spec: TransformSpec, table: dict[str, Any], key_range: KeyRange, says: str
+) -> None:
+    with pytest.raises(RequestError, match=says):
+        parse_transform(spec, a_table(**table), key_range)
+
+
+def test_what_says_which_row_it_is_and_where_stays() -> None:
+    table = a_table(time_column="v", partition_by=("s",))
+    assert protected_columns(table) == {"k", "v", "dead", "s"}
+    assert protected_columns(a_table(**NO_KEY)) == frozenset()

@@ -1,0 +1,268 @@
+"""Parts of transforms that need no Spark: rows meant and changed, values, answers, plug-ins."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from common import plugins
+from common.errors import ConfigError, PluginError, RewriteError
+from common.model.keys import encode_key
+from common.model.request import KeyRange, Request, TransformKind, TransformSpec
+from common.model.table import Column, Table
+from common.rows.rules import RowRules
+from common.spi.transform import DELETED, TransformContext
+from compactor.rewrite import tasks
+from compactor.rewrite.plan import make_plan
+from compactor.rewrite.questions import END, Answers, Asking
+from compactor.rewrite.spark_values import from_spark, spark_type, to_spark
+from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.touching import meant, with_deletions, with_values
+from compactor.rewrite.verify import verify
+from tests.support.assignments import a_table, an_assignment
+from tests.support.tables_on_disk import (
+    KEYED,
+    assignment_over,
+    bag_table,
+    inspected,
+    keyed_table,
+    read_output,
+    write_file,
+)
+
+ROWS = [
+    {"k": 1, "name": "a", "v": 1, "at": 5_000_000, "x": 1.0},
+    {"k": 1, "name": "b", "v": 1, "dead": True, "x": 2.0},
+    {"k": 2, "name": "a", "v": 1, "dead": False, "x": float("nan")},
+    {"k": 3, "name": None, "v": 1, "x": None},
+]
+
+
+def rows() -> pa.Table:
+    return pa.Table.from_pylist(ROWS, KEYED)
+
+
+class TestTouching:
+    """Rows are chosen by key and tombstone; what is not meant stays as it is."""
+
+    rules = RowRules.of(keyed_table(Path("/t")))
+
+    @pytest.mark.parametrize(
+        ("start", "until", "wanted"),
+        [
+            (None, None, [0, 2, 3]),
+            ([1, "a"], [2], [0]),
+            ([1, "b"], None, [2, 3]),
+            (None, [2, "a"], [0]),
+            ([9], None, []),
+        ],
+    )
+    def test_meant(self, start: Any, until: Any, wanted: list[int]) -> None:
+        ends = (
+            None if end is None else encode_key(end, self.rules.key_types) for end in (start, until)
+        )
+        assert meant(rows(), self.rules, KeyRange(*ends)).nonzero()[0].tolist() == wanted
+
+    def test_a_deleted_row_keeps_what_says_which_it_was(self) -> None:
+        gone = pa.array([True, False, False, True]).to_numpy(zero_copy_only=False)
+        kept = frozenset({"k", "name", "v", "dead", "at"})
+        left = with_deletions(rows(), gone, self.rules, kept)
+        before = rows().to_pylist()
+        assert left.to_pylist()[0] == {**before[0], "dead": True, "x": None}
+        assert left.to_pylist()[1] == before[1]
+        assert left.column("dead").to_pylist() == [True, True, False, True]
+        assert left.schema == KEYED
+
+    def test_no_value_is_made_up_where_null_is_not_allowed(self) -> None:
+        schema = KEYED.set(5, KEYED.field("x").with_nullable(nullable=False))
+        table = pa.table(rows().slice(0, 1).columns, schema=schema)
+        left = with_deletions(table, meant(table, self.rules, KeyRange()), self.rules, frozenset())
+        assert left.column("x").to_pylist() == [1.0]
+
+    def test_values_go_into_their_places(self) -> None:
+        values = pa.chunked_array([[7.0], [None]], pa.float64())
+        changed = with_values(rows(), meant(rows(), self.rules, KeyRange()).nonzero()[0][:2],
+                              {"x": values})  # fmt: skip
+        assert changed.column("x").to_pylist() == [7.0, 2.0, None, None]
+        assert changed.drop_columns(["x"]) == rows().drop_columns(["x"])
+
+
+def test_moments_are_cut_off_downwards_and_never_overflow_silently() -> None:
+    nanos = pa.array([1999, -1, -1000, None], pa.timestamp("ns", "Asia/Tokyo"))
+    assert to_spark(nanos).cast(pa.int64()).to_pylist() == [1, -1, -1, None]
+    with pytest.raises(pa.ArrowInvalid):
+        to_spark(pa.array([2**62], pa.timestamp("s")))
+    with pytest.raises(pa.ArrowInvalid):
+        from_spark(pa.array([2**62], pa.timestamp("us", "UTC")), pa.timestamp("ns"))
+
+
+def test_what_expressions_cannot_look_into_is_there_or_not() -> None:
+    inner = pa.struct([pa.field("t", pa.time64("us")), pa.field("a`b", pa.uint32())])
+    assert spark_type(inner) == "struct<`t`: boolean, `a``b`: bigint>"
+    array = pa.array([{"t": 1, "a`b": 2}, None, {"t": None, "a`b": None}], inner)
+    assert to_spark(array).to_pylist() == [
+        {"t": True, "a`b": 2}, None, {"t": None, "a`b": None}
+    ]  # fmt: skip
+    assert to_spark(pa.array([[1], None])).to_pylist() == [True, None]
+
+
+class TestAnswers:
+    """They come in any batches, and end where their input does."""
+
+    def answers(self, *given: list[tuple[int, int]]) -> Answers:
+        names = ["input", "row"]
+        return Answers(
+            pa.record_batch([pa.array(part) for part in zip(*batch, strict=True)], names=names)
+            for batch in given
+        )
+
+    def taken(self, answers: Answers, at: int, row: int) -> list[int]:
+        found = answers.below(at, row)
+        return [] if found is None else found.column("row").to_pylist()
+
+    def test_piece_by_piece(self) -> None:
+        answers = self.answers([(0, 1), (0, 4)], [(0, 5), (0, END), (2, END), (3, 0)], [(3, END)])
+        assert answers.next_input() == 0
+        assert self.taken(answers, 0, 1) == []
+        assert self.taken(answers, 0, 5) == [1, 4]
+        assert self.taken(answers, 0, 9) == [5]
+        answers.end(0)
+        assert answers.next_input() == 2
+        answers.end(2)
+        assert self.taken(answers, 3, 9) == [0]
+        answers.end(3)
+        assert answers.next_input() is None
+
+    def test_answers_that_break_off(self) -> None:
+        answers = self.answers([(0, 1)])
+        assert self.taken(answers, 0, 5) == [1]
+        with pytest.raises(RewriteError, match="do not end where they must"):
+            answers.end(0)
+
+
+def with_transform(kind: TransformKind, text: str = "", **more: Any) -> Request:
+    spec = TransformSpec(kind=kind, text=text, **more)
+    return Request(id="request-1", table="table-1", transform=spec)
+
+
+@pytest.mark.parametrize("answered", [[], [0, 2], [0, 1, 3], [1, 2, 3]])
+def test_rows_that_were_not_asked_about_or_not_answered(
+    tmp_path: Path, answered: list[int]
+) -> None:
+    write_file(tmp_path, "a.parquet", rows())
+    request = with_transform(TransformKind.DELETE_WHERE, "x > 0")
+    plan = make_plan(assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request))
+    numbers = [*answered, END]
+    batch = pa.table({"input": [0] * len(numbers), "row": numbers, "a0": [True] * len(numbers)})
+    with pytest.raises(RewriteError, match="were answered, but 3 asked about"):
+        tasks.rewrite_in_memory(plan, Answers(batch.to_batches()))
+
+
+def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
+    schema = (*a_table().schema, Column("neve_row", "int64"), Column("neve__input", "int64"))
+    table = a_table(location=tmp_path.as_uri(), schema=schema)
+    write_file(tmp_path, "a.parquet", pa.table({"k": [1], "v": [1]}))
+    request = with_transform(TransformKind.SET, "s = 'é', neve_row = neve__input + neve_row")
+    plan = make_plan(an_assignment(inspected(table, ["a.parquet"]), table=table, request=request))
+    assert plan.transform is not None
+    asking = Asking(plan, plan.transform)
+    assert asking.schema == (
+        "neve___input int, neve___row bigint, `neve_row` bigint, `neve__input` bigint"
+    )
+    assert asking.answers[:2] == ["neve___input AS input", "neve___row AS row"]
+
+
+class Mask:
+    """Blanks what is large, deletes what is null, misbehaves on demand."""
+
+    def apply(self, rows: pa.Table, context: TransformContext) -> pa.Table:
+        assert (context.request, context.table.name) == ("request-1", "events")
+        x, at = rows.column("x"), rows.schema.get_field_index("x")
+        masked = rows.set_column(at, "x", pa.array([None] * len(x), pa.float64()))
+        match context.options.get("how"):
+            case "add":
+                return pa.concat_tables([masked, masked])
+            case "lose":
+                return masked.slice(1)
+            case "key":
+                return masked.set_column(0, "k", pa.array([0] * len(x), pa.int64()))
+            case "columns":
+                return masked.drop_columns(["x"])
+            case "type":
+                return masked.set_column(at, "x", pa.array(["text"] * len(x)))
+            case "raise":
+                raise KeyError("lost")
+            case "nothing":
+                return None
+        gone = pa.array([value is None for value in x.to_pylist()])
+        return masked.append_column(DELETED, gone)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("their_transforms")
+    module.Mask = Mask  # type: ignore[attr-defined]  # made here
+    monkeypatch.setitem(sys.modules, "their_transforms", module)
+    points = [EntryPoint("mask", "their_transforms:Mask", plugins.TRANSFORMS)]
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
+    )
+
+
+@pytest.mark.usefixtures("installed")
+class TestPluggedIn:
+    """A plug-in is shown what it is meant for, and believed nothing."""
+
+    def rewritten(self, table: Table, how: str = "", name: str = "mask") -> TaskResult:
+        folder = Path(table.location.removeprefix("file://"))
+        write_file(folder, "a.parquet", rows())
+        options = {"how": how} if how else {}
+        request = with_transform(TransformKind.PLUGIN, name=name, options=options)
+        plan = make_plan(assignment_over(table, ["a.parquet"], request=request))
+        work = tasks.rewrite_in_memory if table.key else tasks.rewrite_bag
+        result = work(plan)
+        verify(plan, result, lambda: False)
+        return result
+
+    def test_it_changes_and_deletes(self, tmp_path: Path) -> None:
+        table = keyed_table(tmp_path)
+        result = self.rewritten(table)
+        back = read_output(table, result.files[0].path).sort_by([("k", "ascending")])
+        assert back.column("x").to_pylist() == [None, 2.0, None, None]
+        assert back.column("dead").to_pylist() == [None, True, False, True]
+
+    def test_deleted_rows_of_an_append_only_table_are_gone(self, tmp_path: Path) -> None:
+        result = self.rewritten(bag_table(tmp_path))
+        counts = result.counts
+        assert (counts.rows_in, counts.rows_out, counts.transform_dropped) == (4, 3, 1)
+
+    @pytest.mark.parametrize(
+        ("how", "says"),
+        [
+            ("add", "returned 6 rows for 3; it may neither add rows nor leave them out"),
+            ("lose", "returned 2 rows for 3"),
+            ("key", "changed the column k, which no transform may change"),
+            ("columns", "returned the columns k, name, v, dead, at, wanted .*x"),
+            ("type", "transform mask column x is"),
+            ("raise", "raised KeyError: 'lost'"),
+            ("nothing", "returned NoneType, wanted a pyarrow table"),
+        ],
+    )
+    def test_it_misbehaves(self, tmp_path: Path, how: str, says: str) -> None:
+        with pytest.raises(PluginError, match=says):
+            self.rewritten(keyed_table(tmp_path), how)
+        assert list(tmp_path.glob("_neve/**/*.parquet")) == []
+
+    def test_it_may_not_delete_without_tombstones(self, tmp_path: Path) -> None:
+        with pytest.raises(PluginError, match="the table has no tombstone column"):
+            self.rewritten(keyed_table(tmp_path, tombstone_column=None))
+
+    def test_it_is_not_installed(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="'nope' is not installed; installed: mask"):
+            self.rewritten(keyed_table(tmp_path), name="nope")

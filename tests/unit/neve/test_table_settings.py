@@ -1,0 +1,46 @@
+"""Settings that name a plug-in: parsed from mappings and texts, checked by the plug-in, stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.errors import RequestError
+from common.metadata.codec_table import pack_settings, unpack_settings
+from common.model.table import TableSettings
+from neve.gateway.table_settings import changed_settings
+
+WANTED = {"threshold": "1GB", "codec": "zstd", "codec_level": "19"}
+
+
+def changed(**wanted: Any) -> TableSettings:
+    return changed_settings(TableSettings(), wanted, services=["default"])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"threshold": "1GB", "codec": "zstd", "codec_level": 19},
+        " threshold = 1GB, codec=zstd,codec_level=19,",
+    ],
+)
+def test_options_are_a_mapping_or_a_text(written: object) -> None:
+    settings = changed(configurer="by-size", configurer_options=written)
+    assert (settings.configurer, settings.configurer_options) == ("by-size", WANTED)
+    assert unpack_settings("here", pack_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"configurer": "by-seize"}, "setting configurer: .*'by-seize' is not installed"),
+        ({"configurer": "by-size"}, "by-size lacks the option threshold"),
+        ({"configurer_options": {"codec": "gzip"}}, "has codec, but configurer is not set"),
+        ({"configurer_options": "codec"}, "'codec' is no list of options, wanted name=value"),
+        ({"configurer_options": 7}, "7 is no list of options"),
+    ],
+)
+def test_what_is_wrong_is_refused(wanted: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        changed(**wanted)
