@@ -109,14 +109,24 @@ class Connection:
         return _json(response)
 
     @contextmanager
-    def stream(self, path: str, parameters: Parameters) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, parameters: Parameters, method: str = "GET", **sent: Any
+    ) -> Iterator[Iterator[bytes]]:
         """Open a streamed answer; yields its chunks of bytes.
+
+        Args:
+            path: Below the URL, with a leading slash.
+            parameters: Query parameters; None values are left out.
+            method: Anything but `GET` is sent once.
+            sent: `body` (sent as JSON), `content` (sent as it is), `headers`.
 
         Raises:
             NeveError: As `call`; also in the middle, if the server breaks off.
         """
-        request = self._http.build_request("GET", path, params=_present(parameters))
-        response = self._send(request, tries_max=TRIES_MAX, stream=True)
+        sent["json"] = sent.pop("body", None)
+        request = self._http.build_request(method, path, params=_present(parameters), **sent)
+        tries_max = TRIES_MAX if method == "GET" else 1
+        response = self._send(request, tries_max=tries_max, stream=True)
         try:
             if response.status_code >= 400:
                 with _translated(self.url):

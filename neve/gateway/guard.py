@@ -10,13 +10,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from common.clock import Clock
 from neve.api import ARROW_STREAM
+from neve.api_recovery import ARCHIVE
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import TooLargeError, UnauthorizedError, problem
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """They tell nothing of tables, and probes and newcomers have no token."""
 TEXT_BYTES_MAX = 16 * 1024**2
-"""Largest body that is not rows; the setting bounds rows."""
+"""Largest body that is neither rows nor an archive; the setting bounds those."""
+LARGE_BODIES = (ARROW_STREAM.encode(), ARCHIVE.encode())
 
 
 class Guard:
@@ -41,8 +43,8 @@ class Guard:
             )
             await problem(error)(scope, receive, send)
             return
-        rows = headers.get(b"content-type", b"").startswith(ARROW_STREAM.encode())
-        most = self._body_bytes_max if rows else min(self._body_bytes_max, TEXT_BYTES_MAX)
+        large = headers.get(b"content-type", b"").startswith(LARGE_BODIES)
+        most = self._body_bytes_max if large else min(self._body_bytes_max, TEXT_BYTES_MAX)
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > most:
             await problem(_too_large(most))(scope, receive, send)

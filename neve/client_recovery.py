@@ -1,0 +1,212 @@
+"""Calls of recovery: fsck, gc, rebuild, backup, restore; long ones, that say how far they are."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from neve.api_recovery import (
+    ARCHIVE,
+    BackupOptions,
+    FsckOptions,
+    FsckReport,
+    GcReport,
+    LostTable,
+    RebuildReport,
+    RestoreReport,
+)
+from neve.client_decode import decode
+from neve.client_errors import ProtocolError, error_of
+from neve.client_http import Connection, Parameters
+from neve.client_tables import table_path
+
+T = TypeVar("T")
+OnProgress = Callable[[str], None]
+CHUNK_BYTES = 1 << 20
+LINE_BYTES_MAX = 64 * 1024**2
+
+
+class RecoveryCalls:
+    """The part of the client that is about damage and loss."""
+
+    _connection: Connection
+
+    def fsck(
+        self, table: str, *, progress: OnProgress | None = None, **options: bool
+    ) -> FsckReport:
+        """Hold a table's metadata against its files.
+
+        Args:
+            table: Its name.
+            progress: Hears how far it is.
+            options: `repair`, `deep`, `adopt`, `accept`, `forget_missing`; without any of
+                them nothing is written.
+        """
+        body = asdict(FsckOptions(**options))
+        return self._told(FsckReport, table_path(table, "fsck"), progress, body=body)
+
+    def gc(
+        self, table: str, *, delete: bool = False, progress: OnProgress | None = None
+    ) -> GcReport:
+        """Find files of the service that nothing refers to any more.
+
+        Args:
+            table: Its name.
+            delete: Give them to the collector, which deletes them after the grace.
+            progress: Hears how far it is.
+        """
+        parameters = {"delete": delete}
+        return self._told(GcReport, table_path(table, "gc"), progress, parameters=parameters)
+
+    def rebuild(
+        self, location: str, name: str, *, progress: OnProgress | None = None, **options: Any
+    ) -> RebuildReport:
+        """Make a table out of the files of a location, after its metadata was lost.
+
+        Args:
+            location: URI of the folder of its files.
+            name: Of the new table.
+            progress: Hears how far it is.
+            options: `dry_run`, `adopt`, `user_files`; and `key`, `version_column`, …,
+                where the location does not describe its table.
+        """
+        body = asdict(LostTable(location=location, name=name, **options))
+        return self._told(RebuildReport, "/v1/rebuild", progress, body=body)
+
+    def backup(
+        self,
+        output: str | Path,
+        tables: Sequence[str] = (),
+        *,
+        hold: str | float = 0,
+        copy_to: str | None = None,
+        progress: OnProgress | None = None,
+    ) -> int:
+        """Write the metadata of tables to a file; return its size in bytes.
+
+        Args:
+            output: Written beside it first, and renamed when it is whole.
+            tables: Names; none: all.
+            hold: How long files stay afterwards, for whoever copies them.
+            copy_to: Location below which the files are copied, too.
+            progress: Hears how far it is.
+        """
+        options = BackupOptions(tables=tuple(tables), hold=hold, copy_to=copy_to)
+        path = Path(output)
+        part = path.with_name(path.name + ".part")
+        try:
+            with (
+                part.open("wb") as sink,
+                self._connection.stream("/v1/backup", {}, "POST", body=asdict(options)) as chunks,
+            ):
+                _write_archive(_lines(chunks), sink.write, progress)
+            part.replace(path)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+        return path.stat().st_size
+
+    def restore(
+        self,
+        archive: str | Path,
+        *,
+        names: Mapping[str, str] | None = None,
+        locations: Mapping[str, str] | None = None,
+        only: Sequence[str] = (),
+        adopt: bool = False,
+        dry_run: bool = False,
+        progress: OnProgress | None = None,
+    ) -> RestoreReport:
+        """Make tables out of an archive; their files must lie in their locations.
+
+        Args:
+            archive: A file that `backup` wrote.
+            names: Name in the archive → new name.
+            locations: Name in the archive → where its files are now.
+            only: Names in the archive; none: all tables.
+            adopt: Take over locations that belong to another store.
+            dry_run: Only say what would be done.
+            progress: Hears how far it is.
+        """
+        parameters: Parameters = {
+            "name": [f"{old}={new}" for old, new in (names or {}).items()],
+            "location": [f"{name}={uri}" for name, uri in (locations or {}).items()],
+            "only": list(only),
+            "adopt": adopt,
+            "dry_run": dry_run,
+        }
+        with Path(archive).open("rb") as source:
+            return self._told(
+                RestoreReport,
+                "/v1/restore",
+                progress,
+                parameters=parameters,
+                content=iter(lambda: source.read(CHUNK_BYTES), b""),
+                headers={"Content-Type": ARCHIVE},
+            )
+
+    def _told(
+        self,
+        kind: type[T],
+        path: str,
+        progress: OnProgress | None,
+        *,
+        parameters: Parameters | None = None,
+        **sent: Any,
+    ) -> T:
+        """Return the result at the end of lines that say how far it is."""
+        with self._connection.stream(path, parameters or {}, "POST", **sent) as chunks:
+            for line in _lines(chunks):
+                body = _checked(line)
+                if body["kind"] == "result":
+                    return decode(kind, body["result"])
+                if progress is not None:
+                    progress(str(body.get("text", "")))
+        raise ProtocolError("the service's answer broke off before its result")
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield lines with their ends."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) > LINE_BYTES_MAX:
+            raise ProtocolError("the service's answer has a line without an end")
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    """Return a line that tells no error; raise what it tells."""
+    try:
+        body = json.loads(line)
+    except ValueError as error:
+        raise ProtocolError(f"the service's answer is no line of JSON: {error}") from error
+    if not isinstance(body, dict) or "kind" not in body:
+        raise ProtocolError("the service's answer has a line of no kind; are the versions alike?")
+    if body["kind"] == "error":
+        raise error_of(int(body.get("status", 500)), body)
+    return body
+
+
+def _write_archive(
+    lines: Iterator[bytes], write: Callable[[bytes], object], progress: OnProgress | None
+) -> None:
+    """Write the lines of an archive, and hold them against its digest."""
+    digest, count = hashlib.sha256(), 0
+    for line in lines:
+        body = _checked(line)
+        if body["kind"] == "progress":
+            if progress is not None:
+                progress(str(body.get("text", "")))
+            continue
+        write(line)
+        if body["kind"] == "end":
+            if (body.get("lines"), body.get("sha256")) != (count, digest.hexdigest()):
+                raise ProtocolError("the archive came with another digest than it should have")
+            return
+        digest.update(line)
+        count += 1
+    raise ProtocolError("the archive broke off before its end")

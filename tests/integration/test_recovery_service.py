@@ -1,0 +1,268 @@
+"""Recovery as users meet it: over HTTP, by the client, on the command line; over a real Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.metadata.redis import connect
+from common.metadata.redis.keyspace import RedisKeyspace
+from common.settings import StoreSettings
+from neve.cli.app import build
+from neve.client import Client
+from neve.client_errors import CallerError, NeveError, ProtocolError, RefusedError
+from neve.client_recovery import _checked, _lines, _write_archive
+from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.redis_server import RedisServer, executable, running
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+OLD_S = 10_000
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(executable() is None, reason="no redis-server on this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def gateway(redis: RedisServer) -> Iterator[Gateway]:
+    with serving(connect(StoreSettings(url=redis.url, timeout_s=5.0))) as served:
+        served.ask(empty(redis))
+        yield served
+
+
+async def empty(redis: RedisServer) -> None:
+    keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
+    await keyspace.fetch([[("FLUSHALL",)]])
+    await keyspace.close()
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    return tmp_path / "events"
+
+
+@pytest.fixture
+def client(gateway: Gateway, location: Path) -> Iterator[Client]:
+    with gateway.client() as made:
+        made.create_table(
+            "events", str(location), schema=SCHEMA, key=["id"], version_column="v", splits=["100"]
+        )
+        made.append("events", rows(1, 150))
+        yield made
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "v": [1] * len(ids)}, SCHEMA)
+
+
+def orphan(location: Path) -> Path:
+    path = location / "_neve/append/orphan.parquet"
+    pq.write_table(rows(7), path)
+    old_s = time.time() - OLD_S
+    os.utime(path, (old_s, old_s))
+    return path
+
+
+class Shell:
+    """Runs `neve` against a gateway."""
+
+    def __init__(self, gateway: Gateway, home: Path) -> None:
+        cleared: dict[str, str | None] = dict.fromkeys(("NEVE_CONFIG", "NEVE_STACK"))
+        self._environ = {
+            **cleared,
+            "NEVE_HOME": str(home),
+            "NEVE_URL": gateway.url,
+            "NEVE_TOKEN": TOKEN,
+        }
+
+    def run(self, *words: str, code: int = 0, says: str | None = None) -> Result:
+        done = CliRunner().invoke(build(), list(words), env=self._environ)
+        assert done.exit_code == code, (words, done.output, done.exception)
+        assert says is None or says in " ".join(done.output.split()), done.output
+        return done
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def neve(gateway: Gateway, client: Client, tmp_path: Path) -> Shell:
+    return Shell(gateway, tmp_path / "home")
+
+
+def test_a_check_tells_what_it_found_and_did(client: Client, location: Path) -> None:
+    texts: list[str] = []
+    assert client.fsck("events", deep=True, progress=texts.append).sound
+    assert "begun" in texts
+    path = orphan(location)
+
+    found = client.fsck("events")
+    mended = client.fsck("events", repair=True)
+
+    assert [each.code for each in found.findings] == ["orphaned"]
+    assert (found.sound, found.findings[0].done) == (False, None)
+    assert (mended.sound, mended.findings[0].done) == (True, True)
+    assert client.fsck("events").findings == ()
+    assert path.exists()
+
+
+def test_a_sweep_is_dry_unless_told_otherwise(client: Client, location: Path) -> None:
+    orphan(location)
+
+    assert [client.gc("events").files for _ in range(2)] == [1, 1]
+    assert client.gc("events", delete=True).given == 1
+    assert client.gc("events").files == 0
+
+
+def test_a_store_gone_back_is_read_only_until_accepted(
+    client: Client, redis: RedisServer, location: Path
+) -> None:
+    (location / "_neve/generation").write_text("9\n")
+    with serving_again(redis) as fresh:
+        with pytest.raises(RefusedError, match="gone back in time"):
+            fresh.append("events", rows(3))
+        with pytest.raises(RefusedError):
+            fresh.add_files("events", ["a.parquet"])
+        assert fresh.count("events") == 2, "it can be read"
+        with pytest.raises(RefusedError):
+            fresh.gc("events", delete=True)
+        assert not fresh.fsck("events", repair=True).sound
+        assert fresh.fsck("events", accept=True).sound
+        fresh.append("events", rows(3))
+        assert fresh.count("events") == 3
+
+
+@contextmanager
+def serving_again(redis: RedisServer) -> Iterator[Client]:
+    """Yield a client of a gateway that has looked at no table yet."""
+    store = connect(StoreSettings(url=redis.url, timeout_s=5.0))
+    with serving(store) as other, other.client() as made:
+        yield made
+
+
+def test_there_and_back_again(client: Client, gateway: Gateway, tmp_path: Path) -> None:
+    texts: list[str] = []
+    archive = tmp_path / "all.neve"
+    copies = tmp_path / "copies"
+
+    size = client.backup(archive, copy_to=str(copies), progress=texts.append)
+    dry = client.restore(
+        archive,
+        names={"events": "again"},
+        locations={"events": str(copies / "events")},
+        dry_run=True,
+    )
+    done = client.restore(
+        archive, names={"events": "again"}, locations={"events": str(copies / "events")}
+    )
+
+    assert size == archive.stat().st_size
+    assert any(text.startswith("events: 2 files") for text in texts)
+    assert (dry.dry_run, [each.table for each in dry.tables]) == (True, ["again"])
+    assert [(each.table, each.state, each.missing) for each in done.tables] == [
+        ("again", "live", ())
+    ]
+    assert client.scan("again").equals(client.scan("events"))
+    assert client.fsck("again").sound
+    assert not list(tmp_path.glob("*.part"))
+    with pytest.raises(RefusedError, match="exists already"):
+        client.restore(archive)
+
+
+def test_redis_lost_and_rebuilt(
+    client: Client, gateway: Gateway, redis: RedisServer, location: Path
+) -> None:
+    rows_before = client.scan("events")
+    gateway.ask(empty(redis))
+    with serving_again(redis) as fresh:
+        with pytest.raises(RefusedError, match="--adopt"):
+            fresh.rebuild(str(location), "events")
+        dry = fresh.rebuild(str(location), "events", adopt=True, dry_run=True)
+        assert fresh.tables() == []
+        done = fresh.rebuild(str(location), "events", adopt=True)
+        assert (dry.files, done.files, done.rows, done.state) == (2, 2, 2, "live")
+        assert done.lost == {}
+        assert fresh.scan("events").equals(rows_before)
+
+
+def test_errors_are_what_they_are(client: Client, gateway: Gateway, tmp_path: Path) -> None:
+    (tmp_path / "junk").write_bytes(b"junk\n")
+    with pytest.raises(CallerError, match="not whole"):
+        client.restore(tmp_path / "junk")
+    with pytest.raises(CallerError, match="no table is named"):
+        client.fsck("evnts")
+    with pytest.raises(CallerError, match="is too long"):
+        client.backup(tmp_path / "x", hold="300d")
+    pq.write_table(rows(1), tmp_path / "x.parquet")
+    with pytest.raises(CallerError, match="give key"):
+        client.rebuild(str(tmp_path), "other")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = httpx.post(f"{gateway.url}/v1/restore", headers=headers, content=b"")
+    assert (answer.status_code, answer.json()["error"]) == (422, "BodyError")
+    wrong = {"name": "events"}
+    kind = {"Content-Type": "application/vnd.neve.archive"}
+    answer = httpx.post(
+        f"{gateway.url}/v1/restore", params=wrong, headers=headers | kind, content=b""
+    )
+    assert answer.json()["error"] == "RequestError"
+    assert httpx.post(f"{gateway.url}/v1/backup", json={}).status_code == 401
+
+
+def test_what_breaks_off_is_no_answer() -> None:
+    with pytest.raises(ProtocolError, match="no line of JSON"):
+        _checked(b"{")
+    with pytest.raises(ProtocolError, match="no kind"):
+        _checked(b"[]")
+    with pytest.raises(NeveError, match="worse"):
+        _checked(b'{"kind": "error", "status": 500, "detail": "worse"}')
+    with pytest.raises(ProtocolError, match="broke off"):
+        _write_archive(_lines(iter([b'{"kind":"archive"}\n{"kind":'])), lambda _line: None, None)
+    with pytest.raises(ProtocolError, match="digest"):
+        _write_archive(iter([b'{"kind":"end","lines":1}\n']), lambda _line: None, None)
+
+
+def test_the_command_line(neve: Shell, location: Path, tmp_path: Path) -> None:
+    neve.run("fsck", "events", says="events: 2 tablets, 2 files")
+    path = orphan(location)
+    neve.run("gc", "events", says="1 files would go")
+    neve.run("fsck", "events", code=1, says="orphaned")
+    assert neve.json("fsck", "events", code=1)["findings"][0]["path"].endswith(path.name)
+    neve.run("gc", "events", "--delete", says="1 files given to the collector")
+    assert neve.json("fsck", "events", "--deep")["sound"] is True
+    next(location.glob("_neve/append/*[0-9a-f].parquet")).unlink()
+    neve.run("fsck", "events", code=1, says="--forget-missing")
+    neve.run("fsck", "events", "--forget-missing", says="done:")
+    neve.run("fsck", "events", says="sound")
+
+
+def test_the_command_line_brings_tables_back(neve: Shell, location: Path, tmp_path: Path) -> None:
+    archive = str(tmp_path / "events.neve")
+    copies = str(tmp_path / "copies")
+    neve.run("backup", "events", "-o", archive, "--copy-to", copies, says="wrote")
+    neve.run("backup", "all", "-o", archive, "--hold", "1m", says="wrote")
+    there = ["--rename", "events=two", "--location", f"events={copies}/events"]
+    neve.run("restore", archive, *there, "--dry-run", says="dry run: nothing was written")
+    neve.run("restore", archive, *there, says="two live 2 2")
+    neve.run("restore", archive, *there, code=3, says="exists already")
+    neve.run("restore", archive, "--table", "none", code=2, says="no table 'none'")
+    neve.run("table", "drop", "events", "--yes")
+    neve.run("rebuild", str(location), "--name", "three", "--dry-run", says="rows 2")
+    assert neve.json("rebuild", str(location), "--name", "three")["rows"] == 2
+    neve.run("scan", "three", "--count", says="2")
