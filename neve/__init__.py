@@ -4,6 +4,7 @@
 
     client = neve.connect()                      # the stack of this machine, or NEVE_URL
     client.append("flights", arrow_table)
+    client.compact("flights").wait(progress=True)
     print(client.scan("flights", columns=["tail", "arrived"]))
 
 Importing this needs httpx and pyarrow, and nothing else of the project.
@@ -17,10 +18,12 @@ from neve.client_errors import (
     NotFoundError,
     ProtocolError,
     RefusedError,
+    RequestFailedError,
     UnauthorizedError,
     UnavailableError,
     UnknownOutcomeError,
 )
+from neve.client_requests import Request
 
 __all__ = [
     "CallerError",
@@ -29,6 +32,8 @@ __all__ = [
     "NotFoundError",
     "ProtocolError",
     "RefusedError",
+    "Request",
+    "RequestFailedError",
     "UnauthorizedError",
     "UnavailableError",
     "UnknownOutcomeError",

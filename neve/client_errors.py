@@ -5,6 +5,7 @@
     │   ├── UnauthorizedError       the token is missing or wrong
     │   └── NotFoundError           no such table, tablet, group or route
     ├── RefusedError            3   the request is sound, but the present state forbids it
+    ├── RequestFailedError      1   a compaction that was asked for failed, or was cancelled
     ├── UnavailableError        4   the service, or a part of it, did not answer
     │   └── UnknownOutcomeError     it may have been done; the same call id may be sent again
     └── ProtocolError           1   the answer cannot be understood
@@ -58,6 +59,10 @@ class RefusedError(NeveError):
     """The request is sound, but the present state does not allow it."""
 
     exit_code = EXIT_REFUSED
+
+
+class RequestFailedError(NeveError):
+    """A compaction that was asked for ended without being done; the text says why."""
 
 
 class UnavailableError(NeveError):

@@ -39,15 +39,8 @@ def status(session: Session) -> None:
     session.show(found, lambda: render_work.status(found))
 
 
-def jobs(
-    session: Session,
-    cancel: Annotated[str | None, typer.Option(help="Take back the job of this attempt.")] = None,
-) -> None:
-    """List the jobs that run."""
-    if cancel is not None:
-        session.client.cancel_job(cancel)
-        session.show({"cancelled": cancel}, f"asked to cancel {cancel}")
-        return
+def jobs(session: Session) -> None:
+    """List the jobs that run; `neve job cancel` takes one back."""
     found = session.client.jobs()
     session.show(found, lambda: render_work.jobs(found, SystemClock().now_s()))
 

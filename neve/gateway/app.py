@@ -20,6 +20,7 @@ from neve.gateway import problems
 from neve.gateway.guard import Counted, Guard
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.routes_data import DataRoutes
+from neve.gateway.routes_requests import RequestRoutes
 from neve.gateway.routes_tables import TableRoutes
 from neve.gateway.routes_work import WorkRoutes
 from neve.gateway.services import Services
@@ -50,7 +51,12 @@ def create_app(services: Services) -> FastAPI:
         lifespan=life,
     )
     problems.install(app, services.log)
-    for routes in (TableRoutes(services), DataRoutes(services), WorkRoutes(services)):
+    for routes in (
+        TableRoutes(services),
+        DataRoutes(services),
+        RequestRoutes(services),
+        WorkRoutes(services),
+    ):
         app.include_router(routes.router(), dependencies=[_BEARER])
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)

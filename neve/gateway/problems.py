@@ -48,6 +48,10 @@ class BodyError(RequestError):
     """The body or a parameter has the wrong form."""
 
 
+class UnknownRequestError(RequestError):
+    """No request of the table has this id."""
+
+
 class ChangeRefusedError(RefusedError):
     """The store refused a change; `code` says why in a word."""
 
@@ -63,6 +67,7 @@ STATUS: tuple[tuple[type[CompactionError], int], ...] = (
     (UnknownTableError, 404),
     (UnknownTabletError, 404),
     (UnknownGroupError, 404),
+    (UnknownRequestError, 404),
     (RequestError, 400),
     (InputError, 422),
     (RefusedError, 409),

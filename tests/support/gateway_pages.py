@@ -36,13 +36,29 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
 * **Token.** Every request wants `Authorization: Bearer <token>` (setting `gateway.token`),
   but `/healthz`, `/readyz`, `/docs` and `/openapi.json`, which tell nothing of tables.
   `/metrics` wants it too: Prometheus sends one with `authorization.credentials_file`.
-* **Calls.** `POST …/files` and `POST …/append` take the header `Neve-Call`, a UUIDv7 that
-  the caller makes. The same call again, within 24 hours, changes nothing and succeeds; so
-  a caller that lost an answer repeats it. Other content under the same id is refused.
+* **Calls.** `POST …/files`, `POST …/append` and `POST …/compactions` take the header
+  `Neve-Call`, a UUIDv7 that the caller makes. The same call again, within 24 hours, changes
+  nothing and succeeds; so a caller that lost an answer repeats it. Other content under the
+  same id is refused.
 * **All or nothing.** A request that is refused has changed nothing.
 * **Keys** in `start`, `end` and `splits` are text: the value itself (`42`, `2024-12-31`),
   values with commas between them, or a JSON list (`["a,b", 7]`). Fewer values than key
   columns are a prefix. `start` and `end` are both included.
+* **Compactions** that users ask for are requests. `GET …/compactions/{{request}}` tells how
+  far one is; bytes and time left are estimates. In a table with partitions, `start` and
+  `end` are values of the partition columns. A part is cancelled by whole tablets: a range
+  takes those that lie wholly in it. A dry run tells the files that the selector takes, their
+  bytes, and how many of their rows are in the range, counted by their keys, superseded rows
+  among them. It does not tell how many rows a transform would touch: only Spark runs
+  expressions, and another engine's answer would be a guess.
+
+      {{"start": "100", "end": "200", "delete_where": "status = 'test'",
+       "selector": {{"name": "age", "options": {{"older_than": "7d"}}}},
+       "output": {{"codec": "zstd", "codec_level": 12, "row_group_bytes": "64MB"}},
+       "hints": {{"pace": "slow"}}, "boost": 5, "deadline": "30m", "dry_run": false}}
+
+  All of it may be left out. Instead of `delete_where` there may be `set` (`"a = a + 1"`),
+  or `transform` with a plug-in's `name` and `options`.
 * **Rows** travel as Arrow IPC streams (`application/vnd.apache.arrow.stream`). A scan that
   fails in the middle breaks the connection; it never looks like a shorter answer.
 * **Sizes** of settings may have binary units (`256MB`), durations `ms s m h d w` (`7d`).

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
 
 from neve.cli.app import build
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
 
@@ -23,26 +23,6 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())
 def gateway() -> Iterator[Gateway]:
     with serving() as served:
         yield served
-
-
-class Shell:
-    """Runs `neve` with an environment of its own."""
-
-    def __init__(self, home: Path, **environ: str | None) -> None:
-        cleared = dict.fromkeys(("NEVE_URL", "NEVE_TOKEN", "NEVE_CONFIG", "NEVE_STACK"))
-        self.environ: dict[str, str | None] = {**cleared, "NEVE_HOME": str(home), **environ}
-        self._app = build()
-
-    def run(self, *words: str, code: int = 0, says: str | None = None) -> Result:
-        done = CliRunner().invoke(self._app, list(words), env=self.environ)
-        assert done.exit_code == code, (words, done.output, done.exception)
-        assert "Traceback" not in done.output
-        text = " ".join(done.output.split())
-        assert says is None or says in text, done.output
-        return done
-
-    def json(self, *words: str) -> Any:
-        return json.loads(self.run(*words, "--json").stdout)
 
 
 @pytest.fixture
@@ -101,7 +81,7 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
 def test_work_is_shown(neve: Shell, folder: Path) -> None:
     neve.run("status", says="default 1 4.0 KiB")
     neve.run("jobs", says="att-1 events")
-    neve.run("jobs", "--cancel", "att-1", says="asked to cancel att-1")
+    neve.run("job", "cancel", "att-1", says="asked to cancel att-1")
     neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from neve import api, api_work
-from neve.cli import render, render_work
+from neve import api, api_requests, api_work
+from neve.cli import render, render_requests, render_work
 from neve.client_decode import decode
 from neve.gateway.views import compactor_view, job_view, queued_view
 from tests.support.datadriven import Answer, Step
@@ -103,6 +103,73 @@ OFFLINE = {
     ],
     "left": {"c": "too large"},
 }
+REQUEST = api_requests.Request(
+    id="req-1",
+    table="events",
+    state="active",
+    submitted_at_s=STARTED_S,
+    keys=api_requests.Keys(start="[1]", end="[9]", end_included=False),
+    selector=api_requests.Plugin(name="age", options={"older_than": "1h"}),
+    transform="set note = 'b'",
+    output=api_requests.Output(codec="gzip", row_group_bytes=64 * 1024**2),
+    hints={"pace": "slow"},
+    boost=5,
+    deadline_at_s=STARTED_S + 600,
+    cancelled=(api_requests.Keys(end="[2]"),),
+    progress=api_requests.Progress(
+        tablets=2,
+        selected=1,
+        done=1,
+        files_left=3,
+        running=1,
+        bytes_left=4096,
+        fraction=0.5,
+        eta_s=65.0,
+    ),
+    tablets=(
+        api_requests.RequestTablet(
+            tablet="0180",
+            state="selected",
+            reason="one job runs of it",
+            end="[5]",
+            files_left=3,
+            bytes_left=4096,
+            running=1,
+        ),
+        api_requests.RequestTablet(tablet="last", state="done", reason="done here", end="+inf"),
+    ),
+)
+FAILED = api_requests.Request(
+    id="req-0",
+    table="events",
+    state="failed",
+    submitted_at_s=STARTED_S,
+    cause="its deadline has passed",
+    ended_at_s=STARTED_S + 90,
+)
+DRY_RUN = api_requests.DryRun(
+    table="events",
+    tablets=2,
+    files=5,
+    size_bytes=8192,
+    rows=2000,
+    rows_in_range=None,
+    transform="delete where id > 1",
+    per_tablet=(
+        api_requests.DryTablet(
+            tablet="0180", files=3, size_bytes=4096, rows=1500, rows_in_range=7, end="[5]"
+        ),
+        api_requests.DryTablet(
+            tablet="02",
+            files=2,
+            size_bytes=4096,
+            rows=500,
+            rows_in_range=None,
+            partition="day=1",
+            held=True,
+        ),
+    ),
+)
 
 SHOWN: dict[str, Callable[[], RenderableType]] = {
     "tables": lambda: render.tables([TABLE]),
@@ -117,6 +184,10 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "plan": lambda: render_work.plan(PLAN),
     "explain": lambda: render_work.explanations([EXPLAINED]),
     "history": lambda: render_work.history([FINISHED]),
+    "requests": lambda: render_requests.requests([REQUEST, FAILED]),
+    "request": lambda: render_requests.request(REQUEST),
+    "failed-request": lambda: render_requests.request(FAILED),
+    "dry-run": lambda: render_requests.dry_run(DRY_RUN),
     "offline": lambda: render_work.offline(OFFLINE),
 }
 

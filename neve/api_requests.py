@@ -1,0 +1,182 @@
+"""Wire models of requests: compactions that a user asks for, and how far they have come.
+
+Like `neve.api`, whose conventions hold here; nothing of the project is imported.
+"""
+
+from dataclasses import dataclass, field
+
+STRICT = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A selector or transform by name, with its options as text."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How outputs are written where it differs from the table's settings."""
+
+    __pydantic_config__ = STRICT
+
+    codec: str | None = None
+    codec_level: int | None = None
+    row_group_bytes: int | str | None = None
+    """Bytes, or a size such as `64MB`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """A compaction to ask for; at most one of `delete_where`, `set` and `transform`."""
+
+    __pydantic_config__ = STRICT
+
+    start: str | None = None
+    """First key, included, or a prefix of it."""
+    end: str | None = None
+    """Last key, included, or a prefix of it."""
+    selector: Plugin | None = None
+    """Chooses the files of each tablet; all if left out."""
+    delete_where: str | None = None
+    """Delete the rows of the range for which this is true."""
+    set: str | None = None
+    """Change columns of the rows of the range: `a = a + 1, b = null`."""
+    transform: Plugin | None = None
+    """A transform that is installed."""
+    output: Output | None = None
+    hints: dict[str, str] = field(default_factory=dict)
+    """For dispatchers, planners and configurers."""
+    boost: int = 0
+    """Added to the priority of its jobs."""
+    deadline: float | str | None = None
+    """It fails if it takes longer: seconds, or a duration such as `10m`."""
+    dry_run: bool = False
+    """Only tell what it would take; nothing is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """What to cancel: nothing given, the whole; a range of keys; or one tablet."""
+
+    __pydantic_config__ = STRICT
+
+    start: str | None = None
+    end: str | None = None
+    tablet: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """A range of keys; None: no bound. A bound that is included may be a prefix."""
+
+    start: str | None = None
+    end: str | None = None
+    start_included: bool = True
+    end_included: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTablet:
+    """How far a request is in one tablet."""
+
+    tablet: str
+    state: str
+    """`pending`, `waiting`, `selected`, `done` or `cancelled`."""
+    reason: str = ""
+    end: str | None = None
+    partition: str | None = None
+    files_left: int = 0
+    """Selected files that it has not rewritten."""
+    bytes_left: int = 0
+    """Bytes that it has not rewritten; before it selects: of all files in its range."""
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a request is, over all tablets of its range; bytes and time are estimates."""
+
+    tablets: int = 0
+    pending: int = 0
+    waiting: int = 0
+    selected: int = 0
+    done: int = 0
+    cancelled: int = 0
+    files_left: int = 0
+    running: int = 0
+    bytes_done: int = 0
+    bytes_left: int = 0
+    fraction: float = 0.0
+    eta_s: float | None = None
+    """None: it ended, or nothing was done yet from which to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A compaction that a user asked for. `progress` and `tablets` are left out of listings."""
+
+    id: str
+    table: str
+    state: str
+    """`active`, `cancelling`, `done`, `cancelled` or `failed`."""
+    submitted_at_s: float
+    cause: str = ""
+    keys: Keys | None = None
+    """None: all."""
+    selector: Plugin | None = None
+    transform: str = ""
+    """As a sentence: `delete where x > 1`."""
+    output: Output | None = None
+    hints: dict[str, str] = field(default_factory=dict)
+    boost: int = 0
+    deadline_at_s: float | None = None
+    automatic: bool = False
+    ended_at_s: float | None = None
+    cancelled: tuple[Keys, ...] = ()
+    """Ranges that were cancelled by themselves."""
+    progress: Progress | None = None
+    tablets: tuple[RequestTablet, ...] = ()
+    """Some of them, those first in which it has not ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in {"done", "cancelled", "failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryTablet:
+    """What a request would take in one tablet as it is now."""
+
+    tablet: str
+    files: int
+    size_bytes: int
+    rows: int
+    """Of the files, superseded rows among them."""
+    rows_in_range: int | None
+    """Those whose key is in the range; None: not counted, the files are too large."""
+    end: str | None = None
+    partition: str | None = None
+    held: bool = False
+    """Whether something runs there or another request holds files: it would wait first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a request would take, were it made now. Nothing was stored."""
+
+    table: str
+    tablets: int
+    files: int
+    size_bytes: int
+    rows: int
+    rows_in_range: int | None
+    transform: str = ""
+    """Checked, not run: how many rows it would touch is not counted."""
+    per_tablet: tuple[DryTablet, ...] = ()
+    """The first thousand in which files are chosen."""

@@ -1,0 +1,204 @@
+"""Compactions that a user asks for: make one, follow it, wait for it, cancel it.
+
+request = client.compact("events", start="100", end="200", delete_where="status = 'test'")
+request.wait(progress=True)
+"""
+
+import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+from neve import api_requests
+from neve.client_decode import decode, decode_list
+from neve.client_errors import RequestFailedError, UnavailableError
+from neve.client_http import Connection, new_call
+from neve.client_progress import ProgressBar
+from neve.client_tables import table_path
+
+POLL_FIRST_S, POLL_MAX_S = 0.2, 2.0
+OUTAGE_MAX_S = 60.0
+"""So long may the service be away while somebody waits; it is started anew meanwhile."""
+
+
+class Request:
+    """A compaction that was asked for; it goes on whether anybody holds this or not.
+
+    Attributes:
+        id: Names it for good.
+        table: Name of its table.
+    """
+
+    def __init__(self, connection: Connection, table: str, request: str) -> None:
+        self._connection = connection
+        self.table = table
+        self.id = request
+
+    def __repr__(self) -> str:
+        return f"<request {self.id} of table {self.table}>"
+
+    def status(self, *, tablets: int = 100) -> api_requests.Request:
+        """Return how far it is.
+
+        Args:
+            tablets: Of how many tablets to tell, those that have not ended first.
+        """
+        answer = self._connection.call("GET", self._path(), parameters={"tablets": tablets})
+        return decode(api_requests.Request, answer)
+
+    def cancel(
+        self, *, start: str | None = None, end: str | None = None, tablet: str | None = None
+    ) -> api_requests.Request:
+        """Cancel it, or its part in a range or a tablet; what is committed stays.
+
+        Args:
+            start: First key, included; with `end`: only tablets that lie wholly between.
+            end: Last key, included.
+            tablet: One tablet, by its end.
+        """
+        body = {"start": start, "end": end, "tablet": tablet}
+        answer = self._connection.call("POST", self._path("cancel"), body=body)
+        return decode(api_requests.Request, answer)
+
+    def wait(
+        self, *, progress: bool = False, timeout_s: float | None = None
+    ) -> api_requests.Request:
+        """Return when it is done.
+
+        Args:
+            progress: Show a bar on standard error meanwhile.
+            timeout_s: Longest wait; None: as long as it takes.
+
+        Raises:
+            RequestFailedError: It failed or was cancelled.
+            UnavailableError: It was not done in time, and goes on.
+        """
+        with ProgressBar(f"compact {self.table}", shown=progress) as bar:
+            found = self._followed(bar, timeout_s)
+        if found.state == "done":
+            return found
+        cause = f": {found.cause}" if found.cause else ""
+        raise RequestFailedError(
+            f"request {self.id} of table {self.table!r} is {found.state}{cause}", code=found.state
+        )
+
+    def _followed(self, bar: ProgressBar, timeout_s: float | None) -> api_requests.Request:
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = POLL_FIRST_S
+        heard_s = time.monotonic()
+        while True:
+            try:
+                found = self.status(tablets=0)
+            except UnavailableError:
+                if time.monotonic() - heard_s >= OUTAGE_MAX_S:
+                    raise
+            else:
+                heard_s = time.monotonic()
+                bar.show(found)
+                if found.ended:
+                    return found
+            left_s = pause_s if end_s is None else end_s - time.monotonic()
+            if left_s <= 0:
+                raise UnavailableError(
+                    f"request {self.id} of table {self.table!r} is not done within "
+                    f"{timeout_s:g} s; it goes on"
+                )
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, POLL_MAX_S)
+
+    def _path(self, *rest: str) -> str:
+        return table_path(self.table, "compactions", quote(self.id, safe=""), *rest)
+
+
+class RequestCalls:
+    """The part of the client that is about compactions a user asks for."""
+
+    _connection: Connection
+
+    def compact(
+        self,
+        table: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        delete_where: str | None = None,
+        set: str | None = None,  # noqa: A002  as the language of expressions calls it
+        call: str | None = None,
+        **more: Any,
+    ) -> Request:
+        """Ask for a compaction, and return at once.
+
+        Args:
+            table: Its name.
+            start: First key, included, or a prefix of it; None: from the beginning.
+            end: Last key, included, or a prefix of it; None: to the end.
+            delete_where: Delete the rows of the range for which this is true.
+            set: Change columns of the rows of the range: `"a = a + 1"`.
+            call: Id of this call (UUIDv7), to repeat one whose outcome is unknown.
+            more: `selector`, `transform` (a name, or `(name, options)`), `codec`,
+                `codec_level`, `row_group_bytes`, `hints`, `boost`, `deadline` (`"10m"`).
+        """
+        body = _body(start=start, end=end, delete_where=delete_where, set=set, **more)
+        answer = self._connection.call(
+            "POST", table_path(table, "compactions"), body=body, call=call or new_call()
+        )
+        return Request(self._connection, table, decode(api_requests.Request, answer).id)
+
+    def dry_run(self, table: str, **wanted: Any) -> api_requests.DryRun:
+        """Return what `compact` would take with the same arguments; nothing is started.
+
+        Args:
+            table: Its name.
+            wanted: As for `compact`.
+        """
+        body = _body(**wanted) | {"dry_run": True}
+        answer = self._connection.call("POST", table_path(table, "compactions"), body=body)
+        return decode(api_requests.DryRun, answer)
+
+    def requests(self, table: str, count: int = 100) -> list[api_requests.Request]:
+        """Return the compactions that were asked for, newest first.
+
+        Args:
+            table: Its name.
+            count: How many at most.
+        """
+        path = table_path(table, "compactions")
+        answer = self._connection.call("GET", path, parameters={"count": count})
+        return decode_list(api_requests.Request, answer, "requests")
+
+    def request(self, table: str, request: str) -> Request:
+        """Return a handle on a compaction that was asked for before."""
+        return Request(self._connection, table, request)
+
+
+def _body(
+    *,
+    selector: Any = None,
+    transform: Any = None,
+    codec: str | None = None,
+    codec_level: int | None = None,
+    row_group_bytes: int | str | None = None,
+    hints: Mapping[str, str] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Return the body of a new request; a name that is not known is a `TypeError`."""
+    output = api_requests.Output(
+        codec=codec, codec_level=codec_level, row_group_bytes=row_group_bytes
+    )
+    body = api_requests.NewRequest(
+        selector=_plugin(selector),
+        transform=_plugin(transform),
+        output=None if output == api_requests.Output() else output,
+        hints=dict(hints or {}),
+        **more,
+    )
+    return asdict(body)
+
+
+def _plugin(written: Any) -> api_requests.Plugin | None:
+    if written is None or isinstance(written, api_requests.Plugin):
+        return written
+    name, options = (written, {}) if isinstance(written, str) else written
+    texts = {each: str(value) for each, value in options.items()}
+    return api_requests.Plugin(name=name, options=texts)

@@ -1,0 +1,155 @@
+"""What a request would take, were it made now: files, bytes, rows. Nothing is stored.
+
+Rows in the range are counted exactly, by the keys of files that reach over its bounds.
+How many rows a transform would touch is not counted: only Spark knows what an expression
+means to the last detail, and another engine's answer would be a guess.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import PluginError
+from common.model.file import DataFile
+from common.model.request import KeyRange, Request
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.parquet.inspect import opened
+from common.parquet.location import open_location
+from common.rows.arrays import BATCH_ROWS
+from common.rows.conform import conform
+from common.rows.encode import encode_keys
+from common.rows.rules import RowRules
+from common.rows.schema import arrow_schema
+from common.spi.selector import SelectorParameters
+from coordinator.core.request_facts import shown_files
+from neve import api_requests
+from neve.gateway.request_door import selector_named
+from neve.gateway.request_views import transform_text
+from neve.gateway.requests import tablets_of
+from neve.gateway.services import Services
+from neve.gateway.views import key_text, key_types
+
+LISTED_MAX = 1000
+KEYS_READ_MAX = 50_000_000
+"""So many rows' keys are read at most by one dry run; then rows are not counted."""
+
+
+async def dry_run(services: Services, table: Table, request: Request) -> api_requests.DryRun:
+    """Return what a request would take.
+
+    Args:
+        services: Ports.
+        table: Its table.
+        request: Checked, but not stored.
+    """
+    counter = _Counter(table, request, await services.store.now_s())
+    taken: list[api_requests.DryTablet] = []
+    async for page in tablets_of(services, table, request):
+        for tablet in page:
+            found = await services.rows.run(counter.of, tablet)
+            taken += [found] if found.files else []
+    counted = [each.rows_in_range for each in taken if each.rows_in_range is not None]
+    return api_requests.DryRun(
+        table=table.name,
+        tablets=len(taken),
+        files=sum(each.files for each in taken),
+        size_bytes=sum(each.size_bytes for each in taken),
+        rows=sum(each.rows for each in taken),
+        rows_in_range=sum(counted) if len(counted) == len(taken) else None,
+        transform=transform_text(request.transform),
+        per_tablet=tuple(taken[:LISTED_MAX]),
+    )
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Asks the selector, and counts what it takes; used by one thread at a time."""
+
+    table: Table
+    request: Request
+    now_s: float
+    keys_left: int = KEYS_READ_MAX
+
+    def of(self, tablet: Tablet) -> api_requests.DryTablet:
+        """Return what the request would take in a tablet."""
+        files = self._chosen(tablet)
+        bounds = tablet.bounds
+        types = key_types(self.table)
+        return api_requests.DryTablet(
+            tablet=tablet.id.text,
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            rows=sum(file.rows for file in files),
+            rows_in_range=self._rows_in_range(files),
+            end=None if bounds.partition else key_text(bounds.end, types),
+            partition=bounds.partition,
+            held=bool(tablet.running) or tablet.selection is not None,
+        )
+
+    def _chosen(self, tablet: Tablet) -> list[DataFile]:
+        spec = self.request.selector
+        shown = shown_files(self.request, tablet)
+        if not shown:
+            return []
+        parameters = SelectorParameters(
+            tablet=tablet.id,
+            table=self.table,
+            files=shown,
+            options=spec.options,
+            now_s=self.now_s,
+        )
+        try:
+            chosen = frozenset(selector_named(spec).select(parameters).files)
+        except Exception as error:
+            message = f"selector {spec.name!r} failed: {type(error).__name__}: {error}"
+            raise PluginError(message) from error
+        return [file for file in shown if file.path in chosen]
+
+    def _rows_in_range(self, files: Sequence[DataFile]) -> int | None:
+        rows = 0
+        for file in files:
+            # A partition is in the range as a whole, or not at all.
+            if self.table.partition_by or _inside(file, self.request.range):
+                rows += file.rows
+                continue
+            self.keys_left -= file.rows
+            if self.keys_left < 0:
+                return None
+            rows += _counted(self.table, file, self.request.range)
+        return rows
+
+
+def _inside(file: DataFile, keys: KeyRange) -> bool:
+    if keys == KeyRange():
+        return True
+    if file.key_min is None or file.key_max is None:
+        return file.rows == 0
+    return keys.holds(file.key_min) and keys.holds(file.key_max)
+
+
+def _counted(table: Table, file: DataFile, keys: KeyRange) -> int:
+    """Return how many rows of a file have a key in a range, by reading its keys."""
+    rules = RowRules.of(table)
+    full = arrow_schema(rules.schema)
+    schema = pa.schema([full.field(name) for name in rules.key])
+    rows = 0
+    with opened(open_location(table.location), file.path) as source:
+        known = [name for name in schema.names if name in source.schema_arrow.names]
+        for batch in source.iter_batches(BATCH_ROWS, columns=known, use_threads=False):
+            part = conform(pa.Table.from_batches([batch]), schema, f"file {file.path}")
+            rows += _count(encode_keys(part, rules.key, rules.key_types), keys)
+    return rows
+
+
+def _count(encoded: pa.LargeBinaryArray, keys: KeyRange) -> int:
+    inside = pc.is_valid(encoded)
+    if keys.start is not None:
+        start = pa.scalar(keys.start, pa.large_binary())
+        inside = pc.and_(inside, pc.greater_equal(encoded, start))
+    if keys.until is not None:
+        until = pa.scalar(keys.until, pa.large_binary())
+        inside = pc.and_(inside, pc.less(encoded, until))
+    return int(pc.sum(inside).as_py() or 0)

@@ -1,0 +1,209 @@
+"""Requests as wire models for users, and the sums over their tablets."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from common.model.keys import KeyType, format_key, key_type_of
+from common.model.progress import ProgressHere
+from common.model.request import (
+    KeyRange,
+    OutputSpec,
+    Request,
+    RequestState,
+    TabletProgress,
+    TransformKind,
+    TransformSpec,
+)
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.wire import AttemptProgress
+from neve import api_requests
+from neve.gateway.views import key_text, key_types
+
+TABLETS_MAX = 10_000
+_ENDED = frozenset({TabletProgress.DONE, TabletProgress.CANCELLED})
+
+
+def range_types(table: Table) -> tuple[KeyType, ...]:
+    """Return the families of the values of a range: of the key, or of the partitions."""
+    if not table.partition_by:
+        return key_types(table)
+    types = {column.name: column.type for column in table.schema}
+    return tuple(key_type_of(types[name]) for name in table.partition_by)
+
+
+class Followed:
+    """Sums up how far a request is, tablet by tablet; keeps a bounded number of them."""
+
+    def __init__(
+        self,
+        table: Table,
+        request: Request,
+        attempts: Mapping[str, AttemptProgress],
+        now_s: float,
+    ) -> None:
+        self._types = key_types(table)
+        self._request = request
+        self._attempts = attempts
+        self._now_s = now_s
+        self._states: Counter[TabletProgress] = Counter()
+        self._open: list[api_requests.RequestTablet] = []
+        self._ended: list[api_requests.RequestTablet] = []
+        self._files_left = self._running = self._bytes_left = self._bytes_done = 0
+        self._bytes_per_s = 0.0
+
+    def add(self, tablet: Tablet, here: ProgressHere) -> None:
+        """Count a tablet.
+
+        Args:
+            tablet: As it was read.
+            here: How far the request is there.
+        """
+        self._states[here.state] += 1
+        self._running += len(here.running)
+        self._files_left += here.files - here.results
+        self._bytes_left += here.bytes_left
+        made = (each for each in tablet.files.values() if each.request == self._request.id)
+        self._bytes_done += sum(file.size_bytes for file in made)
+        for told in filter(None, map(self._attempts.get, here.running)):
+            read = min(told.bytes_done, here.bytes_left)
+            self._bytes_left -= read
+            self._bytes_done += read
+            self._bytes_per_s += told.bytes_done / max(self._now_s - told.since_s, 1.0)
+        listed = self._ended if here.state in _ENDED else self._open
+        if len(listed) < TABLETS_MAX:
+            listed.append(self._view(tablet, here))
+
+    def tablets(self, count: int) -> tuple[api_requests.RequestTablet, ...]:
+        """Return some tablets, those first in which the request has not ended."""
+        return tuple([*self._open, *self._ended][:count])
+
+    @property
+    def progress(self) -> api_requests.Progress:
+        """The sums."""
+        whole = self._bytes_done + self._bytes_left
+        tablets = self._states.total()
+        ended = sum(self._states[state] for state in _ENDED)
+        by_tablet = ended / tablets if tablets else 0.0
+        return api_requests.Progress(
+            tablets=tablets,
+            **{state.value: self._states[state] for state in TabletProgress},
+            files_left=self._files_left,
+            running=self._running,
+            bytes_done=self._bytes_done,
+            bytes_left=max(self._bytes_left, 0),
+            fraction=self._bytes_done / whole if whole and self._bytes_left > 0 else by_tablet,
+            eta_s=self._eta_s(),
+        )
+
+    def _eta_s(self) -> float | None:
+        """Return the seconds left at the rate of what runs, else at the rate until now."""
+        if self._bytes_per_s:
+            return max(self._bytes_left, 0) / self._bytes_per_s
+        elapsed_s = self._now_s - self._request.submitted_at_s
+        if self._bytes_done and elapsed_s > 0:
+            return max(self._bytes_left, 0) * elapsed_s / self._bytes_done
+        return None
+
+    def _view(self, tablet: Tablet, here: ProgressHere) -> api_requests.RequestTablet:
+        bounds = tablet.bounds
+        return api_requests.RequestTablet(
+            tablet=tablet.id.text,
+            state=here.state.value,
+            reason=here.reason,
+            end=None if bounds.partition else key_text(bounds.end, self._types),
+            partition=bounds.partition,
+            files_left=here.files - here.results,
+            bytes_left=here.bytes_left,
+            running=len(here.running),
+        )
+
+
+def request_view(
+    table: Table,
+    request: Request,
+    progress: api_requests.Progress | None = None,
+    tablets: tuple[api_requests.RequestTablet, ...] = (),
+) -> api_requests.Request:
+    """Return a request for users.
+
+    Args:
+        table: Its table.
+        request: As stored.
+        progress: If it was asked for.
+        tablets: Some of its tablets.
+    """
+    types = range_types(table)
+    selector = request.selector
+    return api_requests.Request(
+        id=request.id,
+        table=table.name,
+        state=request.state.value,
+        submitted_at_s=request.submitted_at_s,
+        cause=request.cause,
+        keys=keys_view(request.range, types),
+        selector=api_requests.Plugin(name=selector.name, options=dict(selector.options)),
+        transform=transform_text(request.transform),
+        output=None
+        if request.output == OutputSpec()
+        else api_requests.Output(**asdict(request.output)),
+        hints=dict(request.hints),
+        boost=request.boost,
+        deadline_at_s=request.deadline_s,
+        automatic=request.automatic,
+        ended_at_s=request.ended_at_s,
+        cancelled=tuple(
+            keys_view(each, types) or api_requests.Keys() for each in request.cancelled_ranges
+        ),
+        progress=progress or _of_ended(request),
+        tablets=tablets,
+    )
+
+
+def transform_text(transform: TransformSpec) -> str:
+    """Return what a transform does, as a user would say it."""
+    match transform.kind:
+        case TransformKind.NONE:
+            return ""
+        case TransformKind.DELETE_WHERE:
+            return f"delete where {transform.text}"
+        case TransformKind.SET:
+            return f"set {transform.text}"
+        case TransformKind.PLUGIN:
+            options = ", ".join(f"{name}={value}" for name, value in transform.options.items())
+            return transform.name + (f" ({options})" if options else "")
+
+
+def keys_view(keys: KeyRange, types: Sequence[KeyType]) -> api_requests.Keys | None:
+    """Return a range as texts; None: all keys.
+
+    The bytes of a bound may be a key (or prefix) with a byte behind it: `00` stands for
+    "just behind this key", `ff` for "behind all that begins with it".
+    """
+    if keys == KeyRange():
+        return None
+    start, behind_start = _bound(keys.start, types)
+    end, behind_end = _bound(keys.until, types)
+    return api_requests.Keys(
+        start=start,
+        end=end,
+        start_included=not behind_start,
+        end_included=end is None or behind_end,
+    )
+
+
+def _bound(key: bytes | None, types: Sequence[KeyType]) -> tuple[str | None, bool]:
+    """Return the text of a bound, and whether it lies behind the key that the text names."""
+    if key is None:
+        return None, False
+    try:
+        return format_key(key, types), False
+    except ValueError:
+        return key_text(key[:-1], types), True
+
+
+def _of_ended(request: Request) -> api_requests.Progress | None:
+    if request.state is not RequestState.DONE:
+        return None
+    return api_requests.Progress(fraction=1.0)

@@ -1,0 +1,183 @@
+"""Requests of users: store one, tell how far it is, cancel it or a part of it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+
+from common.errors import RequestError, UnavailableError
+from common.metadata.changes import Refused
+from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
+from common.model.keys import PLUS_INFINITY
+from common.model.request import KeyRange, Request, RequestState
+from common.model.table import Table
+from common.model.tablet import Bounds, Tablet
+from common.wire import AttemptProgress
+from coordinator.core.request_facts import concerns
+from coordinator.core.request_progress import progress_here
+from neve import api_requests
+from neve.gateway.problems import UnknownRequestError, applied
+from neve.gateway.request_door import checked_request, key_range
+from neve.gateway.request_views import Followed, request_view
+from neve.gateway.route import checked_call
+from neve.gateway.scan import before
+from neve.gateway.services import Services, check_writable
+
+BY_USER = "cancelled by a user"
+
+
+async def submit(
+    services: Services, table: Table, body: api_requests.NewRequest, call: str | None
+) -> Request:
+    """Store a request and return it; the same call again returns the same.
+
+    Raises:
+        RequestError: Something in it is wrong.
+        RefusedError: The table does not take it now, or the call was made with other content.
+    """
+    now_s = await services.store.now_s()
+    call = checked_call(call, now_s)
+    wanted = checked_request(table, body, call, now_s)
+    await check_writable(services, table)
+    known = await services.store.request(table.id, wanted.id)
+    outcome = await services.store.apply(_submit(wanted, known))
+    if known is None and isinstance(outcome, Refused):
+        # Perhaps by the same call, which was quicker.
+        known = await services.store.request(table.id, wanted.id)
+        outcome = await services.store.apply(_submit(wanted, known)) if known else outcome
+    applied(outcome)
+    return await stored(services, table, wanted.id)
+
+
+def _submit(wanted: Request, known: Request | None) -> SubmitRequest:
+    """Return the change; a repeated call has the deadline of the first, not a later one."""
+    if known is not None and None not in (known.deadline_s, wanted.deadline_s):
+        wanted = replace(wanted, deadline_s=known.deadline_s)
+    return SubmitRequest(request=wanted)
+
+
+async def stored(services: Services, table: Table, request: str) -> Request:
+    """Return a request by its id.
+
+    Raises:
+        UnknownRequestError: The table has none of this id (any more).
+    """
+    found = await services.store.request(table.id, request)
+    if found is None:
+        raise UnknownRequestError(
+            f"table {table.name!r} has no request {request[:64]!r} (any more): "
+            "`neve request list` tells which there are"
+        )
+    return found
+
+
+async def cancel(
+    services: Services, table: Table, request: Request, body: api_requests.Cancel
+) -> Request:
+    """Cancel a request, or its part in a range, and return it.
+
+    Raises:
+        RequestError: The range or tablet holds no whole tablet of the request.
+        RefusedError: The request has ended.
+    """
+    if body.start is None and body.end is None and body.tablet is None:
+        if request.state is not RequestState.CANCELLING:
+            move = MoveRequest(
+                table=table.id, request=request.id, state=RequestState.CANCELLING, cause=BY_USER
+            )
+            applied(await services.store.apply(move))
+    else:
+        part = await _part(services, table, request, body)
+        change = CancelRange(table=table.id, request=request.id, range=part)
+        applied(await services.store.apply(change))
+    return await stored(services, table, request.id)
+
+
+async def followed(
+    services: Services, table: Table, request: Request, count: int
+) -> api_requests.Request:
+    """Return how far a request is.
+
+    Args:
+        services: Ports.
+        table: Its table.
+        request: As it was read.
+        count: Of how many tablets to tell.
+    """
+    if request.state.ended:
+        return request_view(table, request)
+    others = await services.store.open_requests(table.id)
+    summed = Followed(table, request, await _attempts(services), await services.store.now_s())
+    async for page in tablets_of(services, table, request):
+        for tablet in page:
+            summed.add(tablet, progress_here(request, tablet, others))
+    return request_view(table, request, summed.progress, summed.tablets(count))
+
+
+async def tablets_of(
+    services: Services, table: Table, request: Request
+) -> AsyncIterator[Sequence[Tablet]]:
+    """Yield the tablets that a request concerns, page by page, ascending."""
+    start = request.range.start
+    async for page in services.pages(table, None if start is None else before(start)):
+        yield [tablet for tablet in page if concerns(request, tablet.bounds)]
+        if page and not request.range.meets(page[-1].id.end, PLUS_INFINITY):
+            return
+
+
+async def _attempts(services: Services) -> Mapping[str, AttemptProgress]:
+    """Return what compactors tell of attempts; nothing while the coordinator is away."""
+    try:
+        running = await services.coordinator.running()
+    except UnavailableError:
+        return {}
+    return {each.attempt: each.progress for each in running if each.progress is not None}
+
+
+async def _part(
+    services: Services, table: Table, request: Request, body: api_requests.Cancel
+) -> KeyRange:
+    """Return the part to cancel, from the first key of a tablet to the last of one."""
+    if body.tablet is None:
+        inside = await _wholly_between(services, table, request, body)
+    elif body.start is None and body.end is None:
+        found = await services.store.tablet(await services.tablet(table, body.tablet))
+        inside = [] if found is None or not concerns(request, found.bounds) else [found.bounds]
+        if not inside:
+            raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
+    else:
+        raise RequestError("tablet is given, and start or end, too: wanted one way to say it")
+    return KeyRange(
+        _first_key(inside[0]),
+        None if inside[-1].end == PLUS_INFINITY else inside[-1].end + b"\x00",
+    )
+
+
+async def _wholly_between(
+    services: Services, table: Table, request: Request, body: api_requests.Cancel
+) -> list[Bounds]:
+    part = key_range(table, body.start, body.end)
+    inside = [
+        tablet.bounds
+        async for page in tablets_of(services, table, replace(request, range=part))
+        for tablet in page
+        if _covers(part, tablet.bounds)
+    ]
+    if not inside:
+        raise RequestError(
+            f"no tablet of {table.name!r} lies wholly from {body.start!r} to {body.end!r}: "
+            "only whole tablets are cancelled; `neve table tablets` shows where they end"
+        )
+    return inside
+
+
+def _first_key(bounds: Bounds) -> bytes | None:
+    """Return the first bytes that a key of a tablet may have; None: from the beginning."""
+    if bounds.partition is not None:
+        return bounds.end
+    return None if bounds.start is None else bounds.start + b"\x00"
+
+
+def _covers(keys: KeyRange, bounds: Bounds) -> bool:
+    """Return whether every key of a tablet is in a range."""
+    first = _first_key(bounds)
+    begins = keys.start is None or (first is not None and first >= keys.start)
+    return begins and (keys.until is None or bounds.end < keys.until)
