@@ -157,10 +157,9 @@ class LedgerTable:
         return {file.path for file in self.client.files(self.name)}
 
     def stored(self) -> set[str]:
-        """Return the paths of all files below the location, but for the mark of its owner."""
-        below = self.location.rglob("*")
-        paths = {str(p.relative_to(self.location)) for p in below if p.is_file()}
-        return paths - {f"{OWN_FOLDER}/store"}
+        """Return the paths of all files below the location, but for the service's own notes."""
+        below = (p.relative_to(self.location) for p in self.location.rglob("*") if p.is_file())
+        return {str(path) for path in below if str(path.parent) != OWN_FOLDER}
 
     def output_bytes(self, attempt: str) -> int:
         """Return how much an attempt has written."""

@@ -1,0 +1,117 @@
+"""A second node for a stack, on the same machine, with a compactor on it.
+
+`python -m tests.support.second_node` is that node and starts the compactor; it is a
+process of its own because Ray reads its environment once per process. It says where the
+parts run as one line of JSON, and ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from common.settings import StoreSettings
+from common.wire import NAMESPACE
+from neve.local.ports import LOOPBACK
+from neve.local.ray_head import NODE_RESOURCE_AMOUNT
+from tests.support.stack import SETTINGS, Service
+
+COMPACTOR = "second-1"
+RESOURCE = "neve_node_second"
+START_MAX_S = 120.0
+END_MAX_S = 30.0
+VARIABLES = ("SECOND_NODE_RAY", "SECOND_NODE_FOLDER", "SECOND_NODE_LOGS", "SECOND_NODE_REDIS")
+"""The environment, not arguments, which everybody on the machine can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Ids of nodes."""
+
+    second_node: str
+    compactor: str
+    executors: tuple[str, ...]
+    """Of the Spark executors that the second compactor's start has added."""
+
+
+@contextmanager
+def second_node(service: Service) -> Iterator[Placement]:
+    """Join a node with a compactor for the length of a block."""
+    stack = service.stack
+    logs = stack.folder.logs
+    told = (stack.ray_address, stack.state.ray_folder, str(logs), stack.redis_url)
+    with (
+        (logs / "second-node.log").open("wb") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.second_node"],
+            env=stack.driver_environ() | dict(zip(VARIABLES, told, strict=True)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as node,
+    ):
+        assert node.stdout is not None
+        try:
+            # Its own waits are bounded; whatever ends it closes its output.
+            said = next((line for line in node.stdout if line.startswith("{")), "")
+            assert said, service.describe()
+            where = json.loads(said)
+            yield Placement(where["second_node"], where["compactor"], tuple(where["executors"]))
+            node.communicate(timeout=END_MAX_S)
+        finally:
+            node.kill()
+
+
+def executors() -> dict[str, str]:
+    """Return the nodes of all Spark executors, by actor."""
+    from ray._private.state import actors
+
+    return {
+        name: actor["Address"]["NodeID"]
+        for name, actor in actors().items()
+        if "RayDPExecutor" in actor["ActorClassName"]
+    }
+
+
+def main() -> None:
+    """Be the node until the input ends."""
+    import ray
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    from compactor.actor import start
+
+    address, folder, logs, store = (os.environ[name] for name in VARIABLES)
+    # `ray start` would look for a network address, which this cluster does not have.
+    parameters = RayParams(
+        gcs_address=address,
+        node_ip_address=LOOPBACK,
+        num_cpus=4,
+        resources={RESOURCE: NODE_RESOURCE_AMOUNT},
+        object_store_memory=100_000_000,
+        include_log_monitor=False,
+        temp_dir=folder,
+        **dict.fromkeys(("node_manager_port", "object_manager_port", "metrics_export_port"), 0),
+        **dict.fromkeys(("min_worker_port", "max_worker_port", "dashboard_agent_listen_port"), 0),
+    )
+    node = Node(parameters, head=False, shutdown_at_exit=True, spawn_reaper=False)
+    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    before = executors()
+    settings = replace(SETTINGS, store=StoreSettings(url=store))
+    actor = start(settings, name=COMPACTOR, node_resource=RESOURCE, log_folder=logs)
+    ray.get(actor.ping.remote(), timeout=START_MAX_S)
+    added = tuple(where for name, where in executors().items() if name not in before)
+    placement = Placement(node.node_id, ray.get(actor.status.remote()).node, added)
+    print(json.dumps(asdict(placement)), flush=True)
+    sys.stdin.read()
+    ray.kill(actor)
+
+
+if __name__ == "__main__":
+    main()
