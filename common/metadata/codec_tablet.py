@@ -72,7 +72,7 @@ def unpack_running(where: str, stored: Mapping[bytes, bytes]) -> dict[str, Reser
 # The record is a hash of short names, so that counts change without being read.
 VERSION, FILES, BYTES, RUNNING, WAITING = "v", "f", "b", "r", "w"
 SELECTED, OPERATION_FLAG, DONE, PURGED = "s", "o", "d", "p"
-ANALYSIS, FAILURES, FAILURE, HEAT, SETTLED = "a", "x", "e", "h", "m"
+ANALYSIS, FAILURES, FAILURE, HEAT, SETTLED, SELECTOR = "a", "x", "e", "h", "m", "q"
 
 _NOTE = (
     one_of("analysis", Analysis),
@@ -134,6 +134,8 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case b"m":
             assert _MARKS.from_plain is not None
             values["settled"] = _MARKS.from_plain(unpack(where, data))
+        case b"q":
+            values["selector_hash"] = data.decode()
         case b"d" | b"p":
             pass  # Only `is_bare` asks for these.
         case _:

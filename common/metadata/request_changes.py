@@ -138,4 +138,7 @@ RequestChange = (
     | MoveRequest
     | CancelRange
     | CloseRequest
+    | BeginOperation
+    | StepOperation
+    | EndOperation
 )

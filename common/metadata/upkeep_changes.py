@@ -18,9 +18,12 @@ class WriteAnalysis:
     tablet: TabletId
     analysis: Analysis
     version: int
+    """The record's, for which it was said; -1: leave the analysis, note only the rest."""
     settings_version: int
     settled: tuple[tuple[float, bytes], ...] | None = None
     """New marks of settled versions, or None to leave them."""
+    selector_hash: str | None = None
+    """For which files and settings the table's selector was asked, or None to leave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ class Operation:
     operation_id: str
     step: OperationStep
     at: bytes | None = None
-    """Where a split cuts."""
+    """Where a split cuts, or the end of the left tablet of a merge."""
 
 
 class Analysis(StrEnum):
@@ -169,6 +169,8 @@ class Record:
     failures: int = 0
     failure: str = ""
     """The last failure's cause."""
+    selector_hash: str = ""
+    """Files and selector settings for which the table's own selector was asked last."""
     read_heat: float = 0.0
     settled: tuple[tuple[float, bytes], ...] = ()
     """A few marks (time, highest version that the files held then); see tombstones."""

@@ -3,7 +3,7 @@
 from common.metadata import codec_table
 from common.metadata.changes import Applied
 from common.metadata.codec import pack
-from common.metadata.codec_tablet import ANALYSIS, SETTLED, VERSION
+from common.metadata.codec_tablet import ANALYSIS, SELECTOR, SETTLED, VERSION
 from common.metadata.commands import Word, get, hget, hgetall, hset, incr, set_string
 from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.requirements import gone, refused_by_table, table_state
@@ -35,15 +35,23 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
         if seen["bounds"] is None:
             return gone(change.tablet)
         present = int(seen["version"] or 0)
-        if present != change.version:
+        if change.version not in {present, -1}:
             return Refusal("version", f"tablet {change.tablet} is at version {present} by now")
-        note = [change.analysis.value, change.version, change.settings_version]
-        fields: dict[str, Word] = {ANALYSIS: pack(note)}
-        if change.settled is not None:
-            fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
-        return Write((hset(keys.record, fields),))
+        fields = _notes(change)
+        return Write((hset(keys.record, fields),)) if fields else Done()
 
     return Transaction(table_state(table) | Needs((keys.bounds,), reads), decide)
+
+
+def _notes(change: WriteAnalysis) -> dict[str, Word]:
+    fields: dict[str, Word] = {}
+    if change.version >= 0:
+        fields[ANALYSIS] = pack([change.analysis.value, change.version, change.settings_version])
+    if change.settled is not None:
+        fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
+    if change.selector_hash is not None:
+        fields[SELECTOR] = change.selector_hash
+    return fields
 
 
 def claim_coordination(change: ClaimCoordination) -> Transaction:

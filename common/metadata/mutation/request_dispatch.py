@@ -3,10 +3,11 @@
 from typing import assert_never
 
 from common.metadata import request_changes as asked
-from common.metadata.mutation import cancels, closing, requests, selections
+from common.metadata.mutation import bounds, cancels, closing, operations, requests, selections
 from common.metadata.mutation.transaction import Transaction
 
 _Here = asked.MarkWaiting | asked.Select | asked.CompleteHere | asked.CancelHere | asked.FinishHere
+_Bounds = asked.BeginOperation | asked.StepOperation | asked.EndOperation
 _Whole = asked.SubmitRequest | asked.MoveRequest | asked.CancelRange | asked.CloseRequest
 
 
@@ -14,7 +15,9 @@ def request_transaction(change: asked.RequestChange) -> Transaction:
     """Return the first transaction of a change of requests or bounds."""
     if isinstance(change, _Here):
         return _here(change)
-    return _whole(change)
+    if isinstance(change, _Whole):
+        return _whole(change)
+    return _of_bounds(change)
 
 
 def _here(change: _Here) -> Transaction:
@@ -43,5 +46,17 @@ def _whole(change: _Whole) -> Transaction:
             return requests.cancel_range(change)
         case asked.CloseRequest():
             return closing.close_request(change)
+        case _:
+            assert_never(change)
+
+
+def _of_bounds(change: _Bounds) -> Transaction:
+    match change:
+        case asked.BeginOperation():
+            return operations.begin_operation(change)
+        case asked.StepOperation():
+            return operations.step_operation(change)
+        case asked.EndOperation():
+            return bounds.end_operation(change)
         case _:
             assert_never(change)

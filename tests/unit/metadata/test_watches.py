@@ -19,7 +19,7 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Table
-from common.model.tablet import Analysis, Reservation, TabletId
+from common.model.tablet import Analysis, OperationKind, OperationStep, Reservation, TabletId
 
 T = TabletId("t1", b"m")
 FILE = DataFile(path="f", size_bytes=1, rows=1)
@@ -87,6 +87,15 @@ WATCHES: list[tuple[on.Change, str]] = [
     ),
     (asked.CancelRange(table="t1", request="r1", range=KeyRange()), "table request:r1"),
     (asked.CloseRequest(table="t1", request="r1"), "table request:r1"),
+    (
+        asked.BeginOperation(kind=OperationKind.SPLIT, tablets=(T,), operation="op", at=b"c"),
+        "table operation selection waiting done",
+    ),
+    (
+        asked.StepOperation(tablets=(T,), operation="op", step=OperationStep.DRAIN),
+        "table operation",
+    ),
+    (asked.EndOperation(tablets=(T,), operation="op"), "table operation running files bounds"),
     (repair.DiscardFiles(tablet=T, files={"f": None}), "table bounds files running"),
     (repair.ForgetFiles(tablet=T, paths=("f",)), "table running selection files"),
     (
