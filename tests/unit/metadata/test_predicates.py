@@ -87,7 +87,7 @@ def allowed(case: dict[str, Any]) -> bool:
             return False
         tablet = replace(tablet, selection=None)
     return not may_reserve(
-        tablet,  # type: ignore[arg-type]
+        tablet,  # type: ignore[arg-type]  # None is refused too
         state=TableState.LIVE,
         kind=Kind(case["kind"]),
         inputs=case["job_files"],
