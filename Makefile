@@ -67,6 +67,14 @@ sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 e2e: install  ## Run the tests on real Ray, Spark and Redis
 	@$(PY) -m pytest tests -m "integration or e2e"
 
+.PHONY: bench
+bench: install  ## Measure queue, planning, store and memory; figures: docs/benchmarks.md
+	@for name in queue planning store memory; do $(PY) -m benchmarks.bench_$$name || exit 1; done
+
+.PHONY: mutants
+mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its suite red
+	@$(PY) -m tests.support.mutants
+
 .PHONY: lock
 lock: install  ## Pin everything anew, with hashes
 	@scripts/lock $(PY) $(LOCK)

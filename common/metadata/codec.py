@@ -150,7 +150,7 @@ class Layout(Generic[T]):
     """How one dataclass is written. Every field is in a slot or given by the key."""
 
     def __init__(self, made: type[T], *slots: Slot, given: tuple[str, ...] = ()) -> None:
-        defaults = {field.name: field.default for field in fields(made)}  # type: ignore[arg-type]
+        defaults = {field.name: field.default for field in fields(made)}  # type: ignore[arg-type]  # any dataclass type
         assert {slot.name for slot in slots} | {*given} == set(defaults), made
         self._make = made
         self._slots = slots

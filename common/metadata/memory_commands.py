@@ -35,8 +35,9 @@ def run(values: Values, command: Command) -> Reply:
         return sum(values.remove(str(key)) for key in words)
     if name == "SCAN":
         head, _, tail = str(words[2]).partition("*")
-        keys = (key for key in values.keys() if key.startswith(head) and key.endswith(tail))  # noqa: SIM118
-        return [b"0", [key.encode() for key in keys]]
+        every = values.keys()
+        found = (key for key in every if key.startswith(head) and key.endswith(tail))
+        return [b"0", [key.encode() for key in found]]
     return _COMMANDS[str(name)](values, str(words[0]), words[1:])
 
 

@@ -100,7 +100,7 @@ async def test_what_an_add_requires(harness: Harness) -> None:
     refused(await harness.add(tablet), "files")
     refused(await harness.add(tablet, file("b"), file("b")), "files")
     refused(await harness.add(tablet, file("b", b"a", b"z")), "bounds")
-    refused(await harness.add(tablet, file("b", key_min=None, key_max=None)), "bounds")  # type: ignore[arg-type]
+    refused(await harness.add(tablet, file("b", key_min=None, key_max=None)), "bounds")  # type: ignore[arg-type]  # a bad file
     refused(await harness.add(TabletId(tablet.table, b"q"), file("b")), "tablet")
     refused(await harness.add(TabletId("tbl-none", MIDDLE), file("b")), "table")
     pause = ChangeTable(table=tablet.table, settings_version=1, state=TableState.PAUSED)
@@ -179,4 +179,4 @@ async def test_a_bag_of_rows_has_no_keys(harness: Harness) -> None:
     table = await harness.table(key=(), version_column=None, splits=())
     tablet = TabletId(table.id, PLUS_INFINITY)
     bag = {"key_min": None, "key_max": None, "version_min": None, "version_max": None}
-    applied(await harness.add(tablet, file("a", **bag)))  # type: ignore[arg-type]
+    applied(await harness.add(tablet, file("a", **bag)))  # type: ignore[arg-type]  # any field

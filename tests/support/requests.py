@@ -19,7 +19,7 @@ from tests.support.store_harness import Harness, applied
 
 async def submitted(harness: Harness, table: str, request: str = "r1", **fields: object) -> Request:
     """Store a request and return it as it was stored."""
-    wanted = Request(id=request, table=table, **fields)  # type: ignore[arg-type] - any field
+    wanted = Request(id=request, table=table, **fields)  # type: ignore[arg-type]  # any field
     applied(await harness.apply(SubmitRequest(request=wanted)))
     found = await harness.store.request(table, request)
     assert found is not None
@@ -55,7 +55,7 @@ def finish(tablet: TabletId, request: str = "r1") -> FinishHere:
 
 def move(table: str, state: RequestState, request: str = "r1", **fields: object) -> MoveRequest:
     """Return a step of a request."""
-    return MoveRequest(table=table, request=request, state=state, **fields)  # type: ignore[arg-type] - any field
+    return MoveRequest(table=table, request=request, state=state, **fields)  # type: ignore[arg-type]  # any field
 
 
 def close(table: str, request: str = "r1") -> CloseRequest:

@@ -43,7 +43,7 @@ def file(path: str, key_min: bytes = b"a", key_max: bytes = b"b", **fields: obje
         "version_min": b"5",
         "version_max": b"6",
     }
-    return DataFile(path=path, **(plain | fields))  # type: ignore[arg-type]
+    return DataFile(path=path, **(plain | fields))  # type: ignore[arg-type]  # any field
 
 
 def applied(outcome: Outcome) -> Applied:
@@ -119,7 +119,7 @@ class Harness:
         keyspace = self.keyspace
         while isinstance(keyspace, FlakyKeyspace):
             keyspace = keyspace._inner
-        values = keyspace.values  # type: ignore[attr-defined]
+        values = keyspace.values  # type: ignore[attr-defined]  # the memory keyspace
         mine = (key for key in values.keys() if key.startswith(f"neve:{{{table}}}:"))  # noqa: SIM118
         return [key for key in mine if values.life_s(key) is None]
 
@@ -140,7 +140,7 @@ class Harness:
             "key": ("k",),
             "version_column": "v",
         }
-        return Table(**(plain | fields))  # type: ignore[arg-type]
+        return Table(**(plain | fields))  # type: ignore[arg-type]  # any field
 
     async def add(self, tablet: TabletId, *files: DataFile, call: str | None = None) -> Outcome:
         """Add files to a tablet."""
