@@ -165,6 +165,9 @@ async def test_what_is_said_of_a_file_is_corrected(harness: Harness) -> None:
     applied(await harness.apply(restate))
     assert await files_of(harness, tablet) == {"a": 7, "b": 10}
     refused(await harness.apply(replace(restate, tablet=replace(tablet, end=b"q"))), "version")
+    again = replace(restate, before=after, after=before)
+    await harness.write(hset(TableKeys(tablet.table).table, {"state": "going"}))
+    refused(await harness.apply(again), "table")
 
 
 async def test_a_file_in_use_leaves_garbage(harness: Harness) -> None:

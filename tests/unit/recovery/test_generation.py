@@ -10,6 +10,7 @@ import pytest
 
 from common.clock import ManualClock
 from common.errors import RequestError
+from common.ids import CountedIds
 from common.metadata.changes import CreateTable
 from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
@@ -19,7 +20,11 @@ from common.model.table import Table, TableState
 from common.parquet.description import DESCRIPTION_PATH, read_description, write_description
 from common.parquet.generation import GENERATION_PATH, written_generation
 from common.parquet.location import open_location
+from coordinator.core import actions as do
+from coordinator.core import events as on
 from coordinator.generation import Generations
+from coordinator.performing import Context, StoreActions
+from tests.support.assignments import an_assignment
 from tests.support.tables_on_disk import keyed_table, settings
 
 pytestmark = pytest.mark.anyio
@@ -91,6 +96,32 @@ async def test_a_coordinator_that_starts_looks_before_the_first_job(place: Place
 
     assert await place.another().refusal(place.table.id) is not None
     assert await place.another().refusal("none") is None
+
+
+async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
+    for _ in range(2):
+        await place.generations.count_up(place.table)
+    await place.roll_back(1)
+    heard: list[on.Event] = []
+    context = Context(
+        store=place.store,
+        clock=ManualClock(),
+        ids=CountedIds("a"),
+        log=lambda *_args, **_fields: None,
+        coordinator="coord-1",
+        generations=place.another(),
+    )
+    before = await place.store.tablet_ids(place.table.id)
+    job = an_assignment(table=place.table).job
+
+    await StoreActions(context, heard.append).perform(
+        do.Reserve(take="take-1", job=job, compactor="c-1")
+    )
+
+    (refused,) = heard
+    assert isinstance(refused, on.JobRefused)
+    assert refused.code == "generation"
+    assert [each.running for each in await place.store.tablets(before)] == [{}]
 
 
 async def test_a_scribble_bars_the_table(place: Place) -> None:
