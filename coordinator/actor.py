@@ -15,6 +15,7 @@ import ray
 from common.clock import SystemClock
 from common.ids import RandomIds
 from common.metadata.redis import connect
+from common.model.progress import RequestProgress
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import Settings
@@ -34,17 +35,13 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
-from coordinator.collector import Collector, CollectorRules, collect_forever
+from coordinator.collector import collect_forever
 from coordinator.core import events as on
-from coordinator.core.state import CoordinatorState
-from coordinator.full_scan import scan_forever
 from coordinator.generation import Generations
 from coordinator.performing import Context
 from coordinator.recovery import recover, until_replaced
-from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
-from coordinator.service import CoordinatorService
-from coordinator.storage import ArrowStorage
+from coordinator.request_reading import progress_of
+from coordinator.wiring import assemble, collector_of
 
 CALLS_AT_ONCE = 10_000
 """Compactors wait in `take`, so a call may last; none of them blocks a thread."""
@@ -73,12 +70,10 @@ class CoordinatorActor:
         self._id = RandomIds().next("coord")
         self._log = event_log("coordinator")
         self._store = connect(settings.store)
-        self._scanner = Scanner(self._store, planner_for(settings), self._log)
         self._watched: set[tuple[str, str]] = set()
         self._compactors = RayCompactors()
-        state = CoordinatorState(settings.coordinator, coordinator=self._id)
         self._generations = Generations(self._store, self._log)
-        context = Context(
+        self._context = Context(
             store=self._store,
             clock=SystemClock(),
             ids=RandomIds(),
@@ -86,10 +81,9 @@ class CoordinatorActor:
             coordinator=self._id,
             generations=self._generations,
         )
-        self._state = state
-        self._context = context
-        self._service = CoordinatorService(state, context, self._scanner)
-        self._scanner.attach(self._service.submit)
+        self._parts = assemble(settings, self._context)
+        self._state, self._service = self._parts.state, self._parts.service
+        self._scanner, self._requests = self._parts.scanner, self._parts.requests
         self._ready = asyncio.Event()
         self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
 
@@ -108,13 +102,8 @@ class CoordinatorActor:
         await recover(self._store, self._scanner, self._id, self._log)
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._scanner.plan_forever())
-            loops.create_task(self._scanner.follow_forever())
-            loops.create_task(self._scanner.refresh_tables_forever())
-            loops.create_task(
-                scan_forever(self._store, self._scanner, self._log, settings.full_scan_interval_s)
-            )
-            loops.create_task(self._tick_forever(settings.tick_s))
+            for loop in self._parts.loops(self._settings):
+                loops.create_task(loop)
             loops.create_task(self._collect_forever(settings.collect_interval_s))
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced())
@@ -123,17 +112,8 @@ class CoordinatorActor:
     async def _until_failed(self) -> None:
         await self._service.failed
 
-    async def _tick_forever(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            self._service.submit(on.Ticked())
-
     async def _collect_forever(self, interval_s: float) -> None:
-        rules = CollectorRules(
-            grace_s=self._settings.coordinator.garbage_grace_s,
-            clock_skew_max_s=self._settings.coordinator.clock_skew_max_s,
-        )
-        collector = Collector(self._store, ArrowStorage(), rules, self._log)
+        collector = collector_of(self._settings, self._context)
         await collect_forever(self._store, collector, self._writable, interval_s, self._log)
 
     def _writable(self) -> list[Table]:
@@ -217,8 +197,16 @@ class CoordinatorActor:
         self._service.submit(on.DrainAsked(compactor=compactor))
 
     async def cancel(self, attempt: str, cause: str = "cancelled by the operator") -> None:
-        """End an attempt."""
+        """End an attempt; a request's is cancelled with its request on this tablet."""
+        known = next((each for each in await self.running() if each.attempt == attempt), None)
+        if known is not None:
+            await self._requests.cancel_here(TabletId.parse(*known.tablet.split(";")), attempt)
         self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
+
+    async def request_progress(self, table: str, request: str) -> RequestProgress | None:
+        """Return how far a request has come; None: there is none."""
+        told = {each.attempt: each.progress for each in await self.running() if each.progress}
+        return await progress_of(self._store, table, request, told)
 
     async def pause_group(self, group: str) -> None:
         """Hand out no job of a group."""

@@ -73,4 +73,5 @@ async def scan_forever(store: TabletStore, scanner: Scanner, log: Log, interval_
 
     while True:
         await asyncio.sleep(interval_s)
+        scanner.remind()
         await asyncio.gather(*(scan(table) for table in list(scanner.tables.values())))

@@ -8,13 +8,21 @@ import asyncio
 from dataclasses import dataclass
 
 from common.clock import Clock
-from common.errors import MetadataError, UnavailableError
+from common.errors import ConflictError, MetadataError, UnavailableError
 from common.ids import IdSource
-from common.metadata.changes import Applied, Outcome, Refused, Release, Reserve, Unknown
+from common.metadata.changes import (
+    Applied,
+    DropHold,
+    Outcome,
+    Refused,
+    Release,
+    Reserve,
+    Unknown,
+)
 from common.metadata.ports import TabletStore
 from common.metadata.upkeep_changes import WriteAnalysis
+from common.model.job import Kind
 from common.model.outcome import AttemptEnd
-from common.model.table import Table
 from common.wire import Assignment
 from coordinator.assignments import compose, output_prefix
 from coordinator.core import actions as do
@@ -78,8 +86,7 @@ class StoreActions:
                 refused = on.JobRefused(take=take, job=job, code="generation", reason=reason)
                 self._submit(refused)
                 return
-        change = self._reserve_change(action)
-        outcome = await self._apply(change)
+        change, outcome = await self._try_reserve(action)
         if isinstance(outcome, Applied):
             outcome = await self._composed(action, outcome)
         match outcome:
@@ -90,6 +97,18 @@ class StoreActions:
                 self._submit(on.JobRefused(take=take, job=job, code=code, reason=reason))
             case Unknown():
                 self._submit(on.JobReserveUnknown(take=take, job=job, attempt=change.attempt))
+
+    async def _try_reserve(self, action: do.Reserve) -> tuple[Reserve, Outcome]:
+        """Reserve; if a SYSTEM job wants files of an expired hold, drop the hold first."""
+        change = self._reserve_change(action)
+        outcome = await self._apply(change)
+        held = isinstance(outcome, Refused) and outcome.code == "selected"
+        if held and action.job.kind is Kind.SYSTEM:
+            outcome = await self._apply(DropHold(tablet=action.job.tablet))
+            if isinstance(outcome, Applied):
+                change = self._reserve_change(action)
+                outcome = await self._apply(change)
+        return change, outcome
 
     def _reserve_change(self, action: do.Reserve) -> Reserve:
         job = action.job
@@ -112,19 +131,19 @@ class StoreActions:
         """Keep the assignment of a reserved job; without its table it is as good as lost."""
         assert applied.reservation is not None
         assert applied.tablet is not None
-        table = await self._table(action.job.tablet.table)
-        if table is None:
-            return Unknown(reason="the table could not be read after the reservation")
+        job, request = action.job, None
+        try:
+            table = await self._context.store.table(job.tablet.table)
+            if job.request is not None:
+                request = await self._context.store.request(job.tablet.table, job.request)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+        if table is None or (job.request is not None and request is None):
+            return Unknown(reason="its table or request is gone since the reservation")
         self._assignments[applied.reservation.attempt] = compose(
-            action.job, applied.reservation, table, applied.tablet, applied.now_s
+            job, applied.reservation, table, applied.tablet, applied.now_s, request=request
         )
         return applied
-
-    async def _table(self, table: str) -> Table | None:
-        try:
-            return await self._context.store.table(table)
-        except (MetadataError, UnavailableError):
-            return None
 
     async def _release(self, action: do.Release) -> None:
         """Give a reservation up: AttemptSettled, or nothing while the store is silent."""
@@ -179,10 +198,13 @@ class StoreActions:
                 "analysis not written", tablet=str(action.tablet), cause=outcome.reason
             )
 
-    async def _apply(self, change: Reserve | Release | WriteAnalysis) -> Outcome:
+    async def _apply(self, change: Reserve | DropHold | Release | WriteAnalysis) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
         try:
             outcome = await self._context.store.apply(change)
+        except ConflictError as error:
+            # Nothing was written, so nothing has to be looked for.
+            return Refused(code="conflict", reason=str(error))
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
         if isinstance(outcome, Applied):

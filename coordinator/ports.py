@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from common.model.job import Kind
 from common.model.plan import TabletPlan
 from common.model.table import Table
-from common.model.tablet import Tablet
+from common.model.tablet import Tablet, TabletId
 from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 
@@ -51,10 +52,28 @@ class PlanTablet(Protocol):
         table: Table,
         now_s: float,
         requests: Mapping[str, RequestFacts] | None = None,
+        *,
+        only: Kind | None = None,
     ) -> TabletPlan:
-        """Return the plan of every kind; `requests` as for `core.planning.plan_tablet`.
+        """Return the plan of a tablet; arguments as for `core.planning.plan_tablet`.
 
         Raises:
             PluginError: A planner or dispatcher misbehaved.
         """
+        ...
+
+
+class Watcher(Protocol):
+    """Somebody whom the scanner tells of what it hears and reads. Nothing here waits."""
+
+    def table_changed(self, table: str) -> None:
+        """Hear that a table, or a request of it, is new or has changed."""
+        ...
+
+    def tablet_changed(self, tablet: TabletId) -> None:
+        """Hear that a tablet has changed."""
+        ...
+
+    def tablet_read(self, tablet: Tablet, table: Table) -> None:
+        """Hear that a tablet was read, to be planned."""
         ...

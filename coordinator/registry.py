@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from common.errors import ConfigError, PluginError
+from common.model.job import Kind
 from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -106,6 +107,8 @@ def planner_for(settings: Settings) -> PlanTablet:
         table: Table,
         now_s: float,
         requests: Mapping[str, RequestFacts] | None = None,
+        *,
+        only: Kind | None = None,
     ) -> TabletPlan:
         return plan_tablet(
             tablet,
@@ -115,6 +118,7 @@ def planner_for(settings: Settings) -> PlanTablet:
             now_s,
             dispatcher=dispatcher,
             requests=requests,
+            only=only,
         )
 
     return plan

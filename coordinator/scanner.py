@@ -6,19 +6,21 @@ times while it waits is planned once.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.ports import TabletChanged, TabletStore
 from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.outcome import AttemptEnd
-from common.model.plan import TabletPlan
+from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
+from common.spi.planner import RequestFacts
 from coordinator.core import events as on
+from coordinator.core.request_facts import facts_of
 from coordinator.core.settle import next_marks
-from coordinator.ports import Log, Submit
+from coordinator.ports import Log, PlanTablet, Submit, Watcher
 
 BATCH_TABLETS = 200
 """Read and planned before the loop may do something else."""
@@ -31,9 +33,6 @@ _ENDS = {
     "release": AttemptEnd.LOST,
 }
 
-PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
-"""The registry's planners, bound: tablet, table, now → plan of every kind."""
-
 
 class Scanner:
     """The set of tablets to look at, and the loops that fill and empty it."""
@@ -44,6 +43,7 @@ class Scanner:
         self._plan = plan
         self._log = log
         self._submit: Submit = lambda _event: None
+        self._watchers: tuple[Watcher, ...] = ()
         self._asked: dict[TabletId, None] = {}
         self._news = asyncio.Event()
         self._tables_news = asyncio.Event()
@@ -54,6 +54,15 @@ class Scanner:
     def attach(self, submit: Submit) -> None:
         """Say where events go."""
         self._submit = submit
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell somebody else, too, what changed and what was read."""
+        self._watchers = (*self._watchers, watcher)
+
+    def remind(self) -> None:
+        """Tell watchers to look at every table: they may have missed something."""
+        for table in self.tables:
+            self._table_changed(table)
 
     def ask(self, tablet: TabletId) -> None:
         """Have a tablet looked at soon."""
@@ -100,12 +109,14 @@ class Scanner:
                 await self._plan_one(tablet, table, now_s)
 
     async def _plan_one(self, tablet: Tablet, table: Table, now_s: float) -> None:
-        if tablet.running:
-            entries = tuple(entry for _, entry in sorted(tablet.running.items()))
-            self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
+        entries = tuple(entry for _, entry in sorted(tablet.running.items()))
+        self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
         await self._mark_versions(tablet, table, now_s)
+        for watcher in self._watchers:
+            watcher.tablet_read(tablet, table)
+        facts = await self._facts(tablet)
         try:
-            plan = self._plan(tablet, table, now_s)
+            plan = self._plan(tablet, table, now_s, facts)
         except PluginError as error:
             self._submit(on.PlanningFailed(tablet=tablet.id, cause=str(error)))
             return
@@ -118,6 +129,15 @@ class Scanner:
                 settings_version=table.settings_version,
             )
         )
+
+    async def _facts(self, tablet: Tablet) -> dict[str, RequestFacts]:
+        """Return what planners may know of the request that holds files here, if it is active."""
+        if tablet.selection is None:
+            return {}
+        request = await self._store.request(tablet.id.table, tablet.selection.request)
+        if request is None or request.state is not RequestState.ACTIVE:
+            return {}
+        return {request.id: facts_of(request)}
 
     async def _mark_versions(self, tablet: Tablet, table: Table, now_s: float) -> None:
         """Remember now and then which versions the files hold (protocol: settled versions)."""
@@ -162,7 +182,9 @@ class Scanner:
         if table in self._positions:
             self._positions[table] = change.position
         if change.whole_table:
-            self._tables_news.set()
+            self._table_changed(table)
+            if change.request is None:
+                self._tables_news.set()
             return
         if change.attempt is not None and change.what in _ENDS:
             self._submit(
@@ -171,6 +193,12 @@ class Scanner:
                 )
             )
         self.ask(change.tablet)
+        for watcher in self._watchers:
+            watcher.tablet_changed(change.tablet)
+
+    def _table_changed(self, table: str) -> None:
+        for watcher in self._watchers:
+            watcher.table_changed(table)
 
     async def refresh_tables_forever(self) -> None:
         """Notice new, changed and dropped tables."""
@@ -202,6 +230,7 @@ class Scanner:
                 self._positions[table.id] = await self._store.tail(table.id)
             self.tables[table.id] = table
             self._submit(on.TableSeen(table=table))
+            self._table_changed(table.id)
             await self.ask_all(table.id)
 
     async def ask_all(self, table: str) -> None:

@@ -37,6 +37,7 @@ def plan_tablet(
     *,
     dispatcher: Dispatcher | None = None,
     requests: Mapping[str, RequestFacts] | None = None,
+    only: Kind | None = None,
 ) -> TabletPlan:
     """Return the jobs wanted for a tablet, and why each other file was left.
 
@@ -52,6 +53,7 @@ def plan_tablet(
         dispatcher: Chooses the service; None: the one in the table's settings.
         requests: Facts of ACTIVE requests by id: the files of another's selection are
             left alone. None: any request may be at work, and has no hints.
+        only: Plan jobs of this kind alone.
 
     Raises:
         PluginError: A planner or dispatcher misbehaved, and there is no other job.
@@ -65,7 +67,7 @@ def plan_tablet(
     problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
-        if kind is Kind.USER and facts is None:
+        if only not in {None, kind} or (kind is Kind.USER and facts is None):
             continue
         try:
             wanted, reasons = _plan_kind(

@@ -1,21 +1,27 @@
 """Small questions about a request in a tablet, and what others may know of it. Pure."""
 
+from common.metadata.request_predicates import meets
 from common.model.file import DataFile
 from common.model.request import KeyRange, Request
-from common.model.tablet import Bounds, Tablet
+from common.model.tablet import PLUS_INFINITY, Bounds, Tablet
 from common.spi.planner import RequestFacts
 
 
 def concerns(request: Request, bounds: Bounds) -> bool:
     """Return whether a tablet may hold rows of a request's range."""
-    return _meets(request.range, bounds)
+    return meets(request.range, bounds)
+
+
+def closed_files(tablet: Tablet) -> tuple[DataFile, ...]:
+    """Return the files that are no longer written, by path."""
+    return tuple(file for _, file in sorted(tablet.files.items()) if not file.open)
 
 
 def shown_files(request: Request, tablet: Tablet) -> tuple[DataFile, ...]:
     """Return what a request's selector is shown: files with keys in its range, by path."""
-    closed = [file for _, file in sorted(tablet.files.items()) if not file.open]
+    closed = closed_files(tablet)
     if tablet.bounds.partition is not None:
-        return tuple(closed)  # The range is one of partitions.
+        return closed  # The range is one of partitions.
     return tuple(file for file in closed if _in_range(request, file))
 
 
@@ -33,11 +39,6 @@ def facts_of(request: Request) -> RequestFacts:
         boost=request.boost,
         output={name: value for name, value in chosen.items() if value is not None},
     )
-
-
-def cancelled_here(request: Request, bounds: Bounds) -> bool:
-    """Return whether a part of a request was cancelled that meets a tablet."""
-    return any(_meets(part, bounds) for part in request.cancelled_ranges)
 
 
 def left(request: Request, tablet: Tablet) -> bool:
@@ -63,11 +64,16 @@ def holds(request: Request, tablet: Tablet) -> bool:
     return tablet.selection is not None and tablet.selection.request == request.id
 
 
-def _meets(keys: KeyRange, bounds: Bounds) -> bool:
-    # A tablet of a partitioned table is one point: its partition values.
+def range_of(bounds: Bounds) -> KeyRange:
+    """Return the keys of one tablet: no other tablet meets them."""
+    # Bounds exclude the start and include the end, ranges the other way round: the first
+    # key behind another is that key and a zero byte.
     if bounds.partition is not None:
-        return keys.holds(bounds.end)
-    return keys.meets(bounds.start, bounds.end)
+        return KeyRange(bounds.end, bounds.end + b"\x00")
+    return KeyRange(
+        None if bounds.start is None else bounds.start + b"\x00",
+        None if bounds.end == PLUS_INFINITY else bounds.end + b"\x00",
+    )
 
 
 def _in_range(request: Request, file: DataFile) -> bool:

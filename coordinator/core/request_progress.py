@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from common.metadata.request_predicates import cancelled_here
 from common.model.progress import ProgressHere, RequestProgress
 from common.model.request import Request, RequestState, TabletProgress
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
-from coordinator.core.request_facts import cancelled_here, concerns, running, shown_files
+from coordinator.core.request_facts import concerns, running, shown_files
 from coordinator.core.requests import Wait, first_here, next_step
 
 _ENDS = {

@@ -16,12 +16,12 @@ from common.metadata.request_changes import (
     MoveRequest,
     Select,
 )
+from common.metadata.request_predicates import cancelled_here
 from common.model.request import Request, RequestState
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
 from common.spi.selector import Chosen
 from coordinator.core.request_facts import (
-    cancelled_here,
     concerns,
     holds,
     is_done,

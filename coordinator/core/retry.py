@@ -128,6 +128,11 @@ class Retry:
         both = [*mine, *self._of_table(tablet.table)]
         return [each for each in both if each is not None and each.holds(now_s)]
 
+    def why_quarantined(self, job: Job) -> str | None:
+        """Return why the inputs of a job are quarantined, or None if they are not."""
+        pause = self._inputs.get((job.tablet, job.inputs))
+        return pause.reason if pause is not None and pause.until_s is None else None
+
     def quarantined(self) -> list[Inputs]:
         """Return the inputs that are quarantined."""
         return [inputs for inputs, pause in self._inputs if pause.until_s is None]

@@ -6,6 +6,7 @@ the decider of the event's family, then hands out what can be handed out.
 
 from typing import assert_never
 
+from common.model.job import Job
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
@@ -71,6 +72,10 @@ class CoordinatorState:
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, most telling first."""
         return explain.explain(self._books, tablet, now_s)
+
+    def why_quarantined(self, job: Job) -> str | None:
+        """Return why a job is not tried until somebody lifts it, or None."""
+        return self._books.retry.why_quarantined(job)
 
     def check(self) -> None:
         """Assert what is always true; for tests."""

@@ -1,0 +1,163 @@
+"""Takes one step of a request in one tablet: asks plug-ins, applies the change.
+
+A step that the store refuses is not tried again: whatever stood in its way is a change
+of the tablet, and brings the tablet back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from common.errors import CompactionError, MetadataError, UnavailableError
+from common.metadata.changes import Applied, Outcome, Unknown
+from common.metadata.request_changes import (
+    CancelHere,
+    CancelRange,
+    CompleteHere,
+    FinishHere,
+    MarkWaiting,
+    RequestChange,
+    Select,
+)
+from common.model.job import Job, Kind
+from common.model.request import Request
+from common.model.table import Table, TableState
+from common.model.tablet import Tablet
+from coordinator.core import events as on
+from coordinator.core.request_facts import facts_of, range_of, running, shown_files
+from coordinator.core.requests import (
+    NOTHING,
+    Asked,
+    AskPlanner,
+    AskSelector,
+    Fail,
+    Settled,
+    Wait,
+    cancel,
+    next_step,
+)
+from coordinator.performing import Context
+from coordinator.ports import PlanTablet, Submit
+from coordinator.selecting import Selectors
+
+Change = MarkWaiting | Select | CompleteHere | CancelHere | FinishHere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minds:
+    """Whom a request asks: planners, selectors, and who knows of quarantines."""
+
+    plan: PlanTablet
+    selectors: Selectors
+    why_quarantined: Callable[[Job], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What came of a step. `settled`: nothing is left to do here."""
+
+    settled: bool
+    failed: bool = False
+    """The request itself has moved on, because of this tablet."""
+
+
+class Steps:
+    """Takes steps. Remembers nothing."""
+
+    def __init__(self, context: Context, minds: Minds, submit: Submit) -> None:
+        """Apply changes to the context's store; tell `submit` of attempts taken back."""
+        self._context = context
+        self._minds = minds
+        self._submit = submit
+
+    async def take(self, request: Request, table: Table, tablet: Tablet, now_s: float) -> Stepped:
+        """Take the next step of a request in a tablet.
+
+        Args:
+            request: Whose turn it is here.
+            table: As it is now.
+            tablet: As it was read.
+            now_s: The store's time.
+        """
+        step = next_step(request, tablet)
+        if isinstance(step, AskSelector | AskPlanner):
+            asked = NOTHING
+            if isinstance(step, AskSelector):
+                asked = await self._ask_selector(request, table, tablet, now_s)
+            else:
+                asked = self._ask_planner(request, table, tablet, now_s)
+            step = next_step(request, tablet, asked)
+        match step:
+            case Settled():
+                return Stepped(settled=True)
+            case Fail(cause=cause):
+                failed = isinstance(await self.apply(cancel(request, cause, fails=True)), Applied)
+                return Stepped(settled=False, failed=failed)
+            case Wait() | AskSelector() | AskPlanner():
+                return Stepped(settled=False)
+            case _:
+                return await self._change(step, request, tablet)
+
+    async def apply(self, change: RequestChange) -> Outcome:
+        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        try:
+            return await self._context.store.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+
+    async def _change(self, step: Change, request: Request, tablet: Tablet) -> Stepped:
+        outcome = await self.apply(step)
+        where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
+        if not isinstance(outcome, Applied):
+            self._context.log("request step not taken", **where, cause=outcome.reason)
+            return Stepped(settled=False)
+        self._context.log("request step taken", **where)
+        match step:
+            case CancelHere():
+                self._take_back(request, tablet)
+                return Stepped(settled=True)
+            case MarkWaiting():
+                return Stepped(settled=False)
+            case Select(chosen=chosen):
+                return Stepped(settled=not chosen)
+            case CompleteHere() | FinishHere():
+                return Stepped(settled=True)
+
+    def _take_back(self, request: Request, tablet: Tablet) -> None:
+        """Have compactors stop what they run for a request that was cancelled here."""
+        cause = f"request {request.id} was cancelled"
+        for attempt in running(request, tablet):
+            self._submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
+
+    async def _ask_selector(
+        self, request: Request, table: Table, tablet: Tablet, now_s: float
+    ) -> Asked:
+        shown = shown_files(request, tablet)
+        try:
+            chosen = await self._minds.selectors.choose(
+                request.selector, table, tablet.id, shown, now_s
+            )
+        except CompactionError as error:
+            return Asked(problem=str(error))
+        return Asked(chosen=chosen)
+
+    def _ask_planner(self, request: Request, table: Table, tablet: Tablet, now_s: float) -> Asked:
+        """Ask for the jobs of a selection; a pause holds jobs back, but unwants none."""
+        live = replace(table, state=TableState.LIVE)
+        facts = {request.id: facts_of(request)}
+        try:
+            plan = self._minds.plan(tablet, live, now_s, facts, only=Kind.USER)
+        except CompactionError as error:
+            return Asked(problem=str(error))
+        assert tablet.selection is not None, tablet.id
+        left = [plan.left[path] for path in tablet.selection.files if path in plan.left]
+        stuck = (self._minds.why_quarantined(job) for job in plan.jobs)
+        return Asked(
+            jobs=len(plan.jobs),
+            left=left[0] if left else "no reason was given",
+            quarantined=next((why for why in stuck if why is not None), ""),
+        )
+
+
+def cancel_part(request: str, tablet: Tablet) -> CancelRange:
+    """Return the change that takes one tablet out of a request."""
+    return CancelRange(table=tablet.id.table, request=request, range=range_of(tablet.bounds))

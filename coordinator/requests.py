@@ -1,0 +1,225 @@
+"""Drives user requests: looks at their tablets, and has one step taken in each.
+
+    the feed tells of a tablet ─► the tablet is read ─► a step of whose turn it is
+    a request changed, full scan ─► all tablets of all requests ─► … ─► DONE, FAILED, …
+
+Nothing is remembered that the store does not tell: which requests are open is read
+again with every look at all tablets. What is kept in memory is what to look at, and
+which tables have requests, so that the changes of all others cost nothing.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+
+from common.errors import MetadataError, UnavailableError
+from common.metadata.changes import Applied, Unknown
+from common.metadata.request_changes import CloseRequest
+from common.model.request import Request, RequestState
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from coordinator.core.request_facts import concerns
+from coordinator.core.requests import in_turn, next_state, why_cancel
+from coordinator.performing import Context
+from coordinator.request_reading import pages
+from coordinator.request_steps import Steps, cancel_part
+
+STEPS_AT_ONCE = 16
+"""Tablets of one table in which steps are taken at a time."""
+RETRY_S = 1.0
+REST_PER_TABLET_S = 0.001
+REST_MAX_S = 60.0
+"""After a look at all tablets, one that only counts what is left comes so much later."""
+
+
+class _News:
+    """What to look at in one table."""
+
+    def __init__(self) -> None:
+        self.whole = False
+        self.tablets: dict[TabletId, None] = {}
+
+
+class Requests:
+    """The driver of all requests. Every method is called from one event loop."""
+
+    def __init__(self, context: Context, steps: Steps) -> None:
+        """Look at nothing yet."""
+        self._context = context
+        self._steps = steps
+        self._news: dict[str, _News] = {}
+        self._driven: set[str] = set()
+        self._awake = asyncio.Event()
+        self._open: dict[str, tuple[Request, ...]] = {}
+        self._rests_until_s: dict[str, float] = {}
+        self._counts: dict[str, asyncio.TimerHandle] = {}
+
+    def table_changed(self, table: str) -> None:
+        """Look at all requests of a table, and at all their tablets."""
+        self._news.setdefault(table, _News()).whole = True
+        self._awake.set()
+
+    def tablet_changed(self, tablet: TabletId) -> None:
+        """Look at a tablet, if its table has requests."""
+        if tablet.table in self._open:
+            self._news.setdefault(tablet.table, _News()).tablets[tablet] = None
+            self._awake.set()
+
+    def tablet_read(self, tablet: Tablet, table: Table) -> None:
+        """Pass by: requests read for themselves."""
+
+    def look_at_deadlines(self) -> None:
+        """Look at the tables with a request whose deadline has come."""
+        now_s = self._context.clock.now_s()
+        for table, requests in self._open.items():
+            if any(_is_late(request, now_s) for request in requests):
+                self.table_changed(table)
+
+    async def cancel_here(self, tablet: TabletId, attempt: str) -> None:
+        """Take one tablet out of the request of an attempt there, if it is a request's."""
+        seen = await self._context.store.tablet(tablet)
+        entry = None if seen is None else seen.running.get(attempt)
+        if seen is not None and entry is not None and entry.request is not None:
+            await self._steps.apply(cancel_part(entry.request, seen))
+            self.table_changed(tablet.table)
+
+    async def run_forever(self) -> None:
+        """Drive tables side by side: a slow selector of one holds no other up."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._awake.wait()
+                self._awake.clear()
+                for table in [each for each in self._news if each not in self._driven]:
+                    self._driven.add(table)
+                    tasks.create_task(self._drive(table))
+
+    async def _drive(self, table: str) -> None:
+        try:
+            while (news := self._news.pop(table, None)) is not None:
+                try:
+                    await self._look(table, news)
+                except (MetadataError, UnavailableError) as error:
+                    self._context.log("requests wait for the store", table=table, cause=str(error))
+                    await asyncio.sleep(RETRY_S)
+                    self.table_changed(table)
+        finally:
+            self._driven.discard(table)
+
+    async def _look(self, table: str, news: _News) -> None:
+        if news.whole:
+            await self._look_at_all(table)
+            return
+        found = await self._context.store.table(table)
+        requests = self._open.get(table, ())
+        if found is None or not requests:
+            return
+        now_s = await self._context.store.now_s()
+        tablets = await self._context.store.tablets([*news.tablets])
+        read = [tablet for tablet in tablets if tablet is not None]
+        unsettled = await self._step_in(requests, found, read, now_s)
+        if len(read) < len(tablets) or _settled(requests, read, unsettled):
+            self._count_soon(table)
+
+    async def _look_at_all(self, table: str) -> None:
+        store = self._context.store
+        requests = tuple(await store.open_requests(table))
+        if not requests:
+            self._open.pop(table, None)
+            return
+        self._open[table] = requests
+        found, now_s = await store.table(table), await store.now_s()
+        early = [why_cancel(request, found, now_s) for request in requests]
+        if moves := [change for change in early if change is not None]:
+            outcomes = [await self._steps.apply(change) for change in moves]
+            if any(isinstance(outcome, Applied) for outcome in outcomes):
+                self.table_changed(table)
+        elif found is not None:
+            await self._step_everywhere(requests, found, now_s)
+
+    async def _step_everywhere(
+        self, requests: Sequence[Request], table: Table, now_s: float
+    ) -> None:
+        """Take a step in every tablet; move those requests on that are over in all of them."""
+        left = dict.fromkeys((request.id for request in requests), 0)
+        count = 0
+        async for read in pages(self._context.store, table, requests):
+            count += len(read)
+            for _, request in await self._step_in(requests, table, read, now_s):
+                left[request] += 1
+        await self._move_on([each for each in requests if not left[each.id]])
+        rest_s = min(count * REST_PER_TABLET_S, REST_MAX_S)
+        self._rests_until_s[table.id] = asyncio.get_running_loop().time() + rest_s
+
+    async def _step_in(
+        self, requests: Sequence[Request], table: Table, tablets: Collection[Tablet], now_s: float
+    ) -> set[tuple[TabletId, str]]:
+        """Take one step in each tablet; return where which requests have something left to do."""
+        gate = asyncio.Semaphore(STEPS_AT_ONCE)
+        unsettled: set[tuple[TabletId, str]] = set()
+
+        async def step(tablet: Tablet) -> None:
+            turn = in_turn(requests, tablet)
+            for request in requests:
+                if request not in turn:
+                    if concerns(request, tablet.bounds):
+                        unsettled.add((tablet.id, request.id))
+                    continue
+                async with gate:
+                    stepped = await self._steps.take(request, table, tablet, now_s)
+                if not stepped.settled:
+                    unsettled.add((tablet.id, request.id))
+                if stepped.failed:
+                    self.table_changed(table.id)
+
+        await asyncio.gather(*(step(tablet) for tablet in tablets))
+        return unsettled
+
+    async def _move_on(self, requests: Iterable[Request]) -> None:
+        """Move requests on that have nothing left to do in any tablet."""
+        for request in requests:
+            change = next_state(request, 0)
+            close = CloseRequest(table=request.table, request=request.id)
+            outcome = await self._steps.apply(close if change is None else change)
+            if isinstance(outcome, Applied):
+                self._context.log(
+                    "request moves on",
+                    request=request.id,
+                    state="closed" if change is None else change.state.value,
+                )
+                self.table_changed(request.table)
+            elif isinstance(outcome, Unknown):
+                self._look_later(request.table, RETRY_S)
+
+    def _count_soon(self, table: str) -> None:
+        """Look whether that was the last tablet: soon, but not all the time."""
+        loop = asyncio.get_running_loop()
+        self._look_later(table, max(0.0, self._rests_until_s.get(table, 0.0) - loop.time()))
+
+    def _look_later(self, table: str, wait_s: float) -> None:
+        pending = self._counts.get(table)
+        if pending is not None and not pending.cancelled():
+            return
+
+        def look() -> None:
+            self._counts.pop(table, None)
+            self.table_changed(table)
+
+        self._counts[table] = asyncio.get_running_loop().call_later(wait_s, look)
+
+
+def _is_late(request: Request, now_s: float) -> bool:
+    late = request.deadline_s is not None and request.deadline_s <= now_s
+    return late and request.state is RequestState.ACTIVE
+
+
+def _settled(
+    requests: Iterable[Request],
+    tablets: Iterable[Tablet],
+    unsettled: Collection[tuple[TabletId, str]],
+) -> bool:
+    """Return whether some request has nothing left to do in one of these tablets."""
+    return any(
+        (tablet.id, request.id) not in unsettled
+        for tablet in tablets
+        for request in requests
+        if concerns(request, tablet.bounds)
+    )

@@ -1,0 +1,249 @@
+"""A coordinator's shell over the memory store, a compactor that commits at once, and requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from common.clock import ManualClock
+from common.ids import CountedIds, call_id
+from common.metadata.changes import AddFiles, Applied, Commit, CreateTable, Outcome
+from common.metadata.memory import MemoryStore
+from common.metadata.request_changes import MoveRequest, RequestChange, SubmitRequest
+from common.model.file import DataFile
+from common.model.outcome import AttemptEnd, RowCounts
+from common.model.request import Request, RequestState
+from common.model.table import Column, Table
+from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
+from common.settings import Settings
+from common.wire import Assignment, Beat, Report, TakeRequest
+from coordinator.performing import Context
+from coordinator.recovery import recover
+from coordinator.wiring import Parts, assemble
+
+WAIT_MAX_S = 5.0
+TABLE = Table(
+    id="t1",
+    name="events",
+    location="file:///data/events",
+    schema=(Column("x", "int64"),),
+    key=("x",),
+    version_column="x",
+)
+SPLITS = (b"\x40", b"\x80")
+ENDS = (*SPLITS, PLUS_INFINITY)
+
+
+@dataclass
+class Cluster:
+    """A store, and the coordinators that come and go over it."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    takes: int = 0
+    started: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(self.clock)
+        self.logged: list[tuple[str, dict[str, object]]] = []
+
+    async def apply(self, change: RequestChange) -> None:
+        outcome: Outcome = await self.store.apply(change)
+        assert isinstance(outcome, Applied), outcome
+
+    async def create(self, table: Table = TABLE, splits: tuple[bytes, ...] = SPLITS) -> None:
+        made = await self.store.apply(CreateTable(table=table, splits=splits))
+        assert isinstance(made, Applied), made
+
+    async def add(self, end: bytes, *names: str, size_bytes: int = 100) -> None:
+        """Add files to a tablet, whose keys are the whole tablet's."""
+        starts = dict(zip(ENDS, (b"", *SPLITS), strict=True))
+        files = tuple(
+            DataFile(
+                path=f"{name}.parquet",
+                size_bytes=size_bytes,
+                rows=10,
+                key_min=starts[end] + b"\x01",
+                key_max=end if end != PLUS_INFINITY else b"\xf0",
+                version_min=b"\x01",
+                version_max=b"\x02",
+                added_at_s=self.clock.now_s(),
+            )
+            for name in names
+        )
+        added = await self.store.apply(
+            AddFiles(table="t1", call=call_id(self.clock), files={end: files})
+        )
+        assert isinstance(added, Applied), added
+
+    async def submit(self, request: str, **given: object) -> None:
+        asked = Request(id=request, table="t1", **given)  # type: ignore[arg-type]  # facts by name
+        await self.apply(SubmitRequest(request=asked))
+
+    async def request(self, request: str) -> Request:
+        found = await self.store.request("t1", request)
+        assert found is not None
+        return found
+
+    async def tablet(self, end: bytes = PLUS_INFINITY) -> Tablet:
+        found = await self.store.tablet(TabletId("t1", end))
+        assert found is not None
+        return found
+
+    async def selected(self) -> bool:
+        """Return whether a selection stands in every tablet."""
+        return all(tablet.selection for tablet in await self.tablets())
+
+    async def tablets(self) -> list[Tablet]:
+        return list(await self.store.read_range("t1"))
+
+    async def is_clean(self) -> bool:
+        """Return whether no request has left anything behind."""
+        tablets = await self.tablets()
+        left = [each for each in tablets if each.selection or each.waiting or each.done]
+        return not left and not await self.store.open_requests("t1")
+
+    @asynccontextmanager
+    async def coordinator(self) -> AsyncIterator[Shell]:
+        """Run a coordinator until the block ends; it is killed then, wherever it is."""
+        self.started += 1
+        name = f"coord-{self.started}"
+
+        def log(event: str, **fields: object) -> None:
+            self.logged.append((event, fields))
+
+        context = Context(self.store, self.clock, CountedIds(f"{self.started}-"), log, name)
+        parts = assemble(Settings(), context)
+        await recover(self.store, parts.scanner, name, log)
+        loops = [asyncio.create_task(loop) for loop in parts.loops(Settings())]
+        try:
+            yield Shell(self, parts)
+            for loop in loops:
+                assert not loop.done(), loop
+            assert not parts.service.failed.done(), parts.service.failed
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await parts.service.stop()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+
+@dataclass
+class Shell:
+    """A running coordinator, and the one compactor that it knows."""
+
+    cluster: Cluster
+    parts: Parts
+    held: list[Assignment] = field(default_factory=list)
+
+    async def take(self, wait_max_s: float = WAIT_MAX_S) -> Assignment | None:
+        """Take a job, and hold it."""
+        self.cluster.takes += 1
+        service = self.parts.service
+        await service.beat(
+            Beat(compactor="c1", incarnation="i1", group="default", node="n", slots=100)
+        )
+        taken = await service.take(
+            TakeRequest(
+                take=f"take-{self.cluster.takes}",
+                compactor="c1",
+                incarnation="i1",
+                group="default",
+                wait_max_s=wait_max_s,
+            )
+        )
+        self.held += [] if taken is None else [taken]
+        return taken
+
+    async def commit(self, taken: Assignment) -> None:
+        """Commit a job that was taken: one output of all its inputs."""
+        outcome = await self.cluster.store.apply(commit_of(taken))
+        assert isinstance(outcome, Applied), outcome
+        self.report(taken, AttemptEnd.COMMITTED)
+
+    def report(self, taken: Assignment, end: AttemptEnd, cause: str = "") -> None:
+        """Tell the coordinator how a job ended."""
+        self.held.remove(taken)
+        self.parts.service.report(
+            Report(
+                compactor="c1",
+                attempt=taken.reservation.attempt,
+                end=end,
+                error_class="InputError" if end is AttemptEnd.FAILED else "",
+                cause=cause,
+            )
+        )
+
+    async def work(self, *requests: str) -> None:
+        """Take and commit jobs until some requests have ended."""
+        async with asyncio.timeout(2 * WAIT_MAX_S):
+            for request in requests:
+                while not (await self.cluster.request(request)).state.ended:
+                    taken = await self.take(wait_max_s=0.02)
+                    if taken is not None:
+                        await self.commit(taken)
+
+    async def finish(self, request: str) -> RequestState:
+        """Take and commit jobs until a request, the last one, has left nothing; return how."""
+        await self.work(request)
+        return await ended(self.cluster, request)
+
+
+def commit_of(taken: Assignment) -> Commit:
+    """Return the commit of a job: one output of all its inputs."""
+    reservation, inputs = taken.reservation, taken.inputs
+    rows = sum(file.rows for file in inputs)
+    output = replace(
+        inputs[0],
+        path=reservation.output_path(0),
+        size_bytes=sum(file.size_bytes for file in inputs),
+        rows=rows,
+        job=reservation.job,
+        request=reservation.request,
+    )
+    return Commit(
+        tablet=taken.job.tablet,
+        attempt=reservation.attempt,
+        outputs=(output,),
+        counts=RowCounts(rows_in=rows, rows_out=rows),
+    )
+
+
+async def filled(count: int = 2) -> Cluster:
+    """Return a cluster with three tablets of some files; of two, no system job is wanted."""
+    cluster = Cluster()
+    await cluster.create()
+    for number, end in enumerate(ENDS):
+        await cluster.add(end, *(f"{number}-{each}" for each in range(count)))
+    return cluster
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    """Run a test's story, for a bounded time."""
+    asyncio.run(asyncio.wait_for(story, 4 * WAIT_MAX_S))
+
+
+def cancelling(request: str = "r1") -> MoveRequest:
+    """Return the change by which a user cancels a request."""
+    return MoveRequest(
+        table="t1", request=request, state=RequestState.CANCELLING, cause="enough of it"
+    )
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something has become true."""
+    async with asyncio.timeout(WAIT_MAX_S):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+async def ended(cluster: Cluster, request: str) -> RequestState:
+    """Wait until a request has ended and left nothing; return how."""
+
+    async def over() -> bool:
+        return (await cluster.request(request)).state.ended and await cluster.is_clean()
+
+    await until(over)
+    return (await cluster.request(request)).state

@@ -1,0 +1,159 @@
+"""Requests from submit to the end, through the shell over the memory store."""
+
+import asyncio
+
+import pytest
+
+from common.model.job import Kind
+from common.model.request import KeyRange, RequestState, SelectorSpec, TabletProgress
+from common.model.tablet import PLUS_INFINITY, TabletId
+from coordinator.request_reading import progress_of
+from tests.support.request_shell import SPLITS, Cluster, ended, filled, run, until
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_request_over_three_tablets_is_done() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            assert await it.finish("r1") is RequestState.DONE
+            for tablet in await cluster.tablets():
+                (file,) = tablet.files.values()
+                assert (file.request, file.size_bytes) == ("r1", 200)
+
+    run(story())
+
+
+def test_a_request_takes_the_tablets_of_its_range_only() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1", range=KeyRange(SPLITS[0] + b"\x05", SPLITS[1]))
+            assert await it.finish("r1") is RequestState.DONE
+            counts = [len(tablet.files) for tablet in await cluster.tablets()]
+            assert counts == [2, 1, 2]
+
+    run(story())
+
+
+def test_it_waits_for_a_system_job_behind_a_marker() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(splits=())
+        await cluster.add(PLUS_INFINITY, "a", "b", "c", "d")
+        async with cluster.coordinator() as it:
+            system = await it.take()
+            assert system is not None
+            assert system.job.kind is Kind.SYSTEM
+            await cluster.submit("r1")
+
+            async def waits() -> bool:
+                return "r1" in (await cluster.tablet()).waiting
+
+            await until(waits)
+            await cluster.add(PLUS_INFINITY, "e", "f", "g", "h")
+            assert await it.take(wait_max_s=0.1) is None
+            await it.commit(system)
+            await until(cluster.selected)
+            seen = await cluster.tablet()
+            assert seen.selection is not None
+            assert set(seen.selection.files) == seen.files.keys()
+            assert not seen.waiting
+            assert await it.finish("r1") is RequestState.DONE
+
+    run(story())
+
+
+def test_files_that_come_later_never_join() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(splits=())
+        await cluster.add(PLUS_INFINITY, "a", "b", "c")
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            user = await it.take()
+            assert user is not None
+            assert (user.job.kind, user.job.request) == (Kind.USER, "r1")
+            assert user.request is not None
+            await cluster.add(PLUS_INFINITY, "d", "e")
+            await it.commit(user)
+            assert await it.finish("r1") is RequestState.DONE
+            assert set((await cluster.tablet()).files) == {
+                user.reservation.output_path(0), "d.parquet", "e.parquet"
+            }  # fmt: skip
+
+    run(story())
+
+
+def test_two_requests_over_the_same_files_take_turns_by_age() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            cluster.clock.advance(1)
+            await cluster.submit("r2")
+            assert await it.finish("r2") is RequestState.DONE
+            assert (await cluster.request("r1")).state is RequestState.DONE
+            entries = reversed(await cluster.store.history("t1"))
+            by_tablet: dict[TabletId, list[str]] = {}
+            for entry in entries:
+                (output,) = entry.outputs
+                by_tablet.setdefault(entry.tablet, []).append(output)
+            assert [len(outputs) for outputs in by_tablet.values()] == [2, 2, 2]
+            for tablet in await cluster.tablets():
+                assert {file.request for file in tablet.files.values()} == {"r2"}
+
+    run(story())
+
+
+def test_a_coordinator_that_dies_between_any_two_steps_is_followed_by_another() -> None:
+    async def story() -> None:
+        cluster = await filled(count=4)
+        await cluster.submit("r1")
+        for lives in range(60):
+            async with cluster.coordinator() as it:
+                await asyncio.sleep(0.002 * (lives % 5))
+                taken = await it.take(wait_max_s=0.01)
+                if taken is not None:
+                    await it.commit(taken)
+            if (await cluster.request("r1")).state.ended and await cluster.is_clean():
+                break
+        assert (await cluster.request("r1")).state is RequestState.DONE
+        assert await cluster.is_clean()
+
+    run(story())
+
+
+def test_where_nothing_is_chosen_it_is_done() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        async with cluster.coordinator():
+            spec = SelectorSpec(name="name", options={"pattern": "none*"})
+            await cluster.submit("r1", selector=spec)
+            assert await ended(cluster, "r1") is RequestState.DONE
+
+    run(story())
+
+
+def test_progress_is_told_from_the_store() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            await until(cluster.selected)
+            taken = await it.take()
+            assert taken is not None
+            progress = await progress_of(cluster.store, "t1", "r1", {})
+            assert progress is not None
+            assert progress.count(TabletProgress.SELECTED) == 3
+            assert progress.bytes_left == 600
+            assert sum(len(here.running) for here in progress.tablets) == 1
+            await it.commit(taken)
+            later = await progress_of(cluster.store, "t1", "r1", {})
+            assert later is not None
+            assert later.count(TabletProgress.DONE) == 1
+            assert await progress_of(cluster.store, "t1", "r9", {}) is None
+
+    run(story())
