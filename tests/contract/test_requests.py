@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.changes import ChangeTable, DropTable
+from common.metadata.commands import hset
+from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.request_changes import CancelRange, SubmitRequest
 from common.model.request import (
     KeyRange,
@@ -146,6 +148,31 @@ async def test_a_marker_alone_keeps_a_request_from_ending(harness: Harness) -> N
     applied(await harness.apply(cancel(tablet)))
     applied(await harness.apply(move(tablet.table, RequestState.FAILED)))
     assert await state_of(harness, tablet.table) == "failed"
+
+
+async def test_a_selection_or_a_job_alone_keeps_a_request_from_ending(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    await submitted(harness, tablet.table)
+    applied(await harness.apply(select(tablet, "a")))
+    applied(await harness.apply(move(tablet.table, RequestState.CANCELLING)))
+    refused(await harness.apply(move(tablet.table, RequestState.CANCELLED)), "open")
+    applied(await harness.apply(reserve(tablet, "u1", "a", request="r1")))
+    selection = TabletKeys.of(tablet).selection
+    stored = await harness.read(("GET", selection))
+    await harness.write(("DEL", selection))
+    refused(await harness.apply(move(tablet.table, RequestState.CANCELLED)), "open")
+    await harness.write(("SET", selection, stored))
+    applied(await harness.apply(cancel(tablet)))
+    applied(await harness.apply(move(tablet.table, RequestState.CANCELLED)))
+
+
+async def test_a_drop_that_was_interrupted_cancels_the_requests(harness: Harness) -> None:
+    table = await harness.table()
+    await submitted(harness, table.id)
+    keys = TableKeys(table.id)
+    await harness.write(hset(keys.table, {"state": "going"}), hset(keys.garbage, {"x": "y"}))
+    assert not applied(await harness.apply(DropTable(table=table.id))).complete
+    assert await state_of(harness, table.id) == "cancelling"
 
 
 async def test_a_part_is_cancelled_by_itself(harness: Harness) -> None:

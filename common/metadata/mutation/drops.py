@@ -98,7 +98,7 @@ def _cancel_requests(table: str, outcome: Applied | Refused) -> Transaction:
         then = _drop_next(table, outcome)
         return Write(tuple(effects), then=then) if effects else Done(outcome, then=then)
 
-    return Transaction(table_state(keys) | Needs((keys.open_requests,), reads), decide)
+    return Transaction(table_state(keys) | Needs((), reads), decide)
 
 
 def _cancelled(request: Request | None) -> Request | None:
