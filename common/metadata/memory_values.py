@@ -75,7 +75,7 @@ class Values:
 
     def own_hash(self, key: str) -> dict[bytes, bytes]:
         """Return a hash, to write; the writer touches the key."""
-        return self._own(key, {})  # type: ignore[no-any-return]
+        return self._own(key, {})  # type: ignore[no-any-return]  # values are of any type
 
     def set_of(self, key: str) -> set[bytes]:
         """Return a set, to read."""
@@ -83,7 +83,7 @@ class Values:
 
     def own_set(self, key: str) -> set[bytes]:
         """Return a set, to write; the writer touches the key."""
-        return self._own(key, set())  # type: ignore[no-any-return]
+        return self._own(key, set())  # type: ignore[no-any-return]  # values are of any type
 
     def members(self, key: str) -> list[bytes]:
         """Return a lexical sorted set, ascending, to read."""
