@@ -13,7 +13,10 @@ from common.errors import ConfigError, RequestError
 from common.model.table import DNS_LABEL, TableSettings
 from common.parquet.codecs import CODECS, LEVELS, has_level
 from common.plugins import load_configurer
+from common.spi.output import OutputConfigurer
+from common.spi.selector import Selector
 from common.units import parse_duration_s, parse_size_bytes
+from coordinator.registry import load_selector
 
 NAMES = tuple(each.name for each in fields(TableSettings))
 _UNITS = ("_bytes", "_s")
@@ -75,20 +78,24 @@ def changed_settings(
             f"setting codec_level {settings.codec_level} is not one of {settings.codec}, "
             f"wanted {low} to {high}"
         )
-    _check_configurer(settings)
+    _check_plugin("configurer", settings, load_configurer)
+    _check_plugin("selector", settings, load_selector)
     return settings
 
 
-def _check_configurer(settings: TableSettings) -> None:
-    name, options = settings.configurer, settings.configurer_options
+def _check_plugin(
+    setting: str, settings: TableSettings, load: Callable[[str], OutputConfigurer | Selector]
+) -> None:
+    """Have the plug-in that a setting names check the options beside it."""
+    name, options = getattr(settings, setting), getattr(settings, f"{setting}_options")
     if name:
         try:
-            load_configurer(name).check(options)
+            load(name).check(options)
         except ConfigError as error:
-            raise RequestError(f"setting configurer: {error}") from error
+            raise RequestError(f"setting {setting}: {error}") from error
     elif options:
         given = ", ".join(sorted(options))
-        raise RequestError(f"setting configurer_options has {given}, but configurer is not set")
+        raise RequestError(f"setting {setting}_options has {given}, but {setting} is not set")
 
 
 def _name(written: str) -> str:
