@@ -25,10 +25,15 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would be planned now; `left`: path → why no job takes it."""
+    """What would be planned now; `left`: path → why no job takes it.
+
+    Every tablet is read at one moment: without jobs, wanted or running, it is at rest.
+    """
 
     jobs: tuple[PlannedJob, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
+    running: int = 0
+    """Jobs under way; what they leave behind may want further ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,13 +116,13 @@ class WorkCalls(TableCalls):
         """
         end_s = time.monotonic() + timeout_s
         while True:
-            running = sum(each.running for each in self.tablets(table))
-            plan = self.plan(table) if not running else None
-            if plan is not None and not plan.jobs:
+            # One answer, not two: between two a waiting job may have become a running one.
+            plan = self.plan(table)
+            if not plan.jobs and not plan.running:
                 return
             if time.monotonic() >= end_s:
-                wanted = f"{running} jobs run" if plan is None else f"{len(plan.jobs)} jobs wait"
                 raise UnavailableError(
-                    f"table {table!r} did not come to rest within {timeout_s:g} s: {wanted}"
+                    f"table {table!r} did not come to rest within {timeout_s:g} s: "
+                    f"{plan.running} jobs run, {len(plan.jobs)} wait"
                 )
             time.sleep(REST_POLL_S)

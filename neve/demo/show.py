@@ -78,9 +78,8 @@ class Watch:
 
     def at_rest(self) -> bool:
         """Return whether nothing runs, waits or would be planned."""
-        if any(tablet.running for tablet in self._client.tablets(self._table)):
-            return False
-        return not self._client.plan(self._table).jobs
+        plan = self._client.plan(self._table)
+        return not plan.jobs and not plan.running
 
     def _picture(self, status: Status, files: int, elapsed_s: float) -> Grid:
         grid = Grid(box=None, padding=(0, 2), show_header=False)
@@ -112,7 +111,7 @@ def _running(status: Status) -> int:
 def show_before_after(console: Console, before: Measured, after: Measured) -> None:
     """Print the table before and after compaction."""
     grid = Grid(title="\nThe table, as its readers see it")
-    for title in ("", "three quarters in, untended", "whole feed in, at rest"):
+    for title in ("", "most of it in, untended", "more in, at rest"):
         grid.add_column(title, justify="right" if title else "left")
     grid.add_row("files", f"{before.files:,}", f"{after.files:,}")
     grid.add_row("bytes", format_bytes(before.size_bytes), format_bytes(after.size_bytes))
@@ -126,12 +125,12 @@ def show_before_after(console: Console, before: Measured, after: Measured) -> No
     console.print(grid)
 
 
-def show_proof(console: Console, proof: Proof, elapsed_s: float) -> None:
+def show_proof(console: Console, proof: Proof) -> None:
     """Print what the independent reading found."""
     mark, word = ("[green]✓[/]", "proven") if proof.holds else ("[red]✗[/]", "NOT proven")
     console.print(
         f"\n{mark} [bold]{word}[/] against the {proof.fed_rows:,} raw rows of the feed: "
         f"{proof.found_rows:,} visible rows, {proof.expected_rows:,} expected; "
         f"{proof.lost} lost, {proof.doubled} doubled, {proof.resurrected} resurrected, "
-        f"{proof.different} different ({elapsed_s:.0f} s in all)"
+        f"{proof.different} different"
     )

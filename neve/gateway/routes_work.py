@@ -111,10 +111,12 @@ class WorkRoutes:
         found = await services.table(table)
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
+        running = 0
         async for page in services.pages(found):
+            running += sum(len(each.running) for each in page)
             plans += await services.rows.run(self._planned, found, page, now_s)
             bounded(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
-        return plan_view(found, plans)
+        return plan_view(found, plans, running)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:

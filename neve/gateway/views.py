@@ -145,8 +145,14 @@ def key_text(key: bytes | None, types: Sequence[KeyType]) -> str | None:
         return f"0x{key.hex()}"
 
 
-def plan_view(table: Table, plans: Sequence[TabletPlan]) -> api_work.Plan:
-    """Return what would be planned for some tablets of a table."""
+def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api_work.Plan:
+    """Return what would be planned for some tablets of a table.
+
+    Args:
+        table: As stored.
+        plans: Of the tablets.
+        running: Jobs under way on them.
+    """
     jobs = [
         api_work.PlannedJob(
             tablet=job.tablet.text,
@@ -162,7 +168,7 @@ def plan_view(table: Table, plans: Sequence[TabletPlan]) -> api_work.Plan:
         for job in plan.jobs
     ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
-    return api_work.Plan(jobs=tuple(jobs), left=left)
+    return api_work.Plan(jobs=tuple(jobs), left=left, running=running)
 
 
 def queued_view(queued: QueuedJob) -> api_work.PlannedJob:

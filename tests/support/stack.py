@@ -132,9 +132,8 @@ class Service:
         return self.wait("job that writes", writing, table=table)
 
     def _rests(self, table: LedgerTable) -> bool:
-        if any(tablet.running for tablet in self.client.tablets(table.name)):
-            return False
-        return not self.client.plan(table.name).jobs
+        plan = self.client.plan(table.name)
+        return not plan.jobs and not plan.running
 
     # -------------------------------------------------------- processes
 

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from common.errors import CompactionError, ConflictError, MetadataError, UnknownOutcomeError
-from common.metadata.changes import Applied, Refused, Unknown
+from common.metadata.changes import Applied, Refused, Reserve, Unknown
+from common.model.job import Kind
+from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS
 from neve.api import ARROW_STREAM, PROBLEM
 from neve.client import Client
@@ -253,8 +255,35 @@ def test_a_table_is_explained_planned_and_replanned(
         ("lift_quarantine", table.id, "last"),
     ]
     assert client.history("events") == []
-    with pytest.raises(UnavailableError, match=r"did not come to rest within 0.1 s: 1 jobs wait"):
+    with pytest.raises(UnavailableError, match=r"within 0.1 s: 0 jobs run, 1 wait"):
         client.wait_until_at_rest("events", timeout_s=0.1)
+
+
+def test_a_table_is_not_at_rest_while_its_only_job_runs(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("busy", str(tmp_path), schema=SCHEMA)
+    client.append("busy", pa.table({"x": [1]}))
+    client.wait_until_at_rest("busy", timeout_s=5)
+    reserve = Reserve(
+        tablet=TabletId(client.describe("busy").id, PLUS_INFINITY),
+        attempt="att-1",
+        job="job-1",
+        kind=Kind.SYSTEM,
+        inputs=tuple(file.path for file in client.files("busy")),
+        output_prefix="_neve/last/out",
+        outputs_max=1,
+        group="default",
+        compactor="c-1",
+    )
+    assert isinstance(gateway.ask(gateway.store.apply(reserve)), Applied)
+
+    plan = client.plan("busy")
+
+    # One answer says both: a job that stops waiting between two answers would be missed.
+    assert (plan.jobs, plan.running) == ((), 1)
+    with pytest.raises(UnavailableError, match=r"within 0.1 s: 1 jobs run, 0 wait"):
+        client.wait_until_at_rest("busy", timeout_s=0.1)
 
 
 def test_the_loop_answers_while_threads_work(gateway: Gateway) -> None:
