@@ -21,7 +21,7 @@ VERSION = "version"
 TOMBSTONE = "cancelled"
 FIRST_DAY = date(2013, 1, 1)
 DAYS = 365
-_SCHEDULED_VERSION = 0
+_EARLIEST_DAYS = 10
 _ACTUAL = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 SCHEMA = pa.schema(
     [
@@ -90,7 +90,7 @@ def _flights() -> pa.Table:
     missing = table["dep_time"].is_null()
     columns: dict[str, Any] = {name: table[name] for name in table.column_names}
     columns["flight_date"] = pa.array(days, pa.date32())
-    columns["version"] = pa.array([_SCHEDULED_VERSION] * table.num_rows, pa.int64())
+    columns["version"] = pa.array([0] * table.num_rows, pa.int64())
     columns["cancelled"] = missing
     columns["time_hour"] = table["time_hour"].cast(pa.timestamp("us", tz="UTC"))
     arrays = [columns[field.name].cast(field.type) for field in SCHEMA]
@@ -115,16 +115,25 @@ def _parts(
         rows = sum(by_day[number][1] for number in range(first, first + days))
         week = flights.slice(by_day[first][0], rows)
         begins = FIRST_DAY + timedelta(days=first)
-        yield "scheduled", begins - timedelta(days=7), _announced(week)
+        announced = begins - timedelta(days=7)
+        yield "scheduled", announced, _versioned(_announced(week), _version(announced))
         gone = week.filter(week["cancelled"])
         if gone.num_rows:
-            version = first + days + 1
-            yield "cancelled", begins + timedelta(days=days + 1), _versioned(gone, version)
+            told = begins + timedelta(days=days + 1)
+            yield "cancelled", told, _versioned(gone, _version(told))
     for number, (start, rows) in enumerate(by_day):
         day = flights.slice(start, rows)
         flown = day.filter(_not(day["cancelled"]))
         arrives = FIRST_DAY + timedelta(days=number + 1)
-        yield "flown", arrives, _versioned(flown, number + 1)
+        yield "flown", arrives, _versioned(flown, _version(arrives) + 1)
+
+
+def _version(arrives: date) -> int:
+    """Return the version of rows that arrive on a day: it never goes back from file to file.
+
+    Tombstones may go at once in this table, so a later file must not be older than one.
+    """
+    return 2 * ((arrives - FIRST_DAY).days + _EARLIEST_DAYS)
 
 
 def _weeks() -> Iterator[tuple[int, int]]:

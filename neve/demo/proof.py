@@ -4,7 +4,7 @@ Shares no code with the rest: the expected rows are worked out from the raw file
 with pyarrow alone, so that a mistake in the row rules cannot hide itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from neve.demo.feed import KEY, TOMBSTONE, VERSION
+
+Wishes = Callable[[pa.Table], tuple[pa.Table, pa.Table]]
+"""Visible rows without users' compactions → those with them, and the rows deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +55,18 @@ def expected_rows(files: Sequence[Path]) -> tuple[pa.Table, pa.Table]:
     return last.filter(pc.invert(last[TOMBSTONE])), dead.select(list(KEY))
 
 
-def prove(files: Sequence[Path], found: pa.Table) -> Proof:
+def prove(files: Sequence[Path], found: pa.Table, wishes: Wishes | None = None) -> Proof:
     """Compare a scan of the table with the raw feed.
 
     Args:
         files: Every file that was ever fed.
         found: What a scan of the whole table returned.
+        wishes: What users did to the visible rows since.
     """
     expected, dead = expected_rows(files)
+    if wishes is not None:
+        expected, deleted = wishes(expected)
+        dead = pa.concat_tables([dead, deleted.select(list(KEY))])
     found = found.select(expected.column_names).cast(expected.schema)
     keys = found.select(list(KEY))
     distinct = keys.group_by(list(KEY)).aggregate([])

@@ -1,10 +1,11 @@
 """The story of the demo: start a stack, feed it, watch it come to rest, prove it.
 
-Three quarters of the feed arrive while compaction is paused, which is what a table
-looks like that nobody tends. Then compaction starts, and the last quarter arrives
-while it works.
+First act: most of the feed arrives while compaction is paused, which is what a table
+looks like that nobody tends. Then compaction starts, and more arrives while it works.
+Second act: a user deletes and corrects rows of the spring while the last files arrive.
 """
 
+import os
 import shutil
 import tempfile
 import threading
@@ -18,15 +19,20 @@ from common.clock import SystemClock
 from common.settings import CompactorSettings, CoordinatorSettings, Settings
 from neve.client import Client
 from neve.demo.feed import KEY, SCHEMA, TOMBSTONE, VERSION, FeedFile, month_splits, write_feed
+from neve.demo.feeder import Feeder
 from neve.demo.proof import Proof, prove
 from neve.demo.show import Measured, Watch, show_before_after, show_proof
+from neve.demo.wishes import DELETE_WHERE, FIRST, LAST, SET, fulfilled, wish
 from neve.local import LocalStack, StackOptions
+from neve.local.stack import stop
+from neve.local.state import StackFolder
 
+STACK = "demo"
 TABLE = "flights"
 HISTORY_MAX = 10_000
-LATE_SHARE = 0.25
-BATCH_FILES = 12
-LATE_PAUSE_S = 1.0
+FIRST_SHARE, SECOND_SHARE = 0.7, 0.85
+"""How much of the feed has arrived before compaction begins, and before the second act."""
+WISHES_MAX_S = 120.0
 REST_MAX_S = 200.0
 SCANS = 3
 LOOK_EVERY_S = 0.5
@@ -39,41 +45,6 @@ SETTINGS = {
     "max_files": 20,
 }
 """Flights are never reported late, so tombstones need not wait for late writers."""
-
-
-class Feeder:
-    """Adds files of the feed to the table, in order of arrival."""
-
-    def __init__(self, client: Client, location: Path) -> None:
-        """Add to the demo's table."""
-        self._client = client
-        self._location = location
-        self.added_bytes = 0
-        self.error: BaseException | None = None
-
-    def add(self, files: Sequence[FeedFile]) -> None:
-        """Copy files below the table's location and add them, a batch per call."""
-        for first in range(0, len(files), BATCH_FILES):
-            batch = files[first : first + BATCH_FILES]
-            for file in batch:
-                shutil.copyfile(file.path, self._location / file.path.name)
-                self.added_bytes += file.path.stat().st_size
-            self._client.add_files(TABLE, [file.path.name for file in batch])
-
-    def add_slowly(self, files: Sequence[FeedFile]) -> threading.Thread:
-        """Begin to add files in the background, with pauses, as a feed would."""
-
-        def work() -> None:
-            try:
-                for first in range(0, len(files), BATCH_FILES):
-                    self.add(files[first : first + BATCH_FILES])
-                    PAUSE.wait(LATE_PAUSE_S)
-            except BaseException as error:
-                self.error = error
-
-        thread = threading.Thread(target=work, name="feed", daemon=True)
-        thread.start()
-        return thread
 
 
 def main(*, keep: bool = False, compactors: int = 2, console: Console | None = None) -> int:
@@ -98,9 +69,11 @@ def main(*, keep: bool = False, compactors: int = 2, console: Console | None = N
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-    show_proof(console, proof, CLOCK.now_s() - began_s)
+    show_proof(console, proof)
+    console.print(f"{CLOCK.now_s() - began_s:.0f} s in all")
     if keep:
-        console.print(f"\nThe stack is yours: table {TABLE!r} below {folder}; `neve down` ends it.")
+        console.print(f"\nThe stack is yours: table {TABLE!r} below {folder}.")
+        console.print(f"`neve down --stack {STACK}` ends it.")
     return 0 if proof.holds else 1
 
 
@@ -109,9 +82,12 @@ def _start(compactors: int, console: Console) -> LocalStack:
     compactor = replace(CompactorSettings(), slots=2)
     settings = Settings(coordinator=coordinator, compactor=compactor)
     options = StackOptions(compactors=compactors, settings=settings)
+    if LocalStack.attach(name=STACK) is None:
+        # What an earlier demo was told to keep is over: its table would be in the way.
+        stop(StackFolder.of(None, STACK, os.environ), delete_data=True)
     with console.status("starting Redis, Ray and Spark …") as status:
         stack = LocalStack.start(
-            name="demo",
+            name=STACK,
             options=options,
             on_progress=lambda text: status.update(f"{text} …"),
         )
@@ -126,17 +102,30 @@ def _tell(stack: LocalStack, folder: Path, console: Console) -> Proof:
         feed = write_feed(folder / "feed")
     console.print(f"[green]✓[/] feed written: {len(feed)} files, {_rows(feed):,} rows")
     with Client(stack.gateway_url, token=stack.token) as client:
-        feeder = Feeder(client, location)
-        before = _load(client, feeder, feed, location, console)
-        _compact(client, feeder, feed, console)
+        feeder = Feeder(client, TABLE, location)
+        first, second, last = _acts(feed)
+        before = _load(client, feeder, first, location, console)
+        client.resume(TABLE)
+        _rest(client, feeder, second, console, len(feed))
         after = measure(client, feeder.added_bytes)
         show_before_after(console, before, after)
+        paths = [file.path for file in (*first, *second)]
         with console.status("proving it against the raw feed …"):
-            return prove([file.path for file in feed], client.scan(TABLE))
+            proof = prove(paths, client.scan(TABLE))
+        show_proof(console, proof)
+        if not proof.holds:
+            return proof
+        _second_act(client, feeder, last, console, len(feed))
+        with console.status("proving it against the raw feed …"):
+            return prove([file.path for file in feed], client.scan(TABLE), fulfilled)
 
 
 def _load(
-    client: Client, feeder: Feeder, feed: list[FeedFile], location: Path, console: Console
+    client: Client,
+    feeder: Feeder,
+    files: Sequence[FeedFile],
+    location: Path,
+    console: Console,
 ) -> Measured:
     client.create_table(
         TABLE,
@@ -149,19 +138,23 @@ def _load(
         tombstone_column=TOMBSTONE,
         paused=True,
     )
-    early = feed[: _early(feed)]
-    with console.status(f"adding {len(early)} files while compaction is paused …"):
-        feeder.add(early)
+    with console.status(f"adding {len(files)} files while compaction is paused …"):
+        feeder.add(files)
     before = measure(client, feeder.added_bytes)
-    console.print(f"[green]✓[/] {len(early)} files added, compaction was paused")
+    console.print(f"[green]✓[/] {len(files)} files added, compaction was paused")
     return before
 
 
-def _compact(client: Client, feeder: Feeder, feed: list[FeedFile], console: Console) -> None:
-    """Resume compaction, feed the rest meanwhile, and wait until every tablet is at rest."""
-    client.resume(TABLE)
-    thread = feeder.add_slowly(feed[_early(feed) :])
-    with Watch(client, TABLE, console, total_files=len(feed)) as watch:
+def _rest(
+    client: Client,
+    feeder: Feeder,
+    files: Sequence[FeedFile],
+    console: Console,
+    total_files: int,
+) -> None:
+    """Let more of the feed arrive, and wait until every tablet is at rest."""
+    thread = feeder.add_slowly(files)
+    with Watch(client, TABLE, console, total_files=total_files) as watch:
         end_s = CLOCK.now_s() + REST_MAX_S
         while CLOCK.now_s() < end_s:
             watch.look()
@@ -173,6 +166,25 @@ def _compact(client: Client, feeder: Feeder, feed: list[FeedFile], console: Cons
     thread.join()
     if feeder.error is not None:
         raise feeder.error
+
+
+def _second_act(
+    client: Client,
+    feeder: Feeder,
+    files: Sequence[FeedFile],
+    console: Console,
+    total_files: int,
+) -> None:
+    """Let a user delete and correct rows of the spring while the last files arrive."""
+    console.print(f"\n[bold]A user asks[/], from {FIRST} to {LAST}, while files keep arriving:")
+    console.print(f'  neve compact {TABLE} --delete-where "{DELETE_WHERE}"')
+    console.print(f'  neve compact {TABLE} --set "{SET}"')
+    thread = feeder.add_slowly(files)
+    for request in wish(client, TABLE):
+        done = request.wait(progress=console.is_terminal, timeout_s=WISHES_MAX_S)
+        console.print(f"[green]✓[/] request {done.id} is {done.state}")
+    thread.join()
+    _rest(client, feeder, (), console, total_files)
 
 
 def measure(client: Client, added_bytes: int) -> Measured:
@@ -197,8 +209,12 @@ def measure(client: Client, added_bytes: int) -> Measured:
     )
 
 
-def _early(feed: Sequence[FeedFile]) -> int:
-    return int(len(feed) * (1 - LATE_SHARE))
+def _acts(
+    feed: Sequence[FeedFile],
+) -> tuple[Sequence[FeedFile], Sequence[FeedFile], Sequence[FeedFile]]:
+    """Return the files that arrive before the first act, in it, and in the second."""
+    first, second = int(len(feed) * FIRST_SHARE), int(len(feed) * SECOND_SHARE)
+    return feed[:first], feed[first:second], feed[second:]
 
 
 def _rows(feed: Sequence[FeedFile]) -> int:
