@@ -1,7 +1,8 @@
 """Takes one step of a request in one tablet: asks plug-ins, applies the change.
 
 A step that the store refuses is not tried again: whatever stood in its way is a change
-of the tablet, and brings the tablet back.
+of the tablet, and brings the tablet back. Compactors hear of the jobs that a cancel takes
+back as of any other release: by the answer to their next heartbeat.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,7 @@ from common.model.job import Job, Kind
 from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
-from coordinator.core import events as on
-from coordinator.core.request_facts import facts_of, range_of, running, shown_files
+from coordinator.core.request_facts import facts_of, range_of, shown_files
 from coordinator.core.requests import (
     NOTHING,
     Asked,
@@ -36,8 +36,11 @@ from coordinator.core.requests import (
     next_step,
 )
 from coordinator.performing import Context
-from coordinator.ports import PlanTablet, Submit
+from coordinator.ports import PlanTablet
 from coordinator.selecting import Selectors
+
+RETRY_S = 1.0
+"""After the store was silent."""
 
 Change = MarkWaiting | Select | CompleteHere | CancelHere | FinishHere
 
@@ -56,18 +59,17 @@ class Stepped:
     """What came of a step. `settled`: nothing is left to do here."""
 
     settled: bool
-    failed: bool = False
-    """The request itself has moved on, because of this tablet."""
+    again_s: float | None = None
+    """When to look at the whole table again, though nothing may tell of it; None: not."""
 
 
 class Steps:
     """Takes steps. Remembers nothing."""
 
-    def __init__(self, context: Context, minds: Minds, submit: Submit) -> None:
-        """Apply changes to the context's store; tell `submit` of attempts taken back."""
+    def __init__(self, context: Context, minds: Minds) -> None:
+        """Apply changes to the context's store."""
         self._context = context
         self._minds = minds
-        self._submit = submit
 
     async def take(self, request: Request, table: Table, tablet: Tablet, now_s: float) -> Stepped:
         """Take the next step of a request in a tablet.
@@ -90,8 +92,8 @@ class Steps:
             case Settled():
                 return Stepped(settled=True)
             case Fail(cause=cause):
-                failed = isinstance(await self.apply(cancel(request, cause, fails=True)), Applied)
-                return Stepped(settled=False, failed=failed)
+                outcome = await self.apply(cancel(request, cause, fails=True))
+                return Stepped(settled=False, again_s=_again_s(outcome, applied_s=0.0))
             case Wait() | AskSelector() | AskPlanner():
                 return Stepped(settled=False)
             case _:
@@ -109,24 +111,15 @@ class Steps:
         where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
         if not isinstance(outcome, Applied):
             self._context.log("request step not taken", **where, cause=outcome.reason)
-            return Stepped(settled=False)
+            return Stepped(settled=False, again_s=_again_s(outcome))
         self._context.log("request step taken", **where)
         match step:
-            case CancelHere():
-                self._take_back(request, tablet)
-                return Stepped(settled=True)
             case MarkWaiting():
                 return Stepped(settled=False)
             case Select(chosen=chosen):
                 return Stepped(settled=not chosen)
-            case CompleteHere() | FinishHere():
+            case CancelHere() | CompleteHere() | FinishHere():
                 return Stepped(settled=True)
-
-    def _take_back(self, request: Request, tablet: Tablet) -> None:
-        """Have compactors stop what they run for a request that was cancelled here."""
-        cause = f"request {request.id} was cancelled"
-        for attempt in running(request, tablet):
-            self._submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
 
     async def _ask_selector(
         self, request: Request, table: Table, tablet: Tablet, now_s: float
@@ -156,6 +149,13 @@ class Steps:
             left=left[0] if left else "no reason was given",
             quarantined=next((why for why in stuck if why is not None), ""),
         )
+
+
+def _again_s(outcome: Outcome, applied_s: float | None = None) -> float | None:
+    """Return when to look again: what the store did not answer brings nothing back."""
+    if isinstance(outcome, Unknown):
+        return RETRY_S
+    return applied_s if isinstance(outcome, Applied) else None
 
 
 def cancel_part(request: str, tablet: Tablet) -> CancelRange:

@@ -21,11 +21,10 @@ from coordinator.core.request_facts import concerns
 from coordinator.core.requests import in_turn, next_state, why_cancel
 from coordinator.performing import Context
 from coordinator.request_reading import pages
-from coordinator.request_steps import Steps, cancel_part
+from coordinator.request_steps import RETRY_S, Steps, cancel_part
 
 STEPS_AT_ONCE = 16
 """Tablets of one table in which steps are taken at a time."""
-RETRY_S = 1.0
 REST_PER_TABLET_S = 0.001
 REST_MAX_S = 60.0
 """After a look at all tablets, one that only counts what is left comes so much later."""
@@ -124,6 +123,7 @@ class Requests:
         requests = tuple(await store.open_requests(table))
         if not requests:
             self._open.pop(table, None)
+            self._rests_until_s.pop(table, None)
             return
         self._open[table] = requests
         found, now_s = await store.table(table), await store.now_s()
@@ -167,8 +167,8 @@ class Requests:
                     stepped = await self._steps.take(request, table, tablet, now_s)
                 if not stepped.settled:
                     unsettled.add((tablet.id, request.id))
-                if stepped.failed:
-                    self.table_changed(table.id)
+                if stepped.again_s is not None:
+                    self._look_later(table.id, stepped.again_s)
 
         await asyncio.gather(*(step(tablet) for tablet in tablets))
         return unsettled

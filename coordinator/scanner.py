@@ -114,7 +114,7 @@ class Scanner:
         await self._mark_versions(tablet, table, now_s)
         for watcher in self._watchers:
             watcher.tablet_read(tablet, table)
-        facts = await self._facts(tablet)
+        facts = await self.facts(tablet)
         try:
             plan = self._plan(tablet, table, now_s, facts)
         except PluginError as error:
@@ -130,7 +130,7 @@ class Scanner:
             )
         )
 
-    async def _facts(self, tablet: Tablet) -> dict[str, RequestFacts]:
+    async def facts(self, tablet: Tablet) -> dict[str, RequestFacts]:
         """Return what planners may know of the request that holds files here, if it is active."""
         if tablet.selection is None:
             return {}
@@ -219,6 +219,7 @@ class Scanner:
             del self.tables[gone]
             self._positions.pop(gone, None)
             self._submit(on.TableGone(table=gone))
+            self._table_changed(gone)
         await self._notice(found)
 
     async def _notice(self, found: Mapping[str, Table]) -> None:

@@ -79,7 +79,7 @@ def assemble(settings: Settings, context: Context) -> Parts:
     scanner.attach(service.submit)
     selectors = Selectors()
     minds = Minds(plan=plan, selectors=selectors, why_quarantined=state.why_quarantined)
-    requests = Requests(context, Steps(context, minds, service.submit))
+    requests = Requests(context, Steps(context, minds))
     automatic = Automatic(context, selectors)
     scanner.watch(requests)
     scanner.watch(automatic)

@@ -19,7 +19,7 @@ from common.model.request import Request, RequestState
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from common.settings import Settings
-from common.wire import Assignment, Beat, Report, TakeRequest
+from common.wire import Assignment, AttemptProgress, Beat, Report, TakeRequest
 from coordinator.performing import Context
 from coordinator.recovery import recover
 from coordinator.wiring import Parts, assemble
@@ -31,7 +31,6 @@ TABLE = Table(
     location="file:///data/events",
     schema=(Column("x", "int64"),),
     key=("x",),
-    version_column="x",
 )
 SPLITS = (b"\x40", b"\x80")
 ENDS = (*SPLITS, PLUS_INFINITY)
@@ -58,7 +57,6 @@ class Cluster:
         assert isinstance(made, Applied), made
 
     async def add(self, end: bytes, *names: str, size_bytes: int = 100) -> None:
-        """Add files to a tablet, whose keys are the whole tablet's."""
         starts = dict(zip(ENDS, (b"", *SPLITS), strict=True))
         files = tuple(
             DataFile(
@@ -67,8 +65,6 @@ class Cluster:
                 rows=10,
                 key_min=starts[end] + b"\x01",
                 key_max=end if end != PLUS_INFINITY else b"\xf0",
-                version_min=b"\x01",
-                version_max=b"\x02",
                 added_at_s=self.clock.now_s(),
             )
             for name in names
@@ -83,8 +79,8 @@ class Cluster:
         await self.apply(SubmitRequest(request=asked))
 
     async def request(self, request: str) -> Request:
-        found = await self.store.request("t1", request)
-        assert found is not None
+        if (found := await self.store.request("t1", request)) is None:
+            raise AssertionError(request)
         return found
 
     async def tablet(self, end: bytes = PLUS_INFINITY) -> Tablet:
@@ -93,7 +89,6 @@ class Cluster:
         return found
 
     async def selected(self) -> bool:
-        """Return whether a selection stands in every tablet."""
         return all(tablet.selection for tablet in await self.tablets())
 
     async def tablets(self) -> list[Tablet]:
@@ -101,13 +96,13 @@ class Cluster:
 
     async def is_clean(self) -> bool:
         """Return whether no request has left anything behind."""
-        tablets = await self.tablets()
-        left = [each for each in tablets if each.selection or each.waiting or each.done]
+        read = await self.tablets()
+        left = [each for each in read if each.selection or each.waiting or each.done]
         return not left and not await self.store.open_requests("t1")
 
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[Shell]:
-        """Run a coordinator until the block ends; it is killed then, wherever it is."""
+        """Run a coordinator; it is killed when the block ends, wherever it is."""
         self.started += 1
         name = f"coord-{self.started}"
 
@@ -138,14 +133,18 @@ class Shell:
     parts: Parts
     held: list[Assignment] = field(default_factory=list)
 
-    async def take(self, wait_max_s: float = WAIT_MAX_S) -> Assignment | None:
-        """Take a job, and hold it."""
-        self.cluster.takes += 1
-        service = self.parts.service
-        await service.beat(
-            Beat(compactor="c1", incarnation="i1", group="default", node="n", slots=100)
+    async def beat(self, *attempts: str) -> tuple[str, ...]:
+        """Return which of these attempts shall not go on."""
+        listed = tuple(AttemptProgress(attempt=each, state="rewriting") for each in attempts)
+        beat = Beat(
+            compactor="c1", incarnation="i1", group="default", node="n", slots=100, attempts=listed
         )
-        taken = await service.take(
+        return (await self.parts.service.beat(beat)).cancel
+
+    async def take(self, wait_max_s: float = WAIT_MAX_S) -> Assignment | None:
+        self.cluster.takes += 1
+        await self.beat(*(held.reservation.attempt for held in self.held))
+        taken = await self.parts.service.take(
             TakeRequest(
                 take=f"take-{self.cluster.takes}",
                 compactor="c1",

@@ -1,6 +1,7 @@
 """Requests that are cancelled, or fail, or lose their hold: nothing is left behind."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,13 @@ from common.metadata.request_changes import CancelRange
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState, SelectorSpec
-from common.model.tablet import PLUS_INFINITY
+from common.model.tablet import PLUS_INFINITY, Selection
+from common.settings import Settings
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.performing import StoreActions
+from coordinator.registry import planner_for
+from coordinator.scanner import Scanner
 from tests.support.planning import TABLET, job
 from tests.support.request_shell import (
     SPLITS,
@@ -54,6 +58,37 @@ def test_a_request_that_is_cancelled_leaves_nothing(when: str) -> None:
         if when == "waiting":
             return any(tablet.waiting for tablet in tablets)
         return all(tablet.selection for tablet in tablets)
+
+    run(story())
+
+
+def test_a_compactor_is_told_of_a_job_whose_request_was_cancelled() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            taken = await it.take()
+            assert taken is not None
+            attempt = taken.reservation.attempt
+            assert await it.beat(attempt) == ()
+            await cluster.apply(cancelling())
+            await ended(cluster, "r1")
+            assert await it.beat(attempt) == (attempt,)
+
+    run(story())
+
+
+def test_no_job_is_planned_for_a_request_that_is_being_cancelled() -> None:
+    async def story() -> None:
+        cluster = await filled()
+        await cluster.submit("r1")
+        seen = await cluster.tablet()
+        held = replace(seen, selection=Selection(request="r1", files=tuple(seen.files)))
+        scanner = Scanner(cluster.store, planner_for(Settings()), lambda *_, **__: None)
+        assert (await scanner.facts(held)).keys() == {"r1"}
+        assert await scanner.facts(seen) == {}
+        await cluster.apply(cancelling())
+        assert await scanner.facts(held) == {}
 
     run(story())
 

@@ -4,6 +4,9 @@ import asyncio
 
 import pytest
 
+from common.errors import UnavailableError
+from common.metadata.changes import Change, Outcome
+from common.metadata.request_changes import MoveRequest, Select
 from common.model.job import Kind
 from common.model.request import KeyRange, RequestState, SelectorSpec, TabletProgress
 from common.model.tablet import PLUS_INFINITY, TabletId
@@ -122,6 +125,30 @@ def test_a_coordinator_that_dies_between_any_two_steps_is_followed_by_another() 
                 break
         assert (await cluster.request("r1")).state is RequestState.DONE
         assert await cluster.is_clean()
+
+    run(story())
+
+
+def test_a_store_that_is_silent_for_a_step_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        cluster = await filled()
+        apply, silent = cluster.store.apply, {Select, MoveRequest}
+        monkeypatch.setattr("coordinator.request_steps.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.requests.RETRY_S", 0.01)
+
+        async def sometimes(change: Change) -> Outcome:
+            if type(change) in silent:
+                silent.remove(type(change))
+                raise UnavailableError("no answer")
+            return await apply(change)
+
+        monkeypatch.setattr(cluster.store, "apply", sometimes)
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            assert await it.finish("r1") is RequestState.DONE
+            assert not silent
 
     run(story())
 
