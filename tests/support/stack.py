@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import psutil
 
-from common.settings import CompactorSettings, CoordinatorSettings, Settings
+from common.settings import CompactorSettings, CoordinatorSettings, GatewaySettings, Settings
 from neve.api_work import Job
 from neve.client import Client
 from neve.client_errors import UnavailableError
@@ -57,8 +57,12 @@ SETTINGS = Settings(
         executor_memory="512m",
         driver_memory="512m",
     ),
+    gateway=GatewaySettings(port=0),
 )
-"""Everything hurries; patience with the silent is shortest, for the tests of it."""
+"""Everything hurries; patience with the silent is shortest, for the tests of it.
+
+No usual port: another stack of this machine may be starting at this moment.
+"""
 SLOW = {"codec": "zstd", "codec_level": 19, "row_group_bytes": "1MB"}
 """Outputs that take their time, so that somebody can die in the middle of one."""
 

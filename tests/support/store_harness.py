@@ -120,7 +120,8 @@ class Harness:
         while isinstance(keyspace, FlakyKeyspace):
             keyspace = keyspace._inner
         values = keyspace.values  # type: ignore[attr-defined]  # the memory keyspace
-        mine = (key for key in values.keys() if key.startswith(f"neve:{{{table}}}:"))  # noqa: SIM118
+        every = values.keys()
+        mine = (key for key in every if key.startswith(f"neve:{{{table}}}:"))
         return [key for key in mine if values.life_s(key) is None]
 
     async def table(self, *, splits: tuple[bytes, ...] = (MIDDLE,), **fields: object) -> Table:

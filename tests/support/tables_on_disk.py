@@ -83,9 +83,7 @@ def inspected(table: Table, paths: Sequence[str]) -> tuple[DataFile, ...]:
     """Return files as an add would have put them into the store."""
     location = open_location(table.location)
     rules = RowRules.of(table)
-    return tuple(
-        inspect_file(location, path, rules).data_file(added_at_s=1000.0) for path in paths
-    )
+    return tuple(inspect_file(location, path, rules).data_file(added_at_s=1000.0) for path in paths)
 
 
 def assignment_over(table: Table, paths: Sequence[str], **more: Any) -> Assignment:
