@@ -52,8 +52,9 @@ class RayCompactors:
 
     async def wait_for_death(self, compactor: str, incarnation: str) -> str:
         """Return the cause, when this incarnation of the compactor is dead for sure."""
-        try:
-            actor = ray.get_actor(compactor_actor_name(compactor), namespace=NAMESPACE)
+        name = compactor_actor_name(compactor)
+        try:  # Ray's head, which may be slow, is asked in a thread: turns must go on.
+            actor = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
             return str(await actor.stay.remote(incarnation))
         except ValueError:
             return "its actor is gone"
