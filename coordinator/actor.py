@@ -99,13 +99,12 @@ class CoordinatorActor:
         os._exit(1)
 
     async def _run(self) -> None:
-        settings = self._settings.coordinator
         await recover(self._store, self._scanner, self._id, self._log)
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
                 loops.create_task(loop)
-            loops.create_task(self._collect_forever(settings.collect_interval_s))
+            loops.create_task(self._collect_forever())
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced())
             loops.create_task(self._until_failed())
@@ -113,7 +112,8 @@ class CoordinatorActor:
     async def _until_failed(self) -> None:
         await self._service.failed
 
-    async def _collect_forever(self, interval_s: float) -> None:
+    async def _collect_forever(self) -> None:
+        interval_s = self._settings.coordinator.collect_interval_s
         collector = collector_of(self._settings, self._context)
         await collect_forever(self._store, collector, self._writable, interval_s, self._log)
 
