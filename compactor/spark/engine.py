@@ -18,6 +18,8 @@ from compactor.spark.settings import DriverSettings
 
 RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pause before the n-th start in a row that did not come up; the last one repeats."""
+AGAIN_WAIT_MAX_S = 5.0
+"""How long `start` waits for a driver that is being started again before it says so."""
 
 
 class SparkEngine:
@@ -45,9 +47,13 @@ class SparkEngine:
 
         Raises:
             ConfigError: Spark cannot start on this machine.
-            EngineDiedError: The driver died while it started.
+            EngineDiedError: The driver died while it started, or is being started again.
         """
         if self._keeper is not None:
+            try:
+                await asyncio.wait_for(self._up.wait(), AGAIN_WAIT_MAX_S)
+            except TimeoutError:
+                raise EngineDiedError("the Spark driver is being started again") from None
             return
         driver = await self._bring_up()
         self._keeper = asyncio.create_task(self._keep(driver), name="spark-driver")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,23 @@ def test_a_dead_driver_fails_its_attempts_and_comes_back(tmp_path: Path) -> None
         assert (await engine.run_payload("c", ADD, ignore))["sum"] == SUM
         assert engine.pid != pid
         assert engine.starts == 2
+
+    with_engine(tmp_path, body)
+
+
+def test_a_start_returns_when_a_dead_driver_is_replaced(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        waiting = await sleeping(engine, "a")
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineDiedError):
+            await waiting
+        # Who takes a job only after a start would otherwise hold it while nobody can run it.
+        async with asyncio.timeout(120):
+            while engine.starts == 1:
+                with suppress(EngineDiedError):
+                    await engine.start()
+                    assert engine.starts == 2
 
     with_engine(tmp_path, body)
 
