@@ -57,6 +57,8 @@ OPERATION = Layout(
     text("operation_id"),
     one_of("step", OperationStep),
     raw("at"),
+    real("since_s"),
+    text("reason"),
 )
 
 
@@ -73,6 +75,8 @@ def unpack_running(where: str, stored: Mapping[bytes, bytes]) -> dict[str, Reser
 VERSION, FILES, BYTES, RUNNING, WAITING = "v", "f", "b", "r", "w"
 SELECTED, OPERATION_FLAG, DONE, PURGED = "s", "o", "d", "p"
 ANALYSIS, FAILURES, FAILURE, HEAT, SETTLED, SELECTOR = "a", "x", "e", "h", "m", "q"
+ABANDONED = "n"
+SELECTOR_DUE = "t"
 
 _NOTE = (
     one_of("analysis", Analysis),
@@ -124,18 +128,21 @@ def is_bare(stored: Mapping[bytes, bytes]) -> bool:
 def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]) -> None:
     match field:
         case b"a":
-            word, version, settings = unpack(where, data)
+            word, version, settings, *due = unpack(where, data)
             values["analysis"] = Analysis(word)
             values["analysis_version"], values["analysis_settings"] = int(version), int(settings)
+            values["due_at_s"] = float(due[0]) if due else None
         case b"e":
             values["failure"] = data.decode()
-        case b"h":
-            values["read_heat"] = float(data)
+        case b"h" | b"n":
+            values["read_heat" if field == b"h" else "abandoned_s"] = float(data)
         case b"m":
             assert _MARKS.from_plain is not None
             values["settled"] = _MARKS.from_plain(unpack(where, data))
         case b"q":
             values["selector_hash"] = data.decode()
+        case b"t":
+            values["selector_due_s"] = float(data) if data else None
         case b"d" | b"p":
             pass  # Only `is_bare` asks for these.
         case _:

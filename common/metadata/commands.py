@@ -66,6 +66,11 @@ def last_members(key: str, count: int) -> Command:
     return ("ZREVRANGEBYLEX", key, "+", "-", "LIMIT", 0, count)
 
 
+def member_at(key: str, place: int) -> Command:
+    """Read the member of a sorted set at a place, counted from 0, as a list of one or none."""
+    return ("ZRANGE", key, place, place)
+
+
 def zcard(key: str) -> Command:
     """Count the members of a sorted set."""
     return ("ZCARD", key)

@@ -162,6 +162,10 @@ def _zrevrangebylex(values: Values, key: str, words: Words) -> Reply:
     return values.members(key)[::-1][: int(words[4])]
 
 
+def _zrange(values: Values, key: str, words: Words) -> Reply:
+    return values.members(key)[int(words[0]) : int(words[1]) + 1]
+
+
 def _zcard(values: Values, key: str, _words: Words) -> Reply:
     return len(values.members(key))
 
@@ -202,6 +206,7 @@ _COMMANDS: dict[str, Callable[[Values, str, Words], Reply]] = {
     "ZREM": _zrem,
     "ZRANGEBYLEX": _zrangebylex,
     "ZREVRANGEBYLEX": _zrevrangebylex,
+    "ZRANGE": _zrange,
     "ZCARD": _zcard,
     "XADD": _xadd,
     "XREVRANGE": _xrevrange,

@@ -98,6 +98,13 @@ class TabletStore(Protocol):
         """Return up to `count` tablets whose end is greater than `after`, ascending."""
         ...
 
+    async def every(self, table: str, count: int) -> Sequence[bytes]:
+        """Return the end of every `count`-th tablet: where a scan of a table is cut.
+
+        The last tablet's is not among them. Costs little, however many tablets there are.
+        """
+        ...
+
     async def locate(self, table: str, key: bytes) -> TabletId | None:
         """Return the tablet of a range-partitioned table that holds `key`, or None."""
         ...

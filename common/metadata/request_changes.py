@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import OperationKind, OperationStep, TabletId
 
+REASON_CHARS_MAX = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRequest:
@@ -109,6 +111,8 @@ class BeginOperation:
     """Random id."""
     at: bytes | None = None
     """Where a split cuts."""
+    reason: str = ""
+    """Why, for people; what is longer than `REASON_CHARS_MAX` is cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +132,17 @@ class EndOperation:
     operation: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonOperation:
+    """Give a split or merge up, at any step: bounds and files stay as they are.
+
+    Whoever comes first counts, this or `EndOperation`: both succeed when it is over.
+    """
+
+    tablets: tuple[TabletId, ...]
+    operation: str
+
+
 RequestChange = (
     SubmitRequest
     | MarkWaiting
@@ -141,4 +156,5 @@ RequestChange = (
     | BeginOperation
     | StepOperation
     | EndOperation
+    | AbandonOperation
 )

@@ -6,7 +6,7 @@ from common.errors import MetadataError
 from common.metadata import reading
 from common.metadata.changes import Change, Outcome
 from common.metadata.codec_file import unpack_files
-from common.metadata.commands import TIME, hgetall, members_after
+from common.metadata.commands import TIME, hgetall, member_at, members_after, zcard
 from common.metadata.executor import Counts, Executor, Patience, time_s
 from common.metadata.inspected import Inspected
 from common.metadata.inspection import inspect_tablets
@@ -87,6 +87,15 @@ class KeyspaceStore(RequestReads):
         """Return the next tablets of a table."""
         ends = await self._read(members_after(TableKeys(table).index, after, count))
         return [TabletId(table, end) for end in ends]
+
+    async def every(self, table: str, count: int) -> Sequence[bytes]:
+        """Return the end of every `count`-th tablet but the last."""
+        index = TableKeys(table).index
+        places = range(count - 1, await self._read(zcard(index)) - 1, count)
+        found = await reading.read_each(
+            self._fetch, [member_at(index, place) for place in places], lambda _number, ends: ends
+        )
+        return [end for ends in found for end in ends]
 
     async def locate(self, table: str, key: bytes) -> TabletId | None:
         """Return the tablet that holds a key: the first whose end is not before it."""

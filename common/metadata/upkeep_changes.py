@@ -20,10 +20,14 @@ class WriteAnalysis:
     version: int
     """The record's, for which it was said; -1: leave the analysis, note only the rest."""
     settings_version: int
+    due_at_s: float | None = None
+    """When to look again though nothing has changed; said with the analysis."""
     settled: tuple[tuple[float, bytes], ...] | None = None
     """New marks of settled versions, or None to leave them."""
     selector_hash: str | None = None
     """For which files and settings the table's selector was asked, or None to leave it."""
+    selector_due_s: float | None = None
+    """When to ask it again though nothing has changed; written with `selector_hash`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

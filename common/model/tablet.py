@@ -131,6 +131,10 @@ class Operation:
     step: OperationStep
     at: bytes | None = None
     """Where a split cuts, or the end of the left tablet of a merge."""
+    since_s: float = 0.0
+    """The store's time when it began."""
+    reason: str = ""
+    """Why it began, for people."""
 
 
 class Analysis(StrEnum):
@@ -166,12 +170,18 @@ class Record:
     """`version` for which `analysis` was said."""
     analysis_settings: int = -1
     """Settings version for which `analysis` was said."""
+    due_at_s: float | None = None
+    """When to look again though nothing has changed, said with `analysis`; None: never."""
     failures: int = 0
     failure: str = ""
     """The last failure's cause."""
     selector_hash: str = ""
     """Files and selector settings for which the table's own selector was asked last."""
+    selector_due_s: float | None = None
+    """When that answer may be another though nothing has changed; None: never."""
     read_heat: float = 0.0
+    abandoned_s: float = 0.0
+    """The store's time when a split or merge was abandoned here last; 0: none was."""
     settled: tuple[tuple[float, bytes], ...] = ()
     """A few marks (time, highest version that the files held then); see tombstones."""
 

@@ -10,7 +10,12 @@ from common.metadata.bounds_predicates import operated
 from common.metadata.changes import ChangeTable, DropTable
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
-from common.metadata.request_changes import BeginOperation, EndOperation, StepOperation
+from common.metadata.request_changes import (
+    AbandonOperation,
+    BeginOperation,
+    EndOperation,
+    StepOperation,
+)
 from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, OperationKind, OperationStep, TabletId
@@ -36,6 +41,10 @@ def step(to: OperationStep, *tablets: TabletId, name: str = "op1") -> StepOperat
 
 def end(*tablets: TabletId, name: str = "op1") -> EndOperation:
     return EndOperation(tablets=tablets, operation=name)
+
+
+def abandon(*tablets: TabletId, name: str = "op1") -> AbandonOperation:
+    return AbandonOperation(tablets=tablets, operation=name)
 
 
 def note(tablet: TabletId, **fields: object) -> WriteAnalysis:

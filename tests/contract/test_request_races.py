@@ -15,7 +15,17 @@ from common.metadata.request_changes import CancelRange, CloseRequest, SubmitReq
 from common.model.file import DataFile
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import PLUS_INFINITY, TabletId
-from tests.contract.test_operations import CLOSE, DRAIN, end, layout, merge, note, split, step
+from tests.contract.test_operations import (
+    CLOSE,
+    DRAIN,
+    abandon,
+    end,
+    layout,
+    merge,
+    note,
+    split,
+    step,
+)
 from tests.contract.test_unknown import meanwhile, once
 from tests.support.flaky import Fault, Point
 from tests.support.requests import (
@@ -308,6 +318,8 @@ async def everything(harness: Harness, tablet: TabletId) -> list[Change]:
         cancel(tablet, "r2"),
         move(table, RequestState.CANCELLED, "r2"),
         close(table, "r2"),
+        split(tablet, b"b", "op0"),
+        abandon(tablet, name="op0"),
         split(tablet, b"c"),
         step(DRAIN, tablet),
         step(CLOSE, tablet),
@@ -345,7 +357,7 @@ async def always_none(_point: Point) -> Fault:
 
 
 @pytest.mark.parametrize("harness", ["memory"], indirect=True)
-@pytest.mark.parametrize("number", range(25))
+@pytest.mark.parametrize("number", range(27))
 async def test_a_foreign_write_makes_every_change_look_again(harness: Harness, number: int) -> None:
     tablet = await harness.tablet_with("a", "b")
     changes = await everything(harness, tablet)

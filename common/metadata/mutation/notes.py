@@ -3,7 +3,7 @@
 from common.metadata import codec_table
 from common.metadata.changes import Applied
 from common.metadata.codec import pack
-from common.metadata.codec_tablet import ANALYSIS, SELECTOR, SETTLED, VERSION
+from common.metadata.codec_tablet import ANALYSIS, SELECTOR, SELECTOR_DUE, SETTLED, VERSION
 from common.metadata.commands import Word, get, hget, hgetall, hset, incr, set_string
 from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.requirements import gone, refused_by_table, table_state
@@ -46,11 +46,16 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
 def _notes(change: WriteAnalysis) -> dict[str, Word]:
     fields: dict[str, Word] = {}
     if change.version >= 0:
-        fields[ANALYSIS] = pack([change.analysis.value, change.version, change.settings_version])
+        said = [change.analysis.value, change.version, change.settings_version]
+        fields[ANALYSIS] = pack(said if change.due_at_s is None else [*said, change.due_at_s])
     if change.settled is not None:
         fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
     if change.selector_hash is not None:
-        fields[SELECTOR] = change.selector_hash
+        due_s = change.selector_due_s
+        fields[SELECTOR], fields[SELECTOR_DUE] = (
+            change.selector_hash,
+            "" if due_s is None else due_s,
+        )
     return fields
 
 

@@ -1,11 +1,11 @@
-"""Begin a split or merge, and take its next step, in all its tablets at once."""
+"""Begin a split or merge, take its next step or give it up, in all its tablets at once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from common.metadata.bounds_predicates import is_of, may_begin, may_step, taken
-from common.metadata.codec_tablet import OPERATION, OPERATION_FLAG
-from common.metadata.commands import Command, set_string
+from common.metadata.codec_tablet import ABANDONED, OPERATION, OPERATION_FLAG
+from common.metadata.commands import Command, Word, delete, set_string
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.effects import changed
 from common.metadata.mutation.requirements import (
@@ -20,7 +20,12 @@ from common.metadata.mutation.requirements import (
 )
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
 from common.metadata.predicates import may_change
-from common.metadata.request_changes import BeginOperation, StepOperation
+from common.metadata.request_changes import (
+    REASON_CHARS_MAX,
+    AbandonOperation,
+    BeginOperation,
+    StepOperation,
+)
 from common.model.outcome import Refusal
 from common.model.tablet import Operation, OperationKind, OperationStep, Tablet, TabletId
 
@@ -50,7 +55,9 @@ def begin_operation(change: BeginOperation) -> Transaction:
             return refusal
         step = OperationStep.CUT if splits else OperationStep.DRAIN
         at = change.at if splits else tablets[0].bounds.end
-        return Write(_written(tablets, Operation(change.kind, change.operation, step, at)))
+        reason = change.reason[:REASON_CHARS_MAX]
+        begun = Operation(change.kind, change.operation, step, at, seen.now_s, reason)
+        return Write(_written(tablets, begun))
 
     return Transaction(needs, decide)
 
@@ -83,6 +90,35 @@ def step_operation(change: StepOperation) -> Transaction:
     return Transaction(needs, decide)
 
 
+def abandon_operation(change: AbandonOperation) -> Transaction:
+    """Return the transaction that gives an operation up. Mark: `operation` is gone.
+
+    Only `operation` is asked for: it is what bars everything else, and nothing else was
+    changed so far. Cut files are smaller files of the same tablet.
+    """
+    table = TableKeys(change.tablets[0].table)
+    needs = table_state(table)
+    for tablet in change.tablets:
+        keys = TabletKeys.of(tablet)
+        needs |= of_tablet(tablet, tablet_without_files(keys, (keys.operation,)))
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        found = [tablet_there(tablet, seen) for tablet in change.tablets]
+        own = [each for each in found if each and is_of([each], change.operation) is None]
+        if not own:
+            return Done()
+        effects: list[Command] = []
+        for tablet in own:
+            effects.append(delete(TabletKeys.of(tablet.id).operation))
+            flags: dict[str, Word] = {OPERATION_FLAG: 0, ABANDONED: f"{seen.now_s:.3f}"}
+            effects += changed(tablet.id, "abandon", flags=flags)
+        return Write(tuple(effects))
+
+    return Transaction(needs, decide)
+
+
 def _written(tablets: Sequence[Tablet], operation: Operation) -> tuple[Command, ...]:
     effects: list[Command] = []
     for tablet in tablets:
@@ -108,11 +144,16 @@ def part_of(tablet: TabletId, seen: Seen) -> Seen:
     return Seen(own, seen.now_s, seen.sent)
 
 
+def tablet_there(tablet: TabletId, seen: Seen) -> Tablet | None:
+    """Return one of several tablets, or None if it is gone."""
+    return tablet_seen(tablet, TabletKeys.of(tablet), part_of(tablet, seen))
+
+
 def tablets_seen(tablets: Sequence[TabletId], seen: Seen) -> list[Tablet] | Refusal:
     """Return several tablets, or the refusal because one is gone."""
     found: list[Tablet] = []
     for tablet in tablets:
-        there = tablet_seen(tablet, TabletKeys.of(tablet), part_of(tablet, seen))
+        there = tablet_there(tablet, seen)
         if there is None:
             return gone(tablet)
         found.append(there)

@@ -7,7 +7,7 @@ from common.metadata.mutation import bounds, cancels, closing, operations, reque
 from common.metadata.mutation.transaction import Transaction
 
 _Here = asked.MarkWaiting | asked.Select | asked.CompleteHere | asked.CancelHere | asked.FinishHere
-_Bounds = asked.BeginOperation | asked.StepOperation | asked.EndOperation
+_Bounds = asked.BeginOperation | asked.StepOperation | asked.EndOperation | asked.AbandonOperation
 _Whole = asked.SubmitRequest | asked.MoveRequest | asked.CancelRange | asked.CloseRequest
 
 
@@ -58,5 +58,7 @@ def _of_bounds(change: _Bounds) -> Transaction:
             return operations.step_operation(change)
         case asked.EndOperation():
             return bounds.end_operation(change)
+        case asked.AbandonOperation():
+            return operations.abandon_operation(change)
         case _:
             assert_never(change)

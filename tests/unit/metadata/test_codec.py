@@ -135,6 +135,11 @@ VALUES: list[tuple[codec.Layout[object], object, dict[str, object]]] = [
     (codec_tablet.OPERATION, Operation(OperationKind.MERGE, "op", OperationStep.CLOSE), {}),
     (codec_tablet.OPERATION, Operation(OperationKind.SPLIT, "op", OperationStep.CUT, b"m"), {}),
     (
+        codec_tablet.OPERATION,
+        Operation(OperationKind.SPLIT, "op", OperationStep.CUT, b"m", 1.5, "too many bytes"),
+        {},
+    ),
+    (
         codec_table.GARBAGE,
         GarbageEntry(path="p", stamped_s=1.5, key_min=b"a", tablet_end=b"m"),
         {"path": "p"},

@@ -96,6 +96,7 @@ WATCHES: list[tuple[on.Change, str]] = [
         "table operation",
     ),
     (asked.EndOperation(tablets=(T,), operation="op"), "table operation running files bounds"),
+    (asked.AbandonOperation(tablets=(T,), operation="op"), "table operation"),
     (repair.DiscardFiles(tablet=T, files={"f": None}), "table bounds files running"),
     (repair.ForgetFiles(tablet=T, paths=("f",)), "table running selection files"),
     (
