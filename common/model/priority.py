@@ -46,6 +46,14 @@ def job_priority(kind: Kind, *, files_in_tablet: int, files_in_job: int, file_li
     return _within(PriorityClass.SYSTEM, files_in_tablet + files_in_job)
 
 
+def cut_priority(files_in_job: int) -> int:
+    """Return the priority of a job that cuts files where a tablet is being split.
+
+    The best there is but for a boost: until it is done nothing else runs in that tablet.
+    """
+    return _within(PriorityClass.OVER_LIMIT, CLASS_WIDTH // 2 + files_in_job)
+
+
 def class_of(priority: int) -> PriorityClass:
     """Return the class of a priority; a boost may have lifted it into a higher one."""
     if priority >= _OVER_LIMIT_MIN:
