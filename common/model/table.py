@@ -50,6 +50,11 @@ class TableSettings:
     codec: str = "zstd"
     codec_level: int = 3
     row_group_bytes: int = 128 * 1024**2
+    split_bytes: int = 0
+    """A tablet of a keyed table with more bytes is split; 0: never."""
+    merge_bytes: int = 0
+    """Neighbours that have together fewer bytes are merged; at most half of `split_bytes`
+    if that is set; 0: never."""
     weight: float = 1.0
     """Share of its group's hand-outs, relative to other tables."""
     hold_expiry_s: float = 120.0

@@ -16,6 +16,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from coordinator.core.cutting import cut_plan, is_cutting
 from coordinator.core.plan_check import checked_jobs
 
 
@@ -62,6 +63,8 @@ def plan_tablet(
     if idle is not None:
         return TabletPlan(left=dict.fromkeys(tablet.files, idle))
     configured = _Configured(services, planners, dispatcher)
+    if is_cutting(tablet.operation):
+        return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_by_hold(tablet)
     jobs: list[Job] = []
     problems: list[PluginError] = []
@@ -90,7 +93,7 @@ def _why_idle(tablet: Tablet, table: Table) -> str | None:
     """Return why nothing at all is planned here, or None."""
     if table.state is not TableState.LIVE:
         return f"table {table.name} is {table.state}"
-    if tablet.operation is not None:
+    if tablet.operation is not None and not is_cutting(tablet.operation):
         return f"the tablet is busy with a {tablet.operation.kind}"
     return None
 
