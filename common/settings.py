@@ -39,6 +39,9 @@ class CoordinatorSettings:
 
     tick_s: float = _setting(0.5, "How often the coordinator looks at its clocks.")
     full_scan_interval_s: float = _setting(60.0, "How often every tablet's record is looked at.")
+    full_scan_tasks: int = _setting(
+        2, "Ray tasks in which a full scan looks at a large table; 0: the coordinator does it."
+    )
     queue_bytes_max: int = _setting(64 * 1024**2, "Memory of one group's queue.")
     queue_count_max: int = _setting(200_000, "Jobs in one group's queue.")
     ageing_per_s: float = _setting(

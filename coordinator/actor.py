@@ -1,8 +1,7 @@
 """The coordinator as a Ray actor: options, wiring, loops; no decisions.
 
-The loops start with the actor; the failure of any of them ends the process, so that
-Ray restarts it: an actor that answers but no longer turns is worse than none.
-State comes from the store alone.
+The failure of any loop ends the process, so that Ray restarts it: an actor that answers
+but no longer turns is worse than none. State comes from the store alone.
 """
 
 import asyncio
@@ -39,6 +38,7 @@ from coordinator.collector import collect_forever
 from coordinator.core import events as on
 from coordinator.generation import Generations
 from coordinator.performing import Context
+from coordinator.ray_pieces import RayPieces
 from coordinator.recovery import recover, until_replaced
 from coordinator.request_reading import progress_of
 from coordinator.wiring import assemble, collector_of
@@ -82,7 +82,7 @@ class CoordinatorActor:
             coordinator=self._id,
             generations=self._generations,
         )
-        self._parts = assemble(settings, self._context)
+        self._parts = assemble(settings, self._context, RayPieces(settings))
         self._state, self._service = self._parts.state, self._parts.service
         self._scanner, self._requests = self._parts.scanner, self._parts.requests
         self._ready = asyncio.Event()
@@ -224,7 +224,7 @@ class CoordinatorActor:
     async def replan(self, table: str) -> None:
         """Look at every tablet of a table now."""
         await self._scanner.refresh_tables()
-        await self._scanner.ask_all(table)
+        self._parts.full_scan.look(table, every=True)
 
     def _now_s(self) -> float:
         return self._context.clock.now_s()

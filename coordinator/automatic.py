@@ -15,6 +15,7 @@ from common.model.request import SelectorSpec
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
 from coordinator.core.automatic import (
+    asks_again_s,
     automatic_request,
     selector_hash,
     spec_of,
@@ -46,7 +47,7 @@ class Automatic:
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
         """Ask about a tablet if its files, or what chooses among them, have changed."""
         spec = spec_of(table)
-        if spec is not None and wants_answer(tablet, spec):
+        if spec is not None and wants_answer(tablet, table, spec, self._context.clock.now_s()):
             self._waiting[tablet.id] = (tablet, table)
             self._news.set()
 
@@ -75,7 +76,7 @@ class Automatic:
         except CompactionError as error:
             self._log("selector of a table failed", tablet, cause=str(error))
             return
-        request = automatic_request(tablet, spec, chosen)
+        request = automatic_request(tablet, table, spec, chosen, now_s)
         if request is not None:
             outcome = await self._apply(SubmitRequest(request=request))
             if not isinstance(outcome, Applied):
@@ -88,7 +89,8 @@ class Automatic:
                 analysis=Analysis.UNKNOWN,
                 version=-1,
                 settings_version=-1,
-                selector_hash=selector_hash(tablet, spec),
+                selector_hash=selector_hash(tablet, table, spec),
+                selector_due_s=asks_again_s(chosen, now_s),
             )
         )
 

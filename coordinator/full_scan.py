@@ -1,77 +1,228 @@
 """The full scan: one cheap look at every tablet's record, for what the change feed missed.
 
-A tablet whose record says that nothing changed since its planner last spoke costs
-one read of its record. The scan is also how reservations without anybody behind
-them, and queued jobs that nobody wants any more, are found.
+    table ─► spans of about `PIECE_TABLETS` ─► pieces, several at a time ─► what they found
+                                                                             │
+    tablets asked, wanted and not queued, queued and not wanted ─► the scanner's second lane
+
+Pieces are scanned elsewhere (`coordinator.ray_pieces`) if the table has more than one,
+else here. What they find is planned again where it is queued, behind whatever the feed
+brings. The scan waits while that lane is long, so that memory is bounded; a piece that
+fails is repeated and counted. See `docs/design/0005-full-scan.md`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.ports import TabletStore
 from common.model.table import Table
-from common.model.tablet import Analysis, Record, TabletId
-from coordinator.ports import Log
+from common.model.tablet import TabletId
+from common.settings import CoordinatorSettings
+from coordinator.core.scan_rules import Span, digest_of, spans_of
+from coordinator.pieces import Piece, PieceScans, Scanned
+from coordinator.ports import Log, Queued
 from coordinator.scanner import Scanner
 
-PAGE_TABLETS = 1000
+PIECE_TABLETS = 10_000
 TABLES_AT_ONCE = 4
-_QUIET = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
+TRIES_MAX = 3
+"""Of one piece; then it waits for the next full scan."""
+RETRY_PAUSE_S = 1.0
+COMPARED_AT_ONCE = 500
+"""Compared with the queue before the loop may do something else."""
 
 
-def needs_look(record: Record | None, table: Table) -> bool:
-    """Return whether a scan must read more of a tablet than its record.
+@dataclass(slots=True)
+class ScanCounts:
+    """How often something happened since the start."""
 
-    Args:
-        record: The tablet's record; None: it has none (yet), so look.
-        table: For the version of its settings.
-    """
-    if record is None or record.running or record.waiting or record.operation:
-        return True
-    known = (
-        record.analysis_version == record.version
-        and record.analysis_settings == table.settings_version
-    )
-    return not (known and record.analysis in _QUIET)
-
-
-async def scan_table(store: TabletStore, table: Table, scanner: Scanner) -> int:
-    """Ask the scanner for every tablet of a table that needs a look; return how many.
-
-    Raises:
-        MetadataError: The store did not answer as it should.
-    """
-    asked, after = 0, None
-    while ids := await store.tablet_ids(table.id, after=after, count=PAGE_TABLETS):
-        asked += _ask(ids, await store.records(ids), table, scanner)
-        after = ids[-1].end
-    return asked
+    scans: int = 0
+    """Tables scanned to the end."""
+    pieces: int = 0
+    pieces_failed: int = 0
+    """Tries of pieces that failed."""
+    tablets: int = 0
+    planned: int = 0
+    found: int = 0
+    """Tablets that the coordinator was to look at."""
+    last_s: float = 0.0
+    """Length of the last scan of all tables."""
 
 
-def _ask(
-    ids: Sequence[TabletId], records: Sequence[Record | None], table: Table, scanner: Scanner
-) -> int:
-    asked = 0
-    for tablet, record in zip(ids, records, strict=True):
-        if needs_look(record, table):
-            scanner.ask(tablet)
-            asked += 1
-    return asked
+@dataclass(slots=True)
+class _Wish:
+    """How a table is to be scanned."""
+
+    fresh: bool = False
+    every: bool = False
 
 
-async def scan_forever(store: TabletStore, scanner: Scanner, log: Log, interval_s: float) -> None:
-    """Scan all tables, several at a time, every `interval_s` seconds."""
-    gate = asyncio.Semaphore(TABLES_AT_ONCE)
+@dataclass(slots=True)
+class _Work:
+    """One scan of a table: pieces to do, and what is queued without being wanted yet."""
 
-    async def scan(table: Table) -> None:
-        async with gate:
+    todo: deque[tuple[Piece, int]]
+    unconfirmed: dict[bytes, None]
+    """Ends of tablets with queued jobs that no piece has confirmed."""
+    left_out: list[Span] = field(default_factory=list)
+    """Spans that could not be scanned."""
+
+
+class FullScan:
+    """Scans tables: all of them now and then, one at once when it is new or has changed."""
+
+    def __init__(
+        self, store: TabletStore, scanner: Scanner, queued: Queued, here: PieceScans, log: Log
+    ) -> None:
+        """Scan nothing yet; take the scanner's wishes from now on."""
+        self._store = store
+        self._scanner = scanner
+        self._queued = queued
+        self._here = here
+        self._elsewhere: PieceScans | None = None
+        self._tasks = 1
+        self._log = log
+        self._wishes: dict[str, _Wish] = {}
+        self._busy: set[str] = set()
+        self._news = asyncio.Event()
+        self.counts = ScanCounts()
+        scanner.scan_by(self.look)
+
+    def use(self, elsewhere: PieceScans | None, tasks: int) -> None:
+        """Scan tables of several pieces elsewhere, so many pieces of a table at a time."""
+        self._elsewhere = elsewhere if tasks else None
+        self._tasks = max(1, tasks)
+
+    def look(self, table: str, *, fresh: bool = True, every: bool = False) -> None:
+        """Scan a table soon; wishes for the same table join."""
+        wish = self._wishes.setdefault(table, _Wish())
+        wish.fresh, wish.every = wish.fresh or fresh, wish.every or every
+        self._news.set()
+
+    async def run_forever(self, settings: CoordinatorSettings) -> None:
+        """Scan what is wished for, and everything each `full_scan_interval_s`."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(TABLES_AT_ONCE):
+                tasks.create_task(self._serve_forever())
+            tasks.create_task(self._wish_forever(settings.full_scan_interval_s))
+
+    async def _wish_forever(self, interval_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(interval_s)
+            begun_s = loop.time()
+            self._scanner.remind()
+            for table in list(self._scanner.tables):
+                self.look(table, fresh=False)
+            while self._wishes or self._busy:
+                await asyncio.sleep(min(1.0, interval_s))
+            self.counts.last_s = loop.time() - begun_s
+
+    async def _serve_forever(self) -> None:
+        while True:
+            await self._news.wait()
+            table = next((each for each in self._wishes if each not in self._busy), None)
+            if table is None:
+                self._news.clear()
+                continue
+            wish, found = self._wishes.pop(table), self._scanner.tables.get(table)
+            if found is None:
+                continue
+            self._busy.add(table)
             try:
-                await scan_table(store, table, scanner)
-            except (MetadataError, UnavailableError) as error:
-                log("full scan of a table failed", table=table.name, cause=str(error))
+                await self.scan_table(found, fresh=wish.fresh, every=wish.every)
+            finally:
+                self._busy.discard(table)
+                self._news.set()
 
-    while True:
-        await asyncio.sleep(interval_s)
-        scanner.remind()
-        await asyncio.gather(*(scan(table) for table in list(scanner.tables.values())))
+    async def scan_table(self, table: Table, *, fresh: bool = False, every: bool = False) -> None:
+        """Scan one table; what the store does not answer waits for the next full scan.
+
+        Args:
+            table: As it is now.
+            fresh: Look at deferred tablets, too.
+            every: Look at all tablets.
+        """
+        unconfirmed = dict.fromkeys(self._queued.queued_ends(table.id))
+        try:
+            spans = spans_of(list(await self._store.every(table.id, PIECE_TABLETS)))
+        except (MetadataError, UnavailableError) as error:
+            self._log("full scan of a table failed", table=table.name, cause=str(error))
+            return
+        pieces = (Piece(table=table, span=span, fresh=fresh, every=every) for span in spans)
+        work = _Work(deque((piece, 1) for piece in pieces), unconfirmed)
+        scans = self._here if self._elsewhere is None or len(spans) == 1 else self._elsewhere
+        count = 1 if scans is self._here else min(self._tasks, len(spans))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(count):
+                tasks.create_task(self._scan_pieces(work, scans))
+        await self._compare(table.id, _unwanted(work), self._no_longer_wanted)
+        self.counts.scans += 1
+
+    async def _scan_pieces(self, work: _Work, scans: PieceScans) -> None:
+        while work.todo:
+            piece, tries = work.todo.popleft()
+            await self._scanner.room()
+            self.counts.pieces += 1
+            try:
+                scanned = await scans.scan(piece)
+            except (MetadataError, UnavailableError) as error:
+                await self._failed(work, piece, tries, error)
+                continue
+            self._count(scanned)
+            if scanned.rest is not None:
+                rest = Piece(
+                    table=piece.table, span=scanned.rest, fresh=piece.fresh, every=piece.every
+                )
+                work.todo.append((rest, 1))
+            await self._take_in(work, piece, scanned)
+
+    async def _failed(self, work: _Work, piece: Piece, tries: int, error: Exception) -> None:
+        self.counts.pieces_failed += 1
+        name, again = piece.table.name, tries < TRIES_MAX
+        self._log("piece of a full scan failed", table=name, cause=str(error), again=again)
+        if again:
+            await asyncio.sleep(RETRY_PAUSE_S)
+            work.todo.append((piece, tries + 1))
+        else:
+            work.left_out.append(piece.span)
+
+    def _count(self, scanned: Scanned) -> None:
+        self.counts.tablets += scanned.tablets
+        self.counts.planned += scanned.planned
+
+    async def _take_in(self, work: _Work, piece: Piece, scanned: Scanned) -> None:
+        """Have asked tablets looked at, and those where other jobs are queued than wanted."""
+        table, wanted = piece.table.id, dict(scanned.wanted)
+
+        def differs(tablet: TabletId) -> bool:
+            if digest_of(self._queued.queued_ids(tablet)) != wanted[tablet.end]:
+                return True
+            work.unconfirmed.pop(tablet.end, None)
+            return False
+
+        for end in scanned.ask:
+            work.unconfirmed.pop(end, None)
+        await self._compare(table, scanned.ask, lambda _tablet: True)
+        await self._compare(table, wanted, differs)
+
+    def _no_longer_wanted(self, tablet: TabletId) -> bool:
+        return bool(self._queued.queued_ids(tablet))
+
+    async def _compare(
+        self, table: str, ends: Iterable[bytes], looks: Callable[[TabletId], bool]
+    ) -> None:
+        for number, end in enumerate(ends):
+            tablet = TabletId(table, end)
+            if looks(tablet):
+                self.counts.found += 1
+                self._scanner.found(tablet)
+            if number % COMPARED_AT_ONCE == COMPARED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+
+def _unwanted(work: _Work) -> list[bytes]:
+    """Return the ends of tablets with queued jobs that a complete look did not confirm."""
+    return [end for end in work.unconfirmed if not any(span.holds(end) for span in work.left_out)]

@@ -191,6 +191,7 @@ class StoreActions:
             analysis=action.analysis,
             version=action.version,
             settings_version=action.settings_version,
+            due_at_s=action.due_at_s,
         )
         outcome = await self._apply(change)
         if isinstance(outcome, Unknown):

@@ -63,6 +63,18 @@ class PlanTablet(Protocol):
         ...
 
 
+class Queued(Protocol):
+    """What is queued, as far as a full scan compares it with what is wanted."""
+
+    def queued_ends(self, table: str) -> list[bytes]:
+        """Return the ends of a table's tablets that have queued jobs."""
+        ...
+
+    def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
+        """Return the ids of a tablet's queued jobs."""
+        ...
+
+
 class Watcher(Protocol):
     """Somebody whom the scanner tells of what it hears and reads. Nothing here waits."""
 

@@ -1,25 +1,24 @@
 """Finds work: hears which tablets changed, reads them, asks their planners.
 
-Changes come from the tables' streams within milliseconds; the full scan finds what
-the feed has missed. Both end in `ask`, which coalesces: a tablet that changes ten
-times while it waits is planned once.
+Changes come from the tables' streams within milliseconds (`ask`); the full scan finds
+what the feed has missed (`found`). Both coalesce: a tablet that changes ten times while
+it waits is planned once. What the feed brings goes first, so that a scan which finds
+work everywhere holds no change up for longer than one batch.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.ports import TabletChanged, TabletStore
-from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.outcome import AttemptEnd
-from common.model.request import RequestState
 from common.model.table import Table
-from common.model.tablet import Analysis, Tablet, TabletId
-from common.spi.planner import RequestFacts
+from common.model.tablet import Tablet, TabletId
 from coordinator.core import events as on
-from coordinator.core.request_facts import facts_of
-from coordinator.core.settle import next_marks
+from coordinator.core.due import next_look_s
+from coordinator.looking import read_facts, with_marks
 from coordinator.ports import Log, PlanTablet, Submit, Watcher
 
 BATCH_TABLETS = 200
@@ -28,6 +27,8 @@ PAUSE_AFTER_ERROR_S = 1.0
 TABLES_REFRESH_S = 2.0
 FEED_BLOCK_S = 0.5
 CHANGES_MAX = 2000
+FOUND_MAX = 20_000
+"""Tablets that a full scan has found and that wait; beyond that, it waits, too."""
 _ENDS = {
     "commit": AttemptEnd.COMMITTED,
     "release": AttemptEnd.LOST,
@@ -45,6 +46,10 @@ class Scanner:
         self._submit: Submit = lambda _event: None
         self._watchers: tuple[Watcher, ...] = ()
         self._asked: dict[TabletId, None] = {}
+        self._found: dict[TabletId, None] = {}
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._scan: Callable[[str], None] | None = None
         self._news = asyncio.Event()
         self._tables_news = asyncio.Event()
         self._positions: dict[str, str] = {}
@@ -59,6 +64,10 @@ class Scanner:
         """Tell somebody else, too, what changed and what was read."""
         self._watchers = (*self._watchers, watcher)
 
+    def scan_by(self, scan: Callable[[str], None]) -> None:
+        """Have somebody else look at all tablets of a table that is new or has changed."""
+        self._scan = scan
+
     def remind(self) -> None:
         """Tell watchers to look at every table: they may have missed something."""
         for table in self.tables:
@@ -69,21 +78,42 @@ class Scanner:
         self._asked[tablet] = None
         self._news.set()
 
+    def found(self, tablet: TabletId) -> None:
+        """Have a tablet looked at when nothing is asked for."""
+        if tablet not in self._asked:
+            self._found[tablet] = None
+            self._news.set()
+            if len(self._found) >= FOUND_MAX:
+                self._drained.clear()
+
+    async def room(self) -> None:
+        """Wait until not too many of those found wait."""
+        await self._drained.wait()
+
     @property
     def waiting(self) -> int:
         """How many tablets wait to be looked at."""
-        return len(self._asked)
+        return len(self._asked) + len(self._found)
 
     async def plan_forever(self) -> None:
-        """Read and plan the tablets asked for, in batches."""
+        """Read and plan the tablets asked for, in batches, and then those found."""
         while True:
             await self._news.wait()
-            batch = [*self._asked][:BATCH_TABLETS]
-            for tablet in batch:
-                del self._asked[tablet]
-            if not self._asked:
-                self._news.clear()
-            await self._plan_again(batch)
+            batch = self._next_batch()
+            if batch:
+                await self._plan_again(batch)
+
+    def _next_batch(self) -> list[TabletId]:
+        batch = list(islice(self._asked, BATCH_TABLETS))
+        batch += islice(self._found, BATCH_TABLETS - len(batch))
+        for tablet in batch:
+            self._asked.pop(tablet, None)
+            self._found.pop(tablet, None)
+        if len(self._found) < FOUND_MAX / 2:
+            self._drained.set()
+        if not self._asked and not self._found:
+            self._news.clear()
+        return list(dict.fromkeys(batch))
 
     async def _plan_again(self, batch: Sequence[TabletId]) -> None:
         try:
@@ -111,10 +141,10 @@ class Scanner:
     async def _plan_one(self, tablet: Tablet, table: Table, now_s: float) -> None:
         entries = tuple(entry for _, entry in sorted(tablet.running.items()))
         self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
-        await self._mark_versions(tablet, table, now_s)
+        tablet = await with_marks(self._store, tablet, table, now_s)
         for watcher in self._watchers:
             watcher.tablet_read(tablet, table)
-        facts = await self.facts(tablet)
+        facts = await read_facts(self._store, tablet)
         try:
             plan = self._plan(tablet, table, now_s, facts)
         except PluginError as error:
@@ -127,36 +157,9 @@ class Scanner:
                 plan=plan,
                 record=tablet.record,
                 settings_version=table.settings_version,
+                due_at_s=next_look_s(tablet, table, plan),
             )
         )
-
-    async def facts(self, tablet: Tablet) -> dict[str, RequestFacts]:
-        """Return what planners may know of the request that holds files here, if it is active."""
-        if tablet.selection is None:
-            return {}
-        request = await self._store.request(tablet.id.table, tablet.selection.request)
-        if request is None or request.state is not RequestState.ACTIVE:
-            return {}
-        return {request.id: facts_of(request)}
-
-    async def _mark_versions(self, tablet: Tablet, table: Table, now_s: float) -> None:
-        """Remember now and then which versions the files hold (protocol: settled versions)."""
-        if table.version_column is None or not tablet.files:
-            return
-        highest = max(file.version_max or b"" for file in tablet.files.values())
-        marks = next_marks(
-            tablet.record.settled, now_s, highest, table.settings.tombstone_retention_s
-        )
-        if marks != tablet.record.settled:
-            await self._store.apply(
-                WriteAnalysis(
-                    tablet=tablet.id,
-                    analysis=Analysis.UNKNOWN,
-                    version=-1,
-                    settings_version=-1,
-                    settled=marks,
-                )
-            )
 
     async def follow_forever(self) -> None:
         """Hear the change streams of all tables."""
@@ -232,10 +235,13 @@ class Scanner:
             self.tables[table.id] = table
             self._submit(on.TableSeen(table=table))
             self._table_changed(table.id)
-            await self.ask_all(table.id)
+            await self._look_at_all(table.id)
 
-    async def ask_all(self, table: str) -> None:
-        """Have every tablet of a table looked at."""
+    async def _look_at_all(self, table: str) -> None:
+        """Have every tablet of a table looked at, by the full scan if there is one."""
+        if self._scan is not None:
+            self._scan(table)
+            return
         after: bytes | None = None
         while ids := await self._store.tablet_ids(table, after=after):
             for tablet in ids:

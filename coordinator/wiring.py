@@ -11,8 +11,9 @@ from coordinator.automatic import Automatic
 from coordinator.collector import Collector, CollectorRules
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
-from coordinator.full_scan import scan_forever
+from coordinator.full_scan import FullScan
 from coordinator.performing import Context
+from coordinator.pieces import PieceScans, ScansHere
 from coordinator.registry import planner_for
 from coordinator.request_steps import Minds, Steps
 from coordinator.requests import Requests
@@ -30,6 +31,7 @@ class Parts:
     context: Context
     state: CoordinatorState
     scanner: Scanner
+    full_scan: FullScan
     service: CoordinatorService
     requests: Requests
     automatic: Automatic
@@ -41,7 +43,7 @@ class Parts:
             self.scanner.plan_forever(),
             self.scanner.follow_forever(),
             self.scanner.refresh_tables_forever(),
-            scan_forever(self.store, self.scanner, self.context.log, own.full_scan_interval_s),
+            self.full_scan.run_forever(own),
             self.requests.run_forever(),
             self.automatic.run_forever(),
             self._tick_forever(own.tick_s),
@@ -63,10 +65,15 @@ def collector_of(settings: Settings, context: Context) -> Collector:
     return Collector(context.store, ArrowStorage(), rules, context.log)
 
 
-def assemble(settings: Settings, context: Context) -> Parts:
+def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None = None) -> Parts:
     """Return the parts, each knowing those that it needs.
 
     Must be called in the event loop that will run them.
+
+    Args:
+        settings: The operator's.
+        context: What the shell is made of.
+        elsewhere: Where pieces of large tables are scanned; None: in this process.
 
     Raises:
         ConfigError: A plug-in of the settings is not installed.
@@ -81,6 +88,9 @@ def assemble(settings: Settings, context: Context) -> Parts:
     minds = Minds(plan=plan, selectors=selectors, why_quarantined=state.why_quarantined)
     requests = Requests(context, Steps(context, minds))
     automatic = Automatic(context, selectors)
+    here = ScansHere(context.store, plan)
+    full_scan = FullScan(context.store, scanner, state, here, context.log)
+    full_scan.use(elsewhere, settings.coordinator.full_scan_tasks)
     scanner.watch(requests)
     scanner.watch(automatic)
     return Parts(
@@ -88,6 +98,7 @@ def assemble(settings: Settings, context: Context) -> Parts:
         context=context,
         state=state,
         scanner=scanner,
+        full_scan=full_scan,
         service=service,
         requests=requests,
         automatic=automatic,

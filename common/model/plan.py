@@ -34,6 +34,8 @@ class Plan:
     jobs: tuple[PlannedJob, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
     """Path → why it was left out."""
+    due_at_s: float | None = None
+    """When the planner has to be asked again though nothing has changed; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +44,5 @@ class TabletPlan:
 
     jobs: tuple[Job, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    due_at_s: float | None = None
+    """When planners have to be asked again though nothing has changed; None: never."""

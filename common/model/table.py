@@ -77,6 +77,8 @@ class Table:
     location: str
     """URI of the folder that holds every file: `file:///…`, `s3://…`; no trailing slash."""
     schema: tuple[Column, ...]
+    schema_id: int = 0
+    """Counted up by every change of the schema; a file carries that of the schema it has."""
     key: tuple[str, ...] = ()
     """Sort and primary key; empty: an append-only bag of rows."""
     version_column: str | None = None

@@ -34,6 +34,12 @@ class Chosen:
     files: tuple[str, ...] = ()
     reason: str
     """A sentence that a person understands."""
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    """Path → when the file came, or will come, to be chosen by time alone.
+
+    A table's own selector is asked again at the next of these; what it says of files that
+    time has no part in is left out.
+    """
 
 
 class Selector(Protocol):

@@ -76,6 +76,8 @@ class NoteAnalysis:
     analysis: Analysis
     version: int
     settings_version: int
+    due_at_s: float | None = None
+    """When to look again though nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

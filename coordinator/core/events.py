@@ -39,6 +39,8 @@ class TabletPlanned:
     record: Record
     """As read with the files that the plan is made from."""
     settings_version: int
+    due_at_s: float | None = None
+    """When to look again though nothing has changed; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

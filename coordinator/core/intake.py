@@ -1,5 +1,6 @@
 """Plans come in, and with them what is known of tables and tablets."""
 
+from dataclasses import replace
 from typing import assert_never
 
 from common.model.job import Job
@@ -12,11 +13,10 @@ from coordinator.core.actions import Action
 from coordinator.core.books import Books
 from coordinator.core.deferral import place_of_table
 from coordinator.core.notes import Note
+from coordinator.core.scan_rules import QUIET, said_of
 
 STALE_MAX_S = 60.0
 """A plan of an older version counts again after so long: the store may have gone back."""
-_QUIET = (Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED)
-"""What lets a scan pass a tablet by."""
 
 
 def decide(books: Books, event: on.PlanEvent, now_s: float) -> list[Action]:
@@ -115,7 +115,7 @@ def _analysis(books: Books, event: on.TabletPlanned) -> Analysis:
     busy = record.running or record.waiting or record.selected or record.operation
     if event.plan.jobs or busy or not books.hands_out(event.tablet.table):
         return Analysis.UNSTABLE
-    return Analysis.STABLE if record.files else Analysis.EMPTY
+    return said_of(record.files)
 
 
 def _note_analysis(event: on.TabletPlanned, said: Analysis) -> list[Action]:
@@ -125,14 +125,16 @@ def _note_analysis(event: on.TabletPlanned, said: Analysis) -> list[Action]:
         record.version,
         event.settings_version,
     )
-    if said is record.analysis and fresh:
+    same = said is record.analysis and (said not in QUIET or event.due_at_s == record.due_at_s)
+    if same and fresh:
         return []
-    if said not in _QUIET and not (fresh and record.analysis in _QUIET):
+    if said not in QUIET and not (fresh and record.analysis in QUIET):
         return []
-    return [_note(event.tablet, said, record.version, event.settings_version)]
+    note = _note(event.tablet, said, record.version, event.settings_version)
+    return [replace(note, due_at_s=event.due_at_s)]
 
 
-def _note(tablet: TabletId, said: Analysis, version: int, settings_version: int) -> Action:
+def _note(tablet: TabletId, said: Analysis, version: int, settings_version: int) -> do.NoteAnalysis:
     return do.NoteAnalysis(
         tablet=tablet, analysis=said, version=version, settings_version=settings_version
     )

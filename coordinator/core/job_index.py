@@ -101,6 +101,10 @@ class JobIndex:
             entry = entry.older
         return tuple(reversed(found))
 
+    def ends_of(self, table: str) -> list[bytes]:
+        """Return the ends of a table's tablets that have entries."""
+        return list(self._tables.get(table, ()))
+
     def highest(self) -> Entry | None:
         """Return the entry of the highest rank, or None."""
         return self._ranked.highest()

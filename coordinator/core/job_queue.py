@@ -103,6 +103,10 @@ class JobQueue:
         """Return the queued jobs of a tablet."""
         return tuple(entry.job for entry in self._index.entries_of(tablet))
 
+    def ends_of(self, table: str) -> list[bytes]:
+        """Return the ends of a table's tablets that have queued jobs."""
+        return self._index.ends_of(table)
+
     def oldest_age_s(self, now_s: float) -> float:
         """Return how long the oldest job has waited; 0 if there is none. O(n)."""
         return max((now_s - entry.offered_s for entry in self._index), default=0.0)
@@ -172,11 +176,7 @@ class JobQueue:
     ) -> Replacement:
         """Make `jobs` the queued jobs of a tablet; unchanged ones keep age and place.
 
-        Args:
-            tablet: Whose jobs.
-            jobs: All that are wanted in this queue; none clears the tablet.
-            now_s: The time now.
-            boosts: Request id → boost of its jobs.
+        `boosts` are by id of a request, and for its jobs.
         """
         wanted = {job.id: job for job in jobs}
         assert all(job.tablet == tablet for job in wanted.values()), tablet

@@ -67,6 +67,10 @@ class JobQueues:
         """Return the queued jobs of a tablet, in all groups."""
         return tuple(job for _, queue in self for job in queue.jobs_of(tablet))
 
+    def ends_of(self, table: str) -> list[bytes]:
+        """Return the ends of a table's tablets that have queued jobs, in any group."""
+        return list(dict.fromkeys(end for _, queue in self for end in queue.ends_of(table)))
+
     def replace(
         self,
         tablet: TabletId,

@@ -5,7 +5,7 @@ plan may be stale when its jobs are taken, and is checked again then.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.errors import PluginError
 from common.model.file import DataFile
@@ -17,6 +17,7 @@ from common.model.tablet import Selection, Tablet
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
 from coordinator.core.cutting import cut_plan, is_cutting
+from coordinator.core.due import earliest
 from coordinator.core.plan_check import checked_jobs
 
 
@@ -67,15 +68,17 @@ def plan_tablet(
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_by_hold(tablet)
     jobs: list[Job] = []
+    due_s: float | None = None
     problems: list[PluginError] = []
     for kind, candidates in _candidates(tablet, table, now_s).items():
         facts = _facts(kind, tablet.selection, requests)
         if only not in {None, kind} or (kind is Kind.USER and facts is None):
             continue
         try:
-            wanted, reasons = _plan_kind(
+            wanted, reasons, again_s = _plan_kind(
                 tablet, table, kind, candidates, (configured, facts, now_s)
             )
+            due_s = earliest(due_s, again_s)
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -86,7 +89,7 @@ def plan_tablet(
     for job in jobs:
         for path in job.inputs:
             left.pop(path, None)
-    return TabletPlan(jobs=tuple(jobs), left=left)
+    return TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
 
 
 def _why_idle(tablet: Tablet, table: Table) -> str | None:
@@ -160,8 +163,8 @@ def _plan_kind(
     kind: Kind,
     candidates: tuple[DataFile, ...],
     context: tuple[_Configured, RequestFacts | None, float],
-) -> tuple[tuple[Job, ...], dict[str, str]]:
-    """Return the jobs of one kind and why its other candidates were left.
+) -> tuple[tuple[Job, ...], dict[str, str], float | None]:
+    """Return the jobs of one kind, why its other candidates were left, and when to ask again.
 
     Raises:
         PluginError: The planner or the dispatcher misbehaved.
@@ -183,13 +186,15 @@ def _plan_kind(
         now_s=now_s,
     )
     plan = _ask(service.planner, configured.planners, parameters)
-    jobs = checked_jobs(service.planner, plan, parameters)
+    partition = tablet.bounds.partition
+    planned = checked_jobs(service.planner, plan, parameters)
+    jobs = tuple(replace(job, partition=partition) for job in planned) if partition else planned
     left = dict.fromkeys(
         [file.path for file in candidates if file.path not in plan.left],
         f"planner {service.planner} gave no reason",
     )
     left.update(plan.left)
-    return jobs, left
+    return jobs, left, plan.due_at_s
 
 
 def _running(tablet: Tablet) -> tuple[RunningJob, ...]:

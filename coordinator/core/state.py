@@ -77,6 +77,14 @@ class CoordinatorState:
         """Return why a job is not tried until somebody lifts it, or None."""
         return self._books.retry.why_quarantined(job)
 
+    def queued_ends(self, table: str) -> list[bytes]:
+        """Return the ends of a table's tablets that have queued jobs."""
+        return self._books.queues.ends_of(table)
+
+    def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
+        """Return the ids of a tablet's queued jobs."""
+        return tuple(job.id for job in self._books.queues.jobs_of(tablet))
+
     def check(self) -> None:
         """Assert what is always true; for tests."""
         self._books.check()

@@ -15,7 +15,7 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from coordinator.collector import Collector, CollectorRules
 from coordinator.core import events as on
 from coordinator.core.planning import plan_tablet
-from coordinator.full_scan import needs_look
+from coordinator.core.scan_rules import needs_look
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.support.sim_clients import SimAppender, SimReader
 from tests.support.sim_compactor import TAKE_WAIT_MAX_S, CompactorTraits, SimCompactor

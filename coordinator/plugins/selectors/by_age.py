@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from common.spi.selector import Chosen, SelectorParameters
 from common.units import parse_duration_s
 from coordinator.plugins.selectors.options import (
+    EDGE_S,
     FILES_MIN,
     check_given,
     check_names,
@@ -42,7 +43,16 @@ class ByAge:
         names = {"older than": OLDER, "younger than": YOUNGER}
         given = parameters.options
         says = [f"{word} {given[name]}" for word, name in names.items() if name in given]
-        return chosen(found, given, " and ".join(says))
+        return chosen(found, given, " and ".join(says), _times_s(parameters, older_s, younger_s))
+
+
+def _times_s(
+    parameters: SelectorParameters, older_s: float | None, younger_s: float | None
+) -> dict[str, float]:
+    """Return when each file is old enough; a file is never too old at first and young later."""
+    if older_s is None or (younger_s is not None and younger_s <= older_s):
+        return {}
+    return {file.path: file.added_at_s + older_s + EDGE_S for file in parameters.files}
 
 
 def _bounds(options: Mapping[str, str]) -> tuple[float | None, float | None]:

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from common.model.file import DataFile
 from common.spi.selector import Chosen, SelectorParameters
-from coordinator.plugins.selectors.options import FILES_MIN, check_names, chosen, files_min, share
+from coordinator.plugins.selectors.options import (
+    EDGE_S,
+    FILES_MIN,
+    check_names,
+    chosen,
+    files_min,
+    share,
+)
 
 RATIO = "ratio"
 RATIO_DEFAULT = 0.5
@@ -34,7 +41,17 @@ class ExpiredRatio:
         ratio = share(parameters.options, RATIO, RATIO_DEFAULT)
         before_s = parameters.now_s - ttl_s
         found = [file for file in parameters.files if expired_part(file, before_s) >= ratio]
-        return chosen(found, parameters.options, f"expired by {ratio:.0%} or more")
+        reaches = ((file.path, reaches_s(file, ttl_s, ratio)) for file in parameters.files)
+        times_s = {path: time_s for path, time_s in reaches if time_s is not None}
+        return chosen(found, parameters.options, f"expired by {ratio:.0%} or more", times_s)
+
+
+def reaches_s(file: DataFile, ttl_s: float, ratio: float) -> float | None:
+    """Return when so large a part of a file's rows will have expired; None: not known."""
+    first_s, last_s = file.time_min_s, file.time_max_s
+    if first_s is None or last_s is None:
+        return None
+    return ttl_s + first_s + ratio * (last_s - first_s) + EDGE_S
 
 
 def expired_part(file: DataFile, before_s: float) -> float:

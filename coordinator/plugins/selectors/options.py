@@ -8,6 +8,8 @@ from common.spi.selector import Chosen
 
 FILES_MIN = "min_files"
 """Choose nothing unless so many files are chosen; known to all but `deletes`."""
+EDGE_S = 0.001
+"""A time is told so much late: bounds are not included, and sums of times are rounded."""
 
 
 def check_names(selector: str, options: Mapping[str, str], known: Collection[str]) -> None:
@@ -62,16 +64,25 @@ def files_min(options: Mapping[str, str]) -> int:
     return int(text)
 
 
-def chosen(files: Sequence[DataFile], options: Mapping[str, str], what: str) -> Chosen:
+def chosen(
+    files: Sequence[DataFile],
+    options: Mapping[str, str],
+    what: str,
+    times_s: Mapping[str, float] | None = None,
+) -> Chosen:
     """Return the choice of these files, or of none if they are too few.
 
     Args:
         files: Those that fit.
         options: With or without `min_files`.
         what: What they have in common: the rest of "3 files are …".
+        times_s: Path → when a file comes to fit by time alone; chosen or not.
     """
+    times_s = times_s or {}
     wanted = files_min(options)
     count = f"{len(files)} file is" if len(files) == 1 else f"{len(files)} files are"
     if len(files) < wanted:
-        return Chosen(reason=f"{count} {what}, {wanted} are wanted at least")
-    return Chosen(files=tuple(file.path for file in files), reason=f"{count} {what}")
+        reason = f"{count} {what}, {wanted} are wanted at least"
+        return Chosen(reason=reason, times_s=times_s)
+    paths = tuple(file.path for file in files)
+    return Chosen(files=paths, reason=f"{count} {what}", times_s=times_s)

@@ -17,8 +17,8 @@ from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Assignment, Beat, Report, TakeRequest
+from coordinator.core.scan_rules import needs_look
 from coordinator.core.state import CoordinatorState
-from coordinator.full_scan import needs_look, scan_table
 from coordinator.performing import Context
 from coordinator.recovery import recover
 from coordinator.registry import planner_for
@@ -168,7 +168,6 @@ def test_a_commit_brings_the_tablet_to_rest_and_the_record_says_so() -> None:
             assert records[0] is not None
             assert records[0].analysis is Analysis.STABLE
             assert not needs_look(records[0], TABLE)
-            assert await scan_table(store, TABLE, it.scanner) == 0
 
     asyncio.run(story())
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.changes import Applied, ChangeTable
+from common.model.request import Request, SelectorSpec
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet, TabletId
 from common.spi.selector import Chosen
@@ -20,6 +21,7 @@ from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE, WAIT_MAX_S, Cluster, ended, run, until
 
 pytestmark = pytest.mark.unit
+NOW_S = 1_000.0
 SETTINGS = TableSettings(selector="name", selector_options={"pattern": "*.parquet"})
 WITH_SELECTOR = replace(TABLE, settings=SETTINGS)
 
@@ -33,6 +35,12 @@ def tablet(files: str = "ab", **given: object) -> Tablet:
     )
 
 
+def made_for(
+    seen: Tablet, spec: SelectorSpec, chosen: Chosen, now_s: float = NOW_S
+) -> Request | None:
+    return automatic_request(seen, TABLE, spec, chosen, now_s)
+
+
 def test_a_selector_is_asked_again_when_files_or_settings_have_changed() -> None:
     spec, other = (
         spec_of(WITH_SELECTOR),
@@ -41,27 +49,27 @@ def test_a_selector_is_asked_again_when_files_or_settings_have_changed() -> None
     assert spec is not None
     assert other is not None
     assert spec_of(TABLE) is None
-    asked = tablet(record=Record(selector_hash=selector_hash(tablet(), spec)))
-    assert wants_answer(tablet(), spec)
-    assert not wants_answer(asked, spec)
-    assert wants_answer(asked, other)
-    assert wants_answer(replace(tablet("abc"), record=asked.record), spec)
+    asked = tablet(record=Record(selector_hash=selector_hash(tablet(), TABLE, spec)))
+    assert wants_answer(tablet(), TABLE, spec, NOW_S)
+    assert not wants_answer(asked, TABLE, spec, NOW_S)
+    assert wants_answer(asked, TABLE, other, NOW_S)
+    assert wants_answer(replace(tablet("abc"), record=asked.record), TABLE, spec, NOW_S)
 
 
 def test_the_same_choice_is_the_same_request_and_what_it_made_is_no_news() -> None:
     spec = spec_of(WITH_SELECTOR)
     assert spec is not None
-    first = automatic_request(tablet(), spec, Chosen(files=("a",), reason="it fits"))
-    again = automatic_request(tablet(), spec, Chosen(files=("a", "b"), reason="they fit"))
+    first = made_for(tablet(), spec, Chosen(files=("a",), reason="it fits"))
+    again = made_for(tablet(), spec, Chosen(files=("a", "b"), reason="they fit"))
     assert first is not None
     assert first == again
     assert first.automatic
-    assert automatic_request(tablet(), spec, Chosen(reason="none fits")) is None
+    assert made_for(tablet(), spec, Chosen(reason="none fits")) is None
     made = {path: replace(file, request=first.id) for path, file in tablet().files.items()}
     chosen = Chosen(files=("a", "b"), reason="they fit")
-    assert automatic_request(replace(tablet(), files=made), spec, chosen) is None
+    assert made_for(replace(tablet(), files=made), spec, chosen) is None
     made["b"] = replace(made["b"], request=None)
-    assert automatic_request(replace(tablet(), files=made), spec, chosen) is not None
+    assert made_for(replace(tablet(), files=made), spec, chosen) is not None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,7 @@ def test_its_range_is_that_of_one_tablet(own: Bounds, others: list[Bounds]) -> N
     spec = spec_of(WITH_SELECTOR)
     assert spec is not None
     here = Tablet(id=TabletId("t1", own.end), bounds=own, files=files_of({"a": 1}))
-    request = automatic_request(here, spec, Chosen(files=("a",), reason="it fits"))
+    request = made_for(here, spec, Chosen(files=("a",), reason="it fits"))
     assert request is not None
     assert request.range == range_of(own)
     assert [concerns(request, each) for each in [own, *others]] == [True] + [False] * len(others)
@@ -136,4 +144,4 @@ async def asked_of_all(cluster: Cluster) -> bool:
     """Return whether the selector has been asked about the files as they are."""
     spec = spec_of(WITH_SELECTOR)
     assert spec is not None
-    return not wants_answer(await cluster.tablet(), spec)
+    return not wants_answer(await cluster.tablet(), WITH_SELECTOR, spec, cluster.clock.now_s())

@@ -10,12 +10,10 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState, SelectorSpec
 from common.model.tablet import PLUS_INFINITY, Selection
-from common.settings import Settings
 from coordinator.core import actions as do
 from coordinator.core import events as on
+from coordinator.looking import read_facts
 from coordinator.performing import StoreActions
-from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
 from tests.support.planning import TABLET, job
 from tests.support.request_shell import (
     SPLITS,
@@ -84,11 +82,10 @@ def test_no_job_is_planned_for_a_request_that_is_being_cancelled() -> None:
         await cluster.submit("r1")
         seen = await cluster.tablet()
         held = replace(seen, selection=Selection(request="r1", files=tuple(seen.files)))
-        scanner = Scanner(cluster.store, planner_for(Settings()), lambda *_, **__: None)
-        assert (await scanner.facts(held)).keys() == {"r1"}
-        assert await scanner.facts(seen) == {}
+        assert (await read_facts(cluster.store, held)).keys() == {"r1"}
+        assert await read_facts(cluster.store, seen) == {}
         await cluster.apply(cancelling())
-        assert await scanner.facts(held) == {}
+        assert await read_facts(cluster.store, held) == {}
 
     run(story())
 

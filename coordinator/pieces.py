@@ -1,0 +1,189 @@
+"""One piece of a full scan: a span of a table's tablets, looked at near the data.
+
+Records are read first; only tablets that a record does not show to be quiet are read and
+planned. Nothing is decided for good here: what comes back says which tablets the
+coordinator must look at itself, and of those that rest, the record is told. So a piece
+may be lost, late or done twice.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from common.errors import PluginError
+from common.metadata.ports import TabletStore
+from common.metadata.upkeep_changes import WriteAnalysis
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from coordinator.core.due import next_look_s
+from coordinator.core.scan_rules import (
+    Span,
+    Verdict,
+    asks,
+    digest_of,
+    needs_look,
+    said_of,
+    verdict,
+)
+from coordinator.looking import read_facts, with_marks
+from coordinator.ports import PlanTablet
+
+PAGE_TABLETS = 1000
+BATCH_TABLETS = 100
+"""Read and planned before the loop may do something else."""
+NOTES_AT_ONCE = 16
+RESULT_BYTES_MAX = 1024**2
+"""Of the ends in one answer; a piece that has more goes on in another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What to look at. Small, whatever the table."""
+
+    table: Table
+    span: Span
+    fresh: bool = False
+    """Deferred tablets count as any others (`needs_look`)."""
+    every: bool = False
+    """Quiet tablets, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What a piece has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
+
+    ask: tuple[bytes, ...] = ()
+    """The coordinator must look at these."""
+    wanted: tuple[tuple[bytes, str], ...] = ()
+    """Here jobs are wanted; with the digest of their ids."""
+    tablets: int = 0
+    """Records looked at."""
+    planned: int = 0
+    """Tablets read and planned."""
+    rest: Span | None = None
+    """What is left of the piece, because the answer is full."""
+
+
+class PieceScans(Protocol):
+    """Where pieces are scanned."""
+
+    async def scan(self, piece: Piece) -> Scanned:
+        """Scan a piece.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: The store, or whoever scans, did not answer in time.
+        """
+        ...
+
+
+class ScansHere:
+    """Scans pieces in this process, between its other work."""
+
+    def __init__(self, store: TabletStore, plan: PlanTablet) -> None:
+        """Scan by what planners say."""
+        self._store = store
+        self._plan = plan
+
+    async def scan(self, piece: Piece) -> Scanned:
+        """Scan a piece."""
+        return await _Scan(self._store, self._plan, piece).run()
+
+
+class _Scan:
+    """One scan of a piece: what it has found so far."""
+
+    def __init__(self, store: TabletStore, plan: PlanTablet, piece: Piece) -> None:
+        self._store = store
+        self._plan = plan
+        self._piece = piece
+        self._ask: list[bytes] = []
+        self._wanted: list[tuple[bytes, str]] = []
+        self._bytes = self._tablets = self._planned = 0
+        self._now_s = 0.0
+
+    async def run(self) -> Scanned:
+        """Look at page after page until the span ends or the answer is full."""
+        table, span = self._piece.table.id, self._piece.span
+        after, rest = span.after, None
+        while ids := await self._store.tablet_ids(table, after=after, count=PAGE_TABLETS):
+            page = [tablet for tablet in ids if span.holds(tablet.end)]
+            self._now_s = await self._store.now_s()
+            await self._look(page)
+            after = ids[-1].end
+            if len(page) < len(ids):
+                break
+            if self._bytes >= RESULT_BYTES_MAX:
+                rest = Span(after, span.until)
+                break
+        return Scanned(
+            ask=tuple(self._ask),
+            wanted=tuple(self._wanted),
+            tablets=self._tablets,
+            planned=self._planned,
+            rest=rest,
+        )
+
+    async def _look(self, page: Sequence[TabletId]) -> None:
+        piece = self._piece
+        self._tablets += len(page)
+        records = await self._store.records(page)
+        look = [
+            tablet
+            for tablet, record in zip(page, records, strict=True)
+            if piece.every or needs_look(record, piece.table, self._now_s, fresh=piece.fresh)
+        ]
+        for first in range(0, len(look), BATCH_TABLETS):
+            batch = look[first : first + BATCH_TABLETS]
+            notes: list[WriteAnalysis] = []
+            for tablet, seen in zip(batch, await self._store.tablets(batch), strict=True):
+                if seen is None:
+                    self._found(tablet.end)
+                elif (note := await self._judge(seen)) is not None:
+                    notes.append(note)
+            await self._write(notes)
+            await asyncio.sleep(0)
+
+    async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
+        """Put a tablet where it belongs; return the note for one that rests."""
+        table, now_s = self._piece.table, self._now_s
+        self._planned += 1
+        if asks(tablet, table, now_s):
+            self._found(tablet.id.end)
+            return None
+        tablet = await with_marks(self._store, tablet, table, now_s)
+        try:
+            plan = self._plan(tablet, table, now_s, await read_facts(self._store, tablet))
+        except PluginError:
+            self._found(tablet.id.end)  # The coordinator asks again, and tells.
+            return None
+        match verdict(tablet, table, plan, now_s):
+            case Verdict.ASK:
+                self._found(tablet.id.end)
+            case Verdict.WANTED:
+                self._found(tablet.id.end, digest_of(tuple(job.id for job in plan.jobs)))
+            case Verdict.BUSY:
+                pass
+            case Verdict.RESTS:
+                return WriteAnalysis(
+                    tablet=tablet.id,
+                    analysis=said_of(len(tablet.files)),
+                    version=tablet.record.version,
+                    settings_version=table.settings_version,
+                    due_at_s=next_look_s(tablet, table, plan),
+                )
+        return None
+
+    def _found(self, end: bytes, wanted: str | None = None) -> None:
+        if wanted is None:
+            self._ask.append(end)
+        else:
+            self._wanted.append((end, wanted))
+        self._bytes += len(end) + len(wanted or "")
+
+    async def _write(self, notes: Sequence[WriteAnalysis]) -> None:
+        """Write what was said of tablets that rest; one that has changed meanwhile is refused."""
+        for first in range(0, len(notes), NOTES_AT_ONCE):
+            some = notes[first : first + NOTES_AT_ONCE]
+            await asyncio.gather(*(self._store.apply(note) for note in some))

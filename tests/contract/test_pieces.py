@@ -1,0 +1,107 @@
+"""A piece of a full scan over real stores: what it reads, what it finds, what it notes."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.metadata.request_changes import MarkWaiting, SubmitRequest
+from common.model.request import Request
+from common.model.table import Table, TableSettings
+from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
+from common.settings import Settings
+from coordinator import pieces
+from coordinator.core.scan_rules import Span, digest_of, spans_of
+from coordinator.pieces import Piece, Scanned, ScansHere
+from coordinator.registry import planner_for
+from tests.support.store_harness import Harness, applied, file, reserve
+
+pytestmark = pytest.mark.anyio
+PLAN = planner_for(Settings())
+ENDS = tuple(number.to_bytes(1, "big") for number in range(1, 40))
+
+
+async def filled(harness: Harness, **files: int) -> Table:
+    """Return a table of 40 tablets; so many files in those named by their number."""
+    table = await harness.table(splits=ENDS)
+    for name, count in files.items():
+        end = bytes([int(name[1:])])
+        added = [file(f"{name}-{each}", end, end) for each in range(count)]
+        applied(await harness.add(TabletId(table.id, end), *added))
+    return table
+
+
+async def scan(harness: Harness, table: Table, **given: object) -> Scanned:
+    plain: dict[str, object] = {"table": table, "span": Span()}
+    piece = Piece(**(plain | given))  # type: ignore[arg-type]  # any field
+    return await ScansHere(harness.store, PLAN).scan(piece)
+
+
+async def test_tablets_that_rest_are_noted_and_cost_one_read_from_then_on(
+    harness: Harness,
+) -> None:
+    table = await filled(harness, t3=1, t7=5)
+    first = await scan(harness, table)
+    assert (first.tablets, first.planned, first.ask) == (40, 40, ())
+    ((end, digest),) = first.wanted
+    tablet = await harness.store.tablet(TabletId(table.id, end))
+    assert tablet is not None
+    assert tablet.record.analysis is Analysis.UNKNOWN
+    jobs = PLAN(tablet, table, 0.0, {}).jobs
+    assert (end, digest) == (b"\x07", digest_of(tuple(job.id for job in jobs)))
+    second = await scan(harness, table)
+    assert (second.tablets, second.planned, second.wanted) == (40, 1, first.wanted)
+    records = await harness.store.records(
+        [TabletId(table.id, b"\x03"), TabletId(table.id, b"\x04")]
+    )
+    assert [each.analysis for each in records if each] == [Analysis.STABLE, Analysis.EMPTY]
+    assert (await scan(harness, table, every=True)).planned == 40
+    later = Table(**{**_fields(table), "settings_version": 2})
+    assert (await scan(harness, later)).planned == 40
+
+
+async def test_what_only_the_coordinator_can_judge_is_asked(harness: Harness) -> None:
+    table = await filled(harness, t3=2, t5=2)
+    ids = [TabletId(table.id, bytes([number])) for number in (3, 5)]
+    applied(await harness.apply(reserve(ids[0], "att", "t3-0", "t3-1")))
+    request = Request(id="r1", table=table.id)
+    applied(await harness.apply(SubmitRequest(request=request)))
+    applied(await harness.apply(MarkWaiting(tablet=ids[1], request="r1")))
+    assert (await scan(harness, table)).ask == (b"\x03", b"\x05")
+    assert (await scan(harness, table)).ask == (b"\x03", b"\x05")
+
+
+async def test_a_selector_that_has_not_been_asked_asks(harness: Harness) -> None:
+    table = await filled(harness, t3=1)
+    chooses = Table(**{**_fields(table), "settings": TableSettings(selector="all")})
+    assert len((await scan(harness, chooses)).ask) == 40
+
+
+async def test_pieces_cover_every_tablet_once(harness: Harness) -> None:
+    table = await filled(harness, t1=5, t20=5, t39=5)
+    for count in (1, 7, 10, 13, 39, 40, 100):
+        cuts = list(await harness.store.every(table.id, count))
+        assert cuts == [*ENDS, PLUS_INFINITY][count - 1 : 39 : count]
+        found = [await scan(harness, table, span=span) for span in spans_of(cuts)]
+        assert sum(each.tablets for each in found) == 40
+        assert [end for each in found for end, _ in each.wanted] == [b"\x01", b"\x14", b"\x27"]
+    assert await harness.store.every("tbl-none", 10) == []
+
+
+async def test_an_answer_is_bounded_and_the_rest_goes_on(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = await filled(harness, t1=5, t20=5, t39=5)
+    monkeypatch.setattr(pieces, "RESULT_BYTES_MAX", 1)
+    monkeypatch.setattr(pieces, "PAGE_TABLETS", 10)
+    ends, rest = [], Span()
+    for _ in range(10):
+        found = await scan(harness, table, span=rest)
+        ends += [end for end, _ in found.wanted]
+        if found.rest is None:
+            break
+        rest = found.rest
+    assert ends == [b"\x01", b"\x14", b"\x27"]
+
+
+def _fields(table: Table) -> dict[str, object]:
+    return {name: getattr(table, name) for name in table.__slots__}

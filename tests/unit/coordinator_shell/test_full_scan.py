@@ -1,0 +1,240 @@
+"""The full scan over the memory store: what the feed missed is found, and no more is held."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.clock import ManualClock
+from common.errors import UnavailableError
+from common.ids import call_id
+from common.metadata.changes import AddFiles, Applied, CreateTable
+from common.metadata.memory import MemoryStore
+from common.model.file import DataFile
+from common.model.job import Kind, job_id
+from common.model.table import Column, Table
+from common.model.tablet import PLUS_INFINITY, TabletId
+from common.settings import Settings
+from coordinator import full_scan, scanner
+from coordinator.core.scan_rules import Span
+from coordinator.full_scan import FullScan
+from coordinator.pieces import Piece, Scanned, ScansHere
+from coordinator.registry import planner_for
+from coordinator.scanner import Scanner
+
+pytestmark = pytest.mark.unit
+WAIT_MAX_S = 20.0
+PLAN = planner_for(Settings())
+TABLE = Table(
+    id="t1",
+    name="events",
+    location="file:///data/events",
+    schema=(Column("x", "int64"),),
+    key=("x",),
+)
+ENDS = (*(bytes([number]) for number in range(1, 30)), PLUS_INFINITY)
+
+
+class Queue:
+    """What is queued, as far as a scan wants to know it."""
+
+    def __init__(self, queued: dict[bytes, tuple[str, ...]] | None = None) -> None:
+        self.queued = queued or {}
+
+    def queued_ends(self, table: str) -> list[bytes]:
+        assert table == TABLE.id
+        return list(self.queued)
+
+    def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
+        return self.queued.get(tablet.end, ())
+
+
+class Failing:
+    """Scans that fail a few times for some pieces, and then scan."""
+
+    def __init__(self, inner: ScansHere, failures: dict[bytes | None, int]) -> None:
+        self.inner, self.failures = inner, failures
+        self.asked: list[Span] = []
+        self.under_way = self.most = 0
+
+    async def scan(self, piece: Piece) -> Scanned:
+        self.asked.append(piece.span)
+        if self.failures.get(piece.span.after, 0):
+            self.failures[piece.span.after] -= 1
+            raise UnavailableError("the node of the task has died")
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        scanned = await self.inner.scan(piece)
+        self.under_way -= 1
+        return scanned
+
+
+class Scans:
+    """A full scan and the scanner that it fills."""
+
+    def __init__(self, store: MemoryStore, queue: Queue) -> None:
+        self.store, self.logged = store, list[str]()
+        self.scanner = Scanner(store, PLAN, self.log)
+        self.here = ScansHere(store, PLAN)
+        self.full = FullScan(store, self.scanner, queue, self.here, self.log)
+
+    def log(self, event: str, **_fields: object) -> None:
+        self.logged.append(event)
+
+    def take_found(self) -> list[bytes]:
+        """Return what was found, and let the scanner forget it."""
+        found: list[bytes] = []
+        while batch := self.scanner._next_batch():
+            found += [tablet.end for tablet in batch]
+        return sorted(found)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(WAIT_MAX_S):
+            await story
+
+    asyncio.run(bounded())
+
+
+async def stored(*busy: int) -> MemoryStore:
+    """Return a store with a table of 30 tablets, of which some want a job."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    assert isinstance(await store.apply(CreateTable(table=TABLE, splits=ENDS[:-1])), Applied)
+    for number in busy:
+        end = ENDS[number - 1]
+        files = tuple(
+            DataFile(path=path, size_bytes=100, rows=10, key_min=end, key_max=end)
+            for path in paths(number)
+        )
+        change = AddFiles(table="t1", call=call_id(clock), files={end: files})
+        assert isinstance(await store.apply(change), Applied)
+    return store
+
+
+def paths(number: int) -> list[str]:
+    return [f"f{number}-{each}.parquet" for each in range(5)]
+
+
+def wanted_job(number: int) -> str:
+    """Return the id of the job that is wanted in a busy tablet."""
+    tablet = TabletId("t1", ENDS[number - 1])
+    return job_id(tablet, Kind.SYSTEM, None, paths(number), ())
+
+
+def test_only_what_differs_from_the_queue_is_looked_at_again() -> None:
+    async def story() -> None:
+        store = await stored(3, 7, 12)
+        queue = Queue({ENDS[6]: (wanted_job(7),), ENDS[11]: ("old-job",), ENDS[20]: ("unwanted",)})
+        scans = Scans(store, queue)
+        await scans.full.scan_table(TABLE)
+        assert scans.take_found() == [ENDS[2], ENDS[11], ENDS[20]]
+        queue.queued = {ENDS[number - 1]: (wanted_job(number),) for number in (3, 7, 12)}
+        await scans.full.scan_table(TABLE)
+        assert scans.take_found() == []
+        assert (scans.full.counts.scans, scans.full.counts.tablets) == (2, 60)
+
+    run(story())
+
+
+def test_a_dropped_tablet_with_queued_jobs_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 10)
+
+    async def story() -> None:
+        scans = Scans(await stored(), Queue({b"\x07\x01": ("job",), b"\xfe": ("job",)}))
+        await scans.full.scan_table(TABLE)
+        assert scans.take_found() == [b"\x07\x01", b"\xfe"]
+
+    run(story())
+
+
+def test_pieces_run_side_by_side_and_one_that_fails_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 7)
+    monkeypatch.setattr(full_scan, "RETRY_PAUSE_S", 0.0)
+
+    async def story() -> None:
+        scans = Scans(await stored(3, 12, 20, 30), Queue({ENDS[8]: ("unwanted",)}))
+        elsewhere = Failing(scans.here, {None: 1, ENDS[13]: 2})
+        scans.full.use(elsewhere, 3)
+        await scans.full.scan_table(TABLE)
+        assert scans.take_found() == [ENDS[2], ENDS[8], ENDS[11], ENDS[19], ENDS[29]]
+        assert (scans.full.counts.pieces, scans.full.counts.pieces_failed) == (8, 3)
+        assert elsewhere.most > 1
+        assert scans.full.counts.tablets == 30
+
+    run(story())
+
+
+def test_a_piece_that_goes_on_failing_is_left_and_retires_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 10)
+    monkeypatch.setattr(full_scan, "RETRY_PAUSE_S", 0.0)
+
+    async def story() -> None:
+        queue = Queue({ENDS[14]: ("queued",), ENDS[25]: ("unwanted",)})
+        scans = Scans(await stored(3, 12), queue)
+        scans.full.use(Failing(scans.here, {ENDS[9]: 100}), 2)
+        await scans.full.scan_table(TABLE)
+        assert scans.take_found() == [ENDS[2], ENDS[25]]
+        assert scans.full.counts.pieces_failed == full_scan.TRIES_MAX
+        assert scans.logged.count("piece of a full scan failed") == full_scan.TRIES_MAX
+
+    run(story())
+
+
+def test_a_scan_waits_while_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 5)
+    monkeypatch.setattr(scanner, "FOUND_MAX", 8)
+
+    async def story() -> None:
+        scans = Scans(await stored(*range(1, 31)), Queue())
+        scan = asyncio.create_task(scans.full.scan_table(TABLE))
+        most, found = 0, list[bytes]()
+        while not scan.done() or scans.scanner.waiting:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            most = max(most, scans.scanner.waiting)
+            found += scans.take_found()
+        assert sorted(found) == list(ENDS)
+        assert 8 <= most <= 8 + 5
+
+    run(story())
+
+
+def test_what_the_feed_asks_goes_before_what_a_scan_has_found() -> None:
+    async def story() -> None:
+        scans = Scans(await stored(), Queue())
+        ids = [TabletId("t1", end) for end in ENDS]
+        for tablet in ids[:20]:
+            scans.scanner.found(tablet)
+        scans.scanner.ask(ids[25])
+        scans.scanner.ask(ids[3])
+        scans.scanner.found(ids[25])
+        assert scans.scanner._next_batch() == [ids[25], ids[3], *ids[:3], *ids[4:20]]
+        assert scans.scanner._next_batch() == []
+
+    run(story())
+
+
+def test_wishes_for_a_table_join_and_a_table_that_is_gone_is_passed_by() -> None:
+    async def story() -> None:
+        scans = Scans(await stored(3), Queue())
+        scans.scanner.tables["t1"] = replace(TABLE)
+        for table in ("t1", "t1", "gone"):
+            scans.full.look(table)
+        scans.full.look("t1", fresh=False, every=True)
+        serving = asyncio.create_task(scans.full._serve_forever())
+        while scans.full.counts.scans < 1:
+            await asyncio.sleep(0)
+        serving.cancel()
+        assert scans.take_found() == [ENDS[2]]
+        assert (scans.full.counts.scans, scans.full.counts.planned) == (1, 30)
+
+    run(story())
