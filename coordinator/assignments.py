@@ -4,6 +4,7 @@ from common.model.job import Job
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
+from common.rows.partitions import partition_folder
 from common.wire import Assignment, OutsideFile
 from coordinator.core.settle import settled_version
 
@@ -20,8 +21,13 @@ def tablet_folder(tablet: TabletId) -> str:
 
 
 def output_prefix(job: Job, attempt: str) -> str:
-    """Return the path prefix of an attempt's outputs: job and attempt are in the name."""
-    return f"{tablet_folder(job.tablet)}/{job.id}-{attempt}"
+    """Return the path prefix of an attempt's outputs: job and attempt are in the name.
+
+    The partition's folders are in it, so that engines that know hive paths read outputs
+    and files of users alike.
+    """
+    folder = f"{tablet_folder(job.tablet)}/{partition_folder(job.partition)}"
+    return f"{folder}{job.id}-{attempt}"
 
 
 def compose(

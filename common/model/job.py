@@ -44,6 +44,8 @@ class Job:
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins (0..n outputs); empty: one output."""
     output_tags: tuple[tuple[str, str], ...] = ()
+    partition: str | None = None
+    """The partition that the tablet is, `month=1/day=2`; None: it is a range of keys."""
 
     @property
     def cost_bytes(self) -> int:

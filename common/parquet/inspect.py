@@ -1,6 +1,6 @@
 """What is in a Parquet file: read once when it is added, in bounded memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from common.parquet.location import Location, size_of
 from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform
 from common.rows.facts import RowFacts, RowTally
+from common.rows.partitions import fill_of_path, filled
 from common.rows.rules import RowRules
 from common.rows.scan import in_range
 from common.rows.schema import arrow_schema, require_readable
@@ -99,9 +100,11 @@ def inspect_file(location: Location, path: str, rules: RowRules) -> FileFacts:
         schema = pa.schema(list(map(normal_field, file.schema_arrow)))
         require_readable(source, schema, arrow_schema(rules.schema))
         tally = RowTally(rules)
-        tally.require(schema.names, source)
+        fill = fill_of_path(rules.partition_by, arrow_schema(rules.schema), path)
+        mine = {name: value for name, value in fill.items() if name in tally.columns}
+        tally.require([*schema.names, *fill], source)
         for rows in _batches(file, [name for name in tally.columns if name in schema.names]):
-            tally.see(rows, source)
+            tally.see(filled(rows, mine), source)
         return FileFacts(
             path=path,
             size_bytes=size_bytes,
@@ -125,20 +128,41 @@ def read_rows(
         UnavailableError: The storage does not answer.
     """
     schema = arrow_schema(rules.schema)
+    parts = [in_range(rows, rules, start, end) for rows in stream_rows(location, path, rules)]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def stream_rows(
+    location: Location, path: str, rules: RowRules, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield a file's rows as they lie, in the columns of the rules' schema.
+
+    Args:
+        location: Of the table.
+        path: Relative to it, or an absolute one below it.
+        rules: Of the table.
+        columns: Only these of the schema; None: all.
+
+    Raises:
+        RequestError: As for `inspect_file`.
+        UnavailableError: The storage does not answer.
+    """
+    full = arrow_schema(rules.schema)
+    schema = full if columns is None else pa.schema([full.field(name) for name in columns])
     path = location.relative(path)
+    fill = fill_of_path(rules.partition_by, full, path)
+    mine = {name: value for name, value in fill.items() if name in schema.names}
     with opened(location, path) as file:
         known = [name for name in schema.names if name in file.schema_arrow.names]
-        parts = [
-            in_range(conform(rows.select(known), schema, f"file {path}"), rules, start, end)
-            for rows in _batches(file, known)
-        ]
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+        for rows in _batches(file, known):
+            yield conform(filled(rows.select(known), mine), schema, f"file {path}")
 
 
 def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
     if not columns:
         # No column is of interest: only their number is, and the footer knows it.
-        yield pa.table({"row": pa.nulls(file.metadata.num_rows)})
+        for first in range(0, file.metadata.num_rows, BATCH_ROWS):
+            yield pa.table({"row": pa.nulls(min(BATCH_ROWS, file.metadata.num_rows - first))})
         return
     for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
         yield pa.Table.from_batches([batch])

@@ -36,6 +36,8 @@ class RowRules:
     tombstone_column: str | None = None
     time_column: str | None = None
     ttl_s: float | None = None
+    partition_by: tuple[str, ...] = ()
+    """Columns that files may leave out: their folders tell them (`common.rows.partitions`)."""
 
     def __post_init__(self) -> None:
         """Refuse rules that do not fit together."""
@@ -54,6 +56,7 @@ class RowRules:
             tombstone_column=table.tombstone_column,
             time_column=table.time_column,
             ttl_s=table.settings.ttl_s,
+            partition_by=table.partition_by,
         )
 
     @property

@@ -16,6 +16,8 @@ import pyarrow as pa
 from common.errors import InputError, RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location, open_location
+from common.rows.partitions import Fill, fill_of_path
+from common.rows.rules import RowRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,23 @@ def read_tables(
                 chosen = [name for name in known if name in columns] or known[:1]
             for batch in parquet.iter_batches(batch_size=rows_max, columns=chosen):
                 yield pa.Table.from_batches([batch])
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def folder_fill(rules: RowRules, schema: pa.Schema, path: str) -> Fill:
+    """Return what the folders of an input say of columns that it may leave out.
+
+    Args:
+        rules: Of the table.
+        schema: That the rows are to have.
+        path: Of the input.
+
+    Raises:
+        InputError: A folder's value does not fit its column.
+    """
+    try:
+        return fill_of_path(rules.partition_by, schema, path)
     except RequestError as error:
         raise InputError(str(error)) from error
 

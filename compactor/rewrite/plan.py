@@ -110,6 +110,7 @@ def _rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
         tombstone_column=table.tombstone_column,
         time_column=table.time_column,
         ttl_s=table.settings.ttl_s,
+        partition_by=table.partition_by,
     )
 
 

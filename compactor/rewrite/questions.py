@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from common.errors import InputError, RequestError, RewriteError
 from common.rows.conform import conform
-from compactor.rewrite.files import read_tables, table_location
+from common.rows.partitions import filled
+from compactor.rewrite.files import folder_fill, read_tables, table_location
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.spark_values import spark_type, to_spark
 from compactor.rewrite.touching import meant
@@ -156,7 +157,10 @@ def _read(plan: RewritePlan, at: int, transform: TransformPlan) -> Iterator[tupl
     fields = [field for field in plan.schema if field.name in names] or [plan.schema.field(0)]
     schema, start = pa.schema(fields), 0
     path = plan.inputs[at]
-    for read in read_tables(table_location(plan.location), path, READ_ROWS, schema.names):
+    said = folder_fill(plan.rules, plan.schema, path)
+    fill = {name: value for name, value in said.items() if name in schema.names}
+    for found in read_tables(table_location(plan.location), path, READ_ROWS, schema.names):
+        read = filled(found, fill)
         try:
             yield start, _conformed(read, schema, path)
         except RequestError as error:

@@ -19,9 +19,10 @@ from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.merge import merge_tables
+from common.rows.partitions import filled
 from compactor.rewrite.carriers import carried, restored
 from compactor.rewrite.changes import Change, change_of
-from compactor.rewrite.files import read_tables, table_location
+from compactor.rewrite.files import folder_fill, read_tables, table_location
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally, filter_bag, merge_sorted
 from compactor.rewrite.plan import RewritePlan
@@ -153,8 +154,10 @@ def _pieces(plan: RewritePlan, at: int, mark: Mark, change: Change) -> Iterator[
         InputError: The file cannot be read, or a value of it does not fit.
     """
     path, start = plan.inputs[at], 0
-    for read in read_tables(table_location(plan.location), path, READ_ROWS):
+    fill = folder_fill(plan.rules, plan.schema, path)
+    for found in read_tables(table_location(plan.location), path, READ_ROWS):
         try:
+            read = filled(found, fill)
             fitting = conform(read, plan.schema, f"file {path}")
         except RequestError as error:
             raise InputError(str(error)) from error

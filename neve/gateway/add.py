@@ -13,10 +13,10 @@ from common.metadata.ports import TabletStore
 from common.model.table import Table
 from common.parquet.inspect import FileFacts, inspect_file
 from common.parquet.location import Location, open_location
+from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from neve import api
 from neve.gateway.columns import refuse_unknown
-from neve.gateway.partitions import partition_of_path
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.route import Routed, checked_call, distinct, tablet_of
 from neve.gateway.services import Services, check_writable

@@ -23,12 +23,12 @@ from common.parquet.write import write_table
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.facts import RowTally
+from common.rows.partitions import Partition, partition_of, partition_types
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
 from neve.gateway.add import MOVED, TRIES_MAX, routed_change
 from neve.gateway.columns import refuse_unknown
-from neve.gateway.partitions import Partition, partition_of, partition_types
 from neve.gateway.problems import TooLargeError, applied
 from neve.gateway.route import Routed, checked_call
 from neve.gateway.services import Services, check_writable
@@ -45,6 +45,10 @@ class Part:
     end: bytes
     rows: pa.Table
     partition: Partition | None = None
+
+    def path(self, name: str) -> str:
+        """Return where its file lies."""
+        return f"{FOLDER}/{self.partition.folder if self.partition else ''}{name}.parquet"
 
 
 async def append_rows(services: Services, table: Table, body: bytes, call: str | None) -> api.Added:
@@ -76,7 +80,7 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
         parts = await services.rows.run(cut, rows, table, ends)
         routed = Routed()
         for part in parts:
-            path = f"{FOLDER}/{call}-{digest([content, part.end])}.parquet"
+            path = part.path(f"{call}-{digest([content, part.end])}")
             scratch = f"{path}.{services.ids.next('part')}"
             facts = await services.rows.run(write_once, location, path, scratch, part.rows, table)
             routed.put(part.end, facts.data_file(added_at_s=now_s), part.partition)

@@ -10,8 +10,8 @@ from common.metadata.keys import CALL_SKEW_S
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import TabletId
+from common.rows.partitions import Partition
 from neve import api
-from neve.gateway.partitions import Partition
 from neve.gateway.services import Services
 from neve.gateway.views import file_view, key_text, key_types
 

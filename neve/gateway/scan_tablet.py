@@ -13,15 +13,11 @@ import pyarrow as pa
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.inspect import opened, read_rows
+from common.parquet.inspect import read_rows, stream_rows
 from common.parquet.location import open_location
-from common.rows.arrays import BATCH_ROWS
-from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.rules import RowRules
 from common.rows.scan import in_range, scan_tables, visible
-from common.rows.schema import arrow_schema
-from neve.gateway.partitions import partition_values
 
 PIECE_BYTES = 64 * 1024**2
 """Bytes on storage of all inputs of one piece; decoded they are a few times as many."""
@@ -45,7 +41,7 @@ class TabletReader:
         files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
         for piece in self._pieces(files, start, end):
             if piece.num_rows:
-                yield self._with_partition(tablet, piece).select(self._columns)
+                yield piece.select(self._columns)
 
     def _pieces(
         self, files: Sequence[DataFile], start: bytes | None, end: bytes | None
@@ -64,13 +60,9 @@ class TabletReader:
         self, file: DataFile, start: bytes | None, end: bytes | None
     ) -> Iterator[pa.Table]:
         """Yield a file's visible rows as they lie: none of them hides another."""
-        schema = arrow_schema(self._rules.schema)
-        with opened(self._location, file.path) as source:
-            known = [name for name in schema.names if name in source.schema_arrow.names]
-            for batch in source.iter_batches(BATCH_ROWS, columns=known, use_threads=False):
-                rows = conform(pa.Table.from_batches([batch]), schema, f"file {file.path}")
-                inside = in_range(rows, self._rules, start, end)
-                yield visible(inside, self._rules, self._now_s)
+        for rows in stream_rows(self._location, file.path, self._rules):
+            inside = in_range(rows, self._rules, start, end)
+            yield visible(inside, self._rules, self._now_s)
 
     def _ranges(
         self, files: Sequence[DataFile], start: bytes | None, end: bytes | None
@@ -91,30 +83,13 @@ class TabletReader:
         """Yield the key of every `step`-th row, reading the key columns only."""
         seen = 0
         names = list(self._rules.key)
-        with opened(self._location, file.path) as source:
-            for batch in source.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
-                numbers = range(-seen % step, batch.num_rows, step)
-                seen += batch.num_rows
-                chosen = batch.take(pa.array(numbers, pa.int64()))
-                for key in encode_keys(chosen, names, self._rules.key_types).to_pylist():
-                    if (start is None or key > start) and (end is None or key < end):
-                        yield key
-
-    def _with_partition(self, tablet: Tablet, rows: pa.Table) -> pa.Table:
-        """Return rows with the values that their folder names, which files may leave out."""
-        text = tablet.bounds.partition
-        if text is None:
-            return rows
-        for name in partition_values(self._table, text):
-            column = rows.column(name)
-            if column.null_count < len(column):
-                continue
-            at = rows.schema.get_field_index(name)
-            field = rows.schema.field(at)
-            written = dict(part.partition("=")[::2] for part in text.split("/"))[name]
-            values = pa.array([written], pa.string()).cast(field.type)
-            rows = rows.set_column(at, field, values.take(pa.array([0] * rows.num_rows)))
-        return rows
+        for rows in stream_rows(self._location, file.path, self._rules, names):
+            numbers = range(-seen % step, rows.num_rows, step)
+            seen += rows.num_rows
+            chosen = rows.take(pa.array(numbers, pa.int64()))
+            for key in encode_keys(chosen, names, self._rules.key_types).to_pylist():
+                if (start is None or key > start) and (end is None or key < end):
+                    yield key
 
 
 def _overlaps(file: DataFile, start: bytes | None, end: bytes | None) -> bool:

@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from common.errors import UnavailableError
 from common.ids import IdSource
+from common.metadata.walk import walk_tiles
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.description import table_to_plain, write_description
@@ -20,7 +21,6 @@ from common.parquet.location import Location, open_location
 from neve.recovery.archive import FORMAT, FORMAT_VERSION, Digest, file_to_plain, line_of
 from neve.recovery.hold import Hold
 from neve.recovery.scope import Scope, in_turn
-from neve.recovery.walk import walk_tiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

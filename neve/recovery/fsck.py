@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from common.metadata.inspected import Inspected
 from common.metadata.repair_changes import RescueFile
 from common.metadata.upkeep_changes import Unpin
+from common.metadata.walk import walk_ids
 from common.model.file import DataFile
 from common.model.tablet import Bounds, TabletId
 from common.rows.rules import RowRules
@@ -23,7 +24,6 @@ from neve.recovery.check_tablet import check_bounds, check_tablet, check_tiles
 from neve.recovery.findings import Code, Finding
 from neve.recovery.scope import Scope, in_turn
 from neve.recovery.sweep import find_orphans
-from neve.recovery.walk import walk_ids
 
 AGAIN_S = 0.1
 """Pause before a second look at what splits and merges change."""

@@ -18,12 +18,13 @@ from common.model.file import DataFile
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import open_location
+from common.rows.partitions import Partition
 from neve.recovery.archive import TabletDump
 from neve.recovery.evidence import Evidence, described_table, facts_of, gather_evidence
 from neve.recovery.footers import OutputFooter
 from neve.recovery.founding import check_free, found_table
 from neve.recovery.lineage import Lineage, attempts_of, trace
-from neve.recovery.partitions import Partition, partition_of_file
+from neve.recovery.partitions import partition_of_file
 from neve.recovery.scope import Scope, Tell, Threads, in_turn, silent
 
 NEVER = (

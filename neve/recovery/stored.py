@@ -10,8 +10,9 @@ from common.errors import UnavailableError
 from common.parquet.location import Location
 
 OWN_FOLDER = "_neve/"
-_OUTPUT = re.compile(r"_neve/(?:last|[0-9a-f]{1,48})/job-[^/]*\.parquet")
-_APPENDED = re.compile(r"_neve/append/[^/]+")
+_HIVE = r"(?:[^/=]+=[^/]*/)*"
+_OUTPUT = re.compile(rf"_neve/(?:last|[0-9a-f]{{1,48}})/{_HIVE}job-[^/]*\.parquet")
+_APPENDED = re.compile(rf"_neve/append/{_HIVE}[^/]+")
 
 
 class Whose(StrEnum):

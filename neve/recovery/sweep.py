@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import MetadataError, RequestError
 from common.metadata.repair_changes import DiscardFiles
+from common.metadata.walk import walk_ids, walk_tiles
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.inspect import inspect_file
@@ -25,7 +26,6 @@ from neve.recovery.footers import read_output_footer
 from neve.recovery.partitions import partition_of_file
 from neve.recovery.scope import Scope, in_turn
 from neve.recovery.stored import StoredFile, Whose, list_location
-from neve.recovery.walk import walk_ids, walk_tiles
 
 OURS = frozenset({Whose.OUTPUT, Whose.APPENDED})
 
