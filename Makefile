@@ -9,6 +9,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 LOCK := requirements/lock.txt
+BENCH_LOCK := requirements/bench.txt
 # Names this checkout, so that an environment shared by two is never taken for the other's.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
@@ -22,7 +23,7 @@ export PYTHON
 
 .PHONY: help
 help:  ## List the targets
-	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s ':'
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s ':'
 
 .PHONY: install
 install: $(STAMP)  ## Install the pinned requirements and Névé itself into .venv
@@ -71,13 +72,20 @@ e2e: install  ## Run the tests on real Ray, Spark and Redis
 bench: install  ## Measure queue, planning, store and memory; figures: docs/benchmarks.md
 	@for name in queue planning store memory; do $(PY) -m benchmarks.bench_$$name || exit 1; done
 
+.PHONY: bench-rewrite
+bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less
+	@$(PIP) --require-hashes -r $(BENCH_LOCK)
+	@$(PY) -m benchmarks.rewrite $(BENCH)
+
 .PHONY: mutants
 mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its suite red
 	@$(PY) -m tests.support.mutants
 
 .PHONY: lock
 lock: install  ## Pin everything anew, with hashes
-	@scripts/lock $(PY) $(LOCK)
+	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded demo dev"
+	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
+	--constraint $(LOCK)
 
 .PHONY: clean
 clean:  ## Remove what builds and tools left; .venv stays

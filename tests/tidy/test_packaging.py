@@ -15,7 +15,9 @@ import pytest
 from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-LOCK = (ROOT / "requirements" / "lock.txt").read_text("utf-8")
+LOCKS = {
+    name: (ROOT / "requirements" / name).read_text("utf-8") for name in ("lock.txt", "bench.txt")
+}
 # What a notebook must not need, and must not find its own `common` folder hidden by.
 HEAVY = (
     "common",
@@ -30,18 +32,30 @@ HEAVY = (
 )
 
 
-def required() -> set[str]:
-    extras = PROJECT["optional-dependencies"].values()
-    wanted = [*PROJECT["dependencies"], *(entry for extra in extras for entry in extra)]
+def required(lock: str) -> set[str]:
+    extras = PROJECT["optional-dependencies"].items()
+    chosen = [entries for name, entries in extras if (name == "bench") == (lock == "bench.txt")]
+    wanted = [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
     return {re.match(r"[\w.-]+", entry).group().lower() for entry in wanted}  # type: ignore[union-attr]  # always matches
 
 
-def test_every_requirement_is_locked_with_hashes() -> None:
-    pins = re.findall(r"^([\w.-]+)==\S+( ;.*)? \\\n +--hash=sha256:[0-9a-f]{64}", LOCK, re.M)
-    entries = re.findall(r"^[\w.-]+.*", LOCK, re.M)
+def pins_of(lock: str) -> dict[str, str]:
+    line = r"^([\w.-]+)==(\S+)(?: ;.*)? \\\n +--hash=sha256:[0-9a-f]{64}"
+    return dict(re.findall(line, LOCKS[lock], re.M))
 
-    assert len(pins) == len(entries)
-    assert required() <= {name for name, _ in pins}
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_requirement_is_locked_with_hashes(lock: str) -> None:
+    entries = re.findall(r"^[\w.-]+.*", LOCKS[lock], re.M)
+
+    assert len(pins_of(lock)) == len(entries)
+    assert required(lock) <= set(pins_of(lock))
+
+
+def test_both_locks_agree() -> None:
+    main, bench = pins_of("lock.txt"), pins_of("bench.txt")
+
+    assert {name: main.get(name, version) for name, version in bench.items()} == bench
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -63,7 +77,8 @@ def test_every_import_is_required_by_name() -> None:
         f"{name_of(path)}: {name} is not among the requirements of pyproject.toml"
         for path in python_files(*PACKAGES)
         for name in sorted(imported(tree_of(path)) - own)
-        if not {source.lower().replace("_", "-") for source in sources.get(name, [])} & required()
+        if not {source.lower().replace("_", "-") for source in sources.get(name, [])}
+        & (required("lock.txt") | required("bench.txt"))
     ]
 
 

@@ -1,0 +1,105 @@
+"""The rewrite beside its alternatives, in one run.
+
+    python -m benchmarks.rewrite [--scale F] [--rounds N] [--sets a,b] [--contenders a,b]
+
+Starts a Ray of its own with one RayDP application, as a compactor has it; Spark SQL and
+Névé run in it, every other engine in a process of its own, two threads each, one after
+another, round by round. Seconds are medians; compare within one run only.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.rewrite.contest import Contest
+from benchmarks.rewrite.datasets import MAKERS, Dataset, dataset
+from benchmarks.rewrite.engines import ENGINES
+from benchmarks.rewrite.report import plot, table
+from benchmarks.rewrite.runners import NEVE, SPARK, Record
+from compactor.spark.engine import SparkEngine
+from compactor.spark.settings import DriverSettings
+from neve.local import LocalStack, StackOptions
+from neve.local.processes import members
+from neve.local.ray_head import NODE_RESOURCE
+
+ROUNDS, GROUP_ROWS, LEVEL = 3, 131_072, 1
+EXECUTOR_MEMORY = "2g"
+
+
+def main() -> None:
+    """Measure and report."""
+    wanted = _arguments()
+    console = Console(width=110)
+    results: list[tuple[Dataset, list[Record]]] = []
+    root = Path(wanted.data)
+    sets = [dataset(name, root, wanted.scale) for name in wanted.sets.split(",")]
+    with tempfile.TemporaryDirectory(prefix="neve-bench-") as scratch:
+        asyncio.run(_run(wanted, sets, Path(scratch), results, console))
+    if wanted.json:
+        Path(wanted.json).write_text(
+            json.dumps({d.name: [r.as_json() for r in found] for d, found in results}, indent=1)
+        )
+    if wanted.plot:
+        plot(results, Path(wanted.plot))
+
+
+async def _run(
+    wanted: argparse.Namespace,
+    sets: list[Dataset],
+    scratch: Path,
+    results: list[tuple[Dataset, list[Record]]],
+    console: Console,
+) -> None:
+    home = scratch / "home"
+    home.mkdir()
+    with LocalStack.start(home=home, options=StackOptions(actors=False)) as stack:
+        os.environ.update(stack.driver_environ())
+        engine = SparkEngine(
+            DriverSettings(
+                name="bench",
+                ray_address=stack.ray_address,
+                node_resource=NODE_RESOURCE,
+                executor_memory=EXECUTOR_MEMORY,
+                log_file=str(stack.folder.logs / "bench.log"),
+                work="benchmarks.rewrite.spark_work:work",
+            )
+        )
+        await engine.start()
+        try:
+            contest = Contest(
+                engine=engine,
+                spark_processes=lambda: members(stack.state.mark, stack.state.processes),
+                contenders=tuple(wanted.contenders.split(",")),
+                rounds=wanted.rounds,
+                group_rows=GROUP_ROWS,
+                level=LEVEL,
+                scratch=scratch,
+                say=lambda text: console.print(f"[dim]{text}[/dim]"),
+            )
+            for data in sets:
+                records = await contest.run(data)
+                results.append((data, records))
+                console.print(table(data, records))
+        finally:
+            await engine.stop()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the rows")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--sets", default=",".join(MAKERS))
+    parser.add_argument("--contenders", default=",".join((*ENGINES, SPARK, NEVE)))
+    parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "neve-bench-data"))
+    parser.add_argument("--json", default="", help="write all figures to this file")
+    parser.add_argument("--plot", default="", help="write a picture (SVG or PNG) to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
