@@ -11,6 +11,7 @@ from common.model.tablet import Analysis, Tablet
 from common.spi.planner import RequestFacts
 from coordinator.core.due import marks_wanted
 from coordinator.core.request_facts import facts_of
+from coordinator.core.settle import Marks
 
 
 async def read_facts(store: TabletStore, tablet: Tablet) -> Mapping[str, RequestFacts]:
@@ -31,8 +32,10 @@ async def with_marks(store: TabletStore, tablet: Tablet, table: Table, now_s: fl
         MetadataError: The store did not answer as it should.
     """
     marks = marks_wanted(tablet, table, now_s)
-    if marks is None:
-        return tablet
+    return tablet if marks is None else await _marked(store, tablet, marks)
+
+
+async def _marked(store: TabletStore, tablet: Tablet, marks: Marks) -> Tablet:
     note = WriteAnalysis(
         tablet=tablet.id,
         analysis=Analysis.UNKNOWN,

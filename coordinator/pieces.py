@@ -30,7 +30,7 @@ from coordinator.looking import read_facts, with_marks
 from coordinator.ports import PlanTablet
 
 PAGE_TABLETS = 1000
-BATCH_TABLETS = 100
+BATCH_TABLETS = 256
 """Read and planned before the loop may do something else."""
 NOTES_AT_ONCE = 16
 RESULT_BYTES_MAX = 1024**2
@@ -166,14 +166,26 @@ class _Scan:
             case Verdict.BUSY:
                 pass
             case Verdict.RESTS:
-                return WriteAnalysis(
-                    tablet=tablet.id,
-                    analysis=said_of(len(tablet.files)),
-                    version=tablet.record.version,
-                    settings_version=table.settings_version,
-                    due_at_s=next_look_s(tablet, table, plan),
-                )
+                return self._note(tablet, next_look_s(tablet, table, plan))
         return None
+
+    def _note(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
+        """Return what the record of a tablet shall say that rests; None: it says so."""
+        record, settings_version = tablet.record, self._piece.table.settings_version
+        said = said_of(len(tablet.files))
+        fresh = (record.analysis_version, record.analysis_settings) == (
+            record.version,
+            settings_version,
+        )
+        if fresh and (record.analysis, record.due_at_s) == (said, due_at_s):
+            return None
+        return WriteAnalysis(
+            tablet=tablet.id,
+            analysis=said,
+            version=record.version,
+            settings_version=settings_version,
+            due_at_s=due_at_s,
+        )
 
     def _found(self, end: bytes, wanted: str | None = None) -> None:
         if wanted is None:

@@ -34,10 +34,10 @@ def marks_wanted(tablet: Tablet, table: Table, now_s: float) -> Marks | None:
 
     Args:
         tablet: As it was read.
-        table: Its table; without a version column there are no marks.
+        table: Its table.
         now_s: The store's time.
     """
-    if table.version_column is None or not tablet.files:
+    if not _needs_marks(tablet, table):
         return None
     before, retention_s = tablet.record.settled, table.settings.tombstone_retention_s
     marks = next_marks(before, now_s, _highest(tablet), retention_s)
@@ -47,10 +47,10 @@ def marks_wanted(tablet: Tablet, table: Table, now_s: float) -> Marks | None:
 def _marks_due_s(tablet: Tablet, table: Table) -> float | None:
     """Return when the highest version can be marked; None: it is, or nobody needs it.
 
-    Only tombstones need it. A tablet that goes quiet soon after a mark would otherwise
-    never be marked again, and keep them for ever.
+    A tablet that goes quiet soon after a mark would otherwise never be marked again, and
+    keep its dead rows for ever.
     """
-    if table.version_column is None or not any(file.tombstones for file in tablet.files.values()):
+    if not _needs_marks(tablet, table):
         return None
     marks = tablet.record.settled
     if not marks:
@@ -59,6 +59,17 @@ def _marks_due_s(tablet: Tablet, table: Table) -> float | None:
     if _highest(tablet) <= version:
         return None
     return last_s + table.settings.tombstone_retention_s / MARKS_PER_RETENTION
+
+
+def _needs_marks(tablet: Tablet, table: Table) -> bool:
+    """Return whether a tablet may hold dead rows, which are dropped by marks: else none is made.
+
+    The first mark after the first tombstone covers it, so nothing is lost by waiting for it.
+    """
+    if table.version_column is None or not tablet.files:
+        return False
+    expires = table.settings.ttl_s is not None and table.time_column is not None
+    return expires or max([file.tombstones for file in tablet.files.values()]) > 0
 
 
 def _highest(tablet: Tablet) -> bytes:

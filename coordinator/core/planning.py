@@ -86,9 +86,8 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    for job in jobs:
-        for path in job.inputs:
-            left.pop(path, None)
+    for path in [path for job in jobs for path in job.inputs]:
+        left.pop(path, None)
     return TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
 
 
