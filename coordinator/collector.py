@@ -1,14 +1,15 @@
 """Deletes replaced files, after their grace and never under a reader.
 
 The order per entry is the protocol's: unstamped → stamped with the store's time read
-after the entry was seen; older than the grace → no reader may still list it (pins)
-→ no tablet holds it → delete the file, then the entry. A round that dies anywhere is
-repeated by the next.
+after the entry was seen; older than the grace → no reader may still list it (pins, and
+manifests) → no tablet holds it → delete the file, then the entry. A round that dies
+anywhere is repeated by the next.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from common.errors import MetadataError, RewriteError, UnavailableError
 from common.metadata.changes import DropTable
@@ -39,6 +40,14 @@ class Round:
     waiting: int = 0
 
 
+class Covered(Protocol):
+    """What published manifests say of files that were replaced."""
+
+    async def covered_s(self, table: Table) -> float:
+        """Return up to which stamp replaced files are in no manifest that is still read."""
+        ...
+
+
 def due(entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: CollectorRules) -> bool:
     """Return whether an entry's file may go, as far as time and readers say.
 
@@ -59,13 +68,27 @@ class Collector:
     """One look at a table's garbage per call; holds nothing between calls."""
 
     def __init__(
-        self, store: TabletStore, storage: Storage, rules: CollectorRules, log: Log
+        self,
+        store: TabletStore,
+        storage: Storage,
+        rules: CollectorRules,
+        log: Log,
+        manifests: Covered | None = None,
     ) -> None:
-        """Use this store and this storage."""
+        """Use this store and this storage.
+
+        Args:
+            store: Where the garbage is written.
+            storage: Where the files are.
+            rules: How long they are kept.
+            log: Hears what is odd.
+            manifests: Waited for; None: nobody publishes any.
+        """
         self._store = store
         self._storage = storage
         self._rules = rules
         self._log = log
+        self._manifests = manifests
 
     async def collect(self, table: Table) -> Round:
         """Stamp what is new, delete what is due.
@@ -94,6 +117,9 @@ class Collector:
         ripe = [entry for entry in stamped if due(entry, pins, now_s, self._rules)]
         if ripe and not await self._ours(table):
             return 0, 0, len(stamped)
+        if ripe and self._manifests is not None:
+            covered_s = await self._manifests.covered_s(table)
+            ripe = [entry for entry in ripe if entry.stamped_s < covered_s]
         deleted = kept = 0
         for entry in ripe:
             if await self._in_use(table, entry):
@@ -147,7 +173,7 @@ class Collector:
 
 
 async def collect_all(
-    store: TabletStore, collector: Collector, tables: Sequence[Table], log: Log
+    store: TabletStore, collector: Collector, tables: Collection[Table], log: Log
 ) -> Round:
     """Collect every table; one that fails does not stop the others. Return the sums."""
     total = Round()
@@ -169,7 +195,7 @@ async def collect_all(
 async def collect_forever(
     store: TabletStore,
     collector: Collector,
-    tables: Callable[[], Sequence[Table]],
+    tables: Callable[[], Collection[Table]],
     interval_s: float,
     log: Log,
 ) -> None:

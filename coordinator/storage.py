@@ -3,7 +3,9 @@
 import asyncio
 
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
+from common.model.own_paths import MANIFEST_FOLDER
 from common.parquet.location import open_location
+from common.parquet.manifest_files import delete_folder
 from common.parquet.owner import owner_of
 
 
@@ -11,7 +13,7 @@ class ArrowStorage:
     """The storage of all tables; credentials come from the environment's own chains."""
 
     async def delete(self, location: str, path: str) -> bool:
-        """Delete a file; return whether it was there.
+        """Delete a file, or all manifests; return whether it was there.
 
         Raises:
             RewriteError: The storage refused or did not answer; try again later.
@@ -30,10 +32,13 @@ class ArrowStorage:
 def _delete(location: str, path: str) -> bool:
     try:
         opened = open_location(location)
+        if path == MANIFEST_FOLDER:
+            delete_folder(opened, path)
+            return True
         opened.filesystem.delete_file(opened.full(path))
     except FileNotFoundError:
         return False
-    except (OSError, RequestError, ConfigError) as error:
+    except (OSError, RequestError, ConfigError, UnavailableError) as error:
         raise RewriteError(f"file {path} of {location} was not deleted: {error}") from error
     return True
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.metadata.codec import (
     Layout,
+    Slot,
     broken,
     one_of,
     pack,
@@ -30,7 +31,24 @@ PIN = Layout(PinEntry, real("since_s"), real("until_s"), given=("pin",))
 OUTCOME = Layout(
     AttemptOutcome, one_of("end", AttemptEnd), text("cause"), texts("outputs"), given=("attempt",)
 )
-MANIFEST = Layout(Manifest, whole("number"), text("path"), real("begun_s"))
+
+
+def _manifests(rows: tuple[Any, ...]) -> tuple[tuple[int, str, float, float], ...]:
+    for row in rows:
+        kinds = [type(item) for item in row] if type(row) is tuple else []
+        if len(kinds) != 4 or kinds[:2] != [int, str] or not {*kinds[2:]} <= {int, float}:
+            raise ValueError("an earlier manifest is none")
+    return rows
+
+
+MANIFEST = Layout(
+    Manifest,
+    whole("number"),
+    text("path"),
+    real("begun_s"),
+    real("published_s"),
+    Slot("earlier", (tuple,), None, _manifests),
+)
 HISTORY = Layout(
     HistoryEntry,
     text("attempt"),

@@ -47,12 +47,39 @@ class GarbageEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The last published manifest of a table."""
+    """The last published manifest of a table, and those before it that are still stored."""
 
     number: int
     path: str
     begun_s: float
     """The store's time from before its reads."""
+    published_s: float = 0.0
+    """The store's time when its pointer was out."""
+    earlier: tuple[tuple[int, str, float, float], ...] = ()
+    """Number, path, begun and published of each, newest first."""
+
+    def covered_s(self, now_s: float, grace_s: float) -> float | None:
+        """Return up to when readers know what was replaced; None: nobody can say.
+
+        Files stamped before that moment are in no manifest that a reader may still hold:
+        one begun after it has been out for the grace.
+
+        Args:
+            now_s: The store's time.
+            grace_s: How long a reader may go on with what it has listed.
+        """
+        every = ((self.begun_s, self.published_s), *((each[2], each[3]) for each in self.earlier))
+        known = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
+        return max(known, default=None)
+
+    def outdated(self, now_s: float, grace_s: float) -> tuple[str, ...]:
+        """Return the paths of manifests that nobody reads any more: replaced a grace ago."""
+        published = [self.published_s, *(each[3] for each in self.earlier)]
+        return tuple(
+            each[1]
+            for each, replaced_s in zip(self.earlier, published, strict=False)
+            if now_s - replaced_s >= grace_s
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,13 +87,15 @@ class BumpGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishManifest:
-    """Point readers to a manifest that has been written."""
+    """Note that readers are pointed to a manifest; its pointer is out already."""
 
     table: str
     number: int
     path: str
     begun_s: float
     """Redis `TIME` from before its reads."""
+    deleted: tuple[str, ...] = ()
+    """Paths of earlier manifests that are stored no more."""
 
 
 UpkeepChange = (

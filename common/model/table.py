@@ -58,6 +58,8 @@ class TableSettings:
     weight: float = 1.0
     """Share of its group's hand-outs, relative to other tables."""
     hold_expiry_s: float = 120.0
+    manifest_interval_s: float | None = 60.0
+    """How often the manifest is published while the table changes; None: never."""
     volume: str = "default"
     selector: str = ""
     """Asked whenever a tablet's files change: what it chooses is compacted; empty: none."""

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any
 
 from common.errors import RequestError
+from common.model.own_paths import DESCRIPTION_PATH
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.location import Location
 from common.parquet.small_files import read_small, write_small
 
-DESCRIPTION_PATH = "_neve/table.json"
 FORMAT = "neve-table"
 FORMAT_VERSION = 1
 _BYTES_MAX = 16 * 1024**2

@@ -6,10 +6,10 @@ its location does: it is *behind*, and its table is read-only until an operator 
 looked (`neve fsck`) and accepted what is there.
 """
 
+from common.model.own_paths import GENERATION_PATH
 from common.parquet.location import Location
 from common.parquet.small_files import read_small, write_small
 
-GENERATION_PATH = "_neve/generation"
 _BYTES_MAX = 64
 UNREADABLE = 1 << 62
 """What a file that holds no number counts as: nobody can say how far the store is behind."""

@@ -1,21 +1,10 @@
 """Settings of a described table: those every planner reads, and options of one planner."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from common.model.table import TableSettings
-from common.units import parse_duration_s, parse_size_bytes
-from neve.offline.checks import a_count, a_number, a_switch, a_text, unknown
-
-_DEFAULTS = TableSettings()
-NAMES = tuple(entry.name for entry in fields(TableSettings))
-_SHORT = {
-    name.removesuffix(unit): name
-    for name in NAMES
-    for unit in ("_bytes", "_s")
-    if name.endswith(unit)
-}
-"""`ttl` for `ttl_s`: the unit in the name is ours, a value may bring its own."""
+from neve.setting_values import known_name, setting_value, unknown_name
 
 
 def read_settings(
@@ -34,38 +23,14 @@ def read_settings(
     values: dict[str, object] = {}
     options: dict[str, object] = {}
     for given, value in written.items():
-        name = _SHORT.get(given, given)
-        if name in NAMES:
-            values[name] = _setting(name, value)
-        elif option_names is None or name in option_names:
-            options[name] = _option(value)
+        name = known_name(given)
+        if name is not None:
+            values[name] = setting_value(name, value)
+        elif option_names is None or given in option_names:
+            options[given] = _option(value)
         else:
-            raise unknown(f"setting {given!r}", given, {*NAMES, *option_names})
-    return replace(_DEFAULTS, **values), options  # type: ignore[arg-type]  # read by the type of each
-
-
-def _setting(name: str, value: object) -> object:
-    """Return the value in the type of the setting's default."""
-    where = f"setting {name}"
-    default = getattr(_DEFAULTS, name)
-    if name == "ttl_s" and value in {None, "none"}:
-        return None
-    if name.endswith("_bytes"):
-        return parse_size_bytes(_as_number(value), where)
-    if name.endswith("_s"):
-        return parse_duration_s(_as_number(value), where)
-    if isinstance(default, bool):
-        return a_switch({"true": True, "false": False}.get(str(value).lower()), where)
-    if isinstance(default, str):
-        return a_text(value, where)
-    return a_count(value, where) if isinstance(default, int) else a_number(value, where)
-
-
-def _as_number(value: object) -> str | int:
-    # What is neither is refused by the parser, in its own words.
-    if isinstance(value, str) and value.strip().isdigit():
-        return int(value)
-    return value  # type: ignore[return-value]  # see above
+            raise unknown_name(given, option_names)
+    return replace(TableSettings(), **values), options  # type: ignore[arg-type]  # read by the type of each
 
 
 def _option(value: object) -> object:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from common.errors import RequestError
 from common.model.file import DataFile
+from common.model.own_paths import DESCRIPTION_PATH
 from common.model.table import Table
-from common.parquet.description import DESCRIPTION_PATH, read_description
+from common.parquet.description import read_description
 from common.parquet.inspect import inspect_file, opened
 from common.parquet.location import Location
 from common.rows.rules import RowRules

@@ -11,6 +11,7 @@ from common.errors import MetadataError
 from common.metadata.changes import Applied, ChangeTable, CreateTable, DropTable
 from common.metadata.commands import hset
 from common.metadata.keys import STORE, TableKeys
+from common.metadata.mutation.notes import MANIFESTS_MAX
 from common.metadata.ports import Manifest
 from common.metadata.upkeep_changes import (
     BumpGeneration,
@@ -19,6 +20,7 @@ from common.metadata.upkeep_changes import (
     PublishManifest,
     WriteAnalysis,
 )
+from common.model.own_paths import GONE_WITH_THE_TABLE
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
 from tests.support.flaky import Fault, Point
@@ -190,7 +192,8 @@ async def test_a_dropped_table_leaves_no_key(harness: Harness, delete_files: boo
 
     paths = await garbage_emptied(harness, table)
     outputs = ["out/t1-0.parquet", "out/t1-1.parquet"]
-    assert paths == (["a", "b", "c", *outputs] if delete_files else outputs)
+    own = list(GONE_WITH_THE_TABLE)
+    assert sorted(paths) == sorted(["a", "b", "c", *outputs, *own] if delete_files else outputs)
     assert applied(await harness.apply(DropTable(table=table.id))).complete
     assert await harness.keys(table.id) == []
     assert await harness.store.names() == {}
@@ -252,8 +255,40 @@ async def test_notes(harness: Harness) -> None:
     publish = PublishManifest(table=table.id, number=3, path="m/3", begun_s=1.0)
     applied(await harness.apply(publish))
     applied(await harness.apply(publish))
-    assert await harness.store.manifest(table.id) == Manifest(number=3, path="m/3", begun_s=1.0)
+    first = await harness.store.manifest(table.id)
+    assert first is not None
+    assert first == Manifest(number=3, path="m/3", begun_s=1.0, published_s=first.published_s)
+    assert abs(first.published_s - await harness.store.now_s()) < 60
     refused(await harness.apply(replace(publish, path="m/x")), "version")
+
+
+async def test_earlier_manifests_are_remembered_until_they_are_deleted(harness: Harness) -> None:
+    table = await harness.table()
+
+    async def publish(number: int, *deleted: str) -> Manifest:
+        change = PublishManifest(
+            table=table.id, number=number, path=f"m/{number}", begun_s=number, deleted=deleted
+        )
+        applied(await harness.apply(change))
+        applied(await harness.apply(change))
+        found = await harness.store.manifest(table.id)
+        assert found is not None
+        return found
+
+    one, two = await publish(1), await publish(2)
+    three = await publish(3, "m/1")
+    assert (one.earlier, two.earlier) == ((), ((1, "m/1", 1, one.published_s),))
+    assert three.earlier == ((2, "m/2", 2, two.published_s),)
+    assert three.outdated(three.published_s + 9, 10) == ()
+    assert three.outdated(three.published_s + 10, 10) == ("m/2",)
+    assert three.covered_s(two.published_s + 9, 10) is None
+    later_s = max(three.published_s, two.published_s) + 10
+    assert three.covered_s(later_s, 10) == 3
+    for number in range(4, MANIFESTS_MAX + 3):
+        await publish(number)
+    full = PublishManifest(table=table.id, number=99, path="m/99", begun_s=99.0)
+    refused(await harness.apply(full), "manifests")
+    refused(await harness.apply(replace(full, table="none")), "table")
 
 
 async def test_a_store_has_one_id(harness: Harness) -> None:

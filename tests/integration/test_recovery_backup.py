@@ -13,8 +13,8 @@ from common.errors import RefusedError, RequestError
 from common.metadata.changes import DropTable
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.model.own_paths import GENERATION_PATH
 from common.model.table import Table, TableState
-from common.parquet.generation import GENERATION_PATH
 from neve.recovery.archive import TabletDump, read_archive
 from neve.recovery.backup import BackupOptions, backup
 from neve.recovery.repair import Options, check_and_repair

@@ -16,9 +16,10 @@ from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.effects import into_garbage
 from common.metadata.ports import PinEntry
+from common.model.own_paths import GENERATION_PATH
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId
-from common.parquet.generation import GENERATION_PATH, written_generation
+from common.parquet.generation import written_generation
 from common.parquet.owner import OWNER_PATH
 from neve.recovery.findings import Code
 from neve.recovery.repair import Options, Report, check_and_repair

@@ -11,8 +11,8 @@ import pytest
 
 from common.errors import RefusedError, RequestError
 from common.model.outcome import AttemptEnd
+from common.model.own_paths import DESCRIPTION_PATH
 from common.model.table import Table, TableState
-from common.parquet.description import DESCRIPTION_PATH
 from common.parquet.owner import OWNER_PATH
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
 from neve.recovery.repair import Options, check_and_repair

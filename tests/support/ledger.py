@@ -159,7 +159,12 @@ class LedgerTable:
     def stored(self) -> set[str]:
         """Return the paths of all files below the location, but for the service's own notes."""
         below = (p.relative_to(self.location) for p in self.location.rglob("*") if p.is_file())
-        return {str(path) for path in below if str(path.parent) != OWN_FOLDER}
+        notes = Path(OWN_FOLDER, "manifest")
+        return {
+            str(path)
+            for path in below
+            if str(path.parent) != OWN_FOLDER and notes not in path.parents
+        }
 
     def output_bytes(self, attempt: str) -> int:
         """Return how much an attempt has written."""

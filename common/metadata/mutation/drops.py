@@ -38,6 +38,7 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
+from common.model.own_paths import GONE_WITH_THE_TABLE
 from common.model.request import Request, RequestState
 from common.model.table import TableState
 from common.model.tablet import TabletId
@@ -70,7 +71,12 @@ def drop(
         if state is TableState.GOING:
             return Done(outcome, then=_cancel_requests(table, outcome))
         fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(delete_files)}
-        effects = (hset(keys.table, fields), *table_changed(table, "going"))
+        notes = dict.fromkeys(GONE_WITH_THE_TABLE) if delete_files else {}
+        effects = (
+            hset(keys.table, fields),
+            *into_garbage(keys, b"", notes),
+            *table_changed(table, "going"),
+        )
         return Write(effects, then=_cancel_requests(table, outcome))
 
     return Transaction(table_state(keys), decide)

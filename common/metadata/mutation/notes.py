@@ -17,6 +17,8 @@ from common.metadata.upkeep_changes import (
 )
 from common.model.outcome import Refusal
 
+MANIFESTS_MAX = 64
+"""Earlier manifests that a table may have stored at a time."""
 FORMAT = 1
 """Version of keys and values in the store; another one is refused as a whole."""
 
@@ -85,19 +87,38 @@ def bump_generation(change: BumpGeneration) -> Transaction:
 
 
 def publish_manifest(change: PublishManifest) -> Transaction:
-    """Return the transaction that points readers to a manifest. Mark: it is the last one."""
+    """Return the transaction that notes a manifest. Mark: it is the last one.
+
+    Its pointer is out before: were it the other way round, a publisher that dies between
+    the two would have files deleted that the old pointer still leads to.
+    """
     keys = TableKeys(change.table)
-    wanted = Manifest(number=change.number, path=change.path, begun_s=change.begun_s)
+    named = (change.number, change.path, change.begun_s)
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(keys, seen):
             return refusal
+        earlier: tuple[tuple[int, str, float, float], ...] = ()
         if seen["manifest"] is not None:
             present = codec_table.MANIFEST.unpack(keys.manifest, seen["manifest"])
-            if present == wanted:
+            if (present.number, present.path, present.begun_s) == named:
                 return Done()
             if present.number >= change.number:
                 return Refusal("version", f"manifest {present.number} is published already")
+            last = (present.number, present.path, present.begun_s, present.published_s)
+            earlier = tuple(
+                each for each in (last, *present.earlier) if each[1] not in change.deleted
+            )
+        if len(earlier) > MANIFESTS_MAX:
+            return Refusal("manifests", f"{len(earlier)} manifests are stored; delete old ones")
+        number, path, begun_s = named
+        wanted = Manifest(
+            number=number,
+            path=path,
+            begun_s=begun_s,
+            published_s=seen.now_s,
+            earlier=earlier,
+        )
         return Write((set_string(keys.manifest, codec_table.MANIFEST.pack(wanted)),))
 
     needs = Needs((keys.manifest,), {"manifest": get(keys.manifest)})

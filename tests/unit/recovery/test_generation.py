@@ -16,9 +16,10 @@ from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
 from common.metadata.memory import MemoryStore
 from common.metadata.repair_changes import AcceptGeneration
+from common.model.own_paths import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.table import Table, TableState
-from common.parquet.description import DESCRIPTION_PATH, read_description, write_description
-from common.parquet.generation import GENERATION_PATH, written_generation
+from common.parquet.description import read_description, write_description
+from common.parquet.generation import written_generation
 from common.parquet.location import open_location
 from coordinator.core import actions as do
 from coordinator.core import events as on

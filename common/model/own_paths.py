@@ -1,0 +1,9 @@
+"""Where the service keeps its own notes in a table's location. Pure: names only."""
+
+OWN_FOLDER = "_neve"
+DESCRIPTION_PATH = f"{OWN_FOLDER}/table.json"
+GENERATION_PATH = f"{OWN_FOLDER}/generation"
+MANIFEST_FOLDER = f"{OWN_FOLDER}/manifest"
+
+GONE_WITH_THE_TABLE = (MANIFEST_FOLDER, DESCRIPTION_PATH, GENERATION_PATH)
+"""What a drop deletes if it was to delete files; the mark of the owner stays."""

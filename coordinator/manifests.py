@@ -1,0 +1,217 @@
+"""Publishes manifests: what engines that know no Névé should read (`common.parquet.manifest`).
+
+    time and number → pin → files by the tile rule, part by part → pointer → noted in the store
+
+The time is read before the files, so that a manifest never claims to know more than it
+does. Many coordinators may publish: of two with one number the store notes one, and the
+collector believes only a pointer that names the manifest that was noted.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import CompactionError, ConfigError, RequestError
+from common.ids import IdSource
+from common.metadata.changes import Applied
+from common.metadata.ports import Manifest, TabletStore
+from common.metadata.upkeep_changes import Pin, PublishManifest, Unpin
+from common.metadata.walk import walk_tiles
+from common.model.own_paths import MANIFEST_FOLDER
+from common.model.table import Table, TableState
+from common.parquet import manifest_files as stored
+from common.parquet.location import Location, open_location
+from common.parquet.manifest import Totals, entries_of, header
+from common.parquet.owner import owner_of
+from coordinator.core.publishing import PublishRules, is_due
+from coordinator.ports import Log
+
+PART_FILES = 100_000
+WRITING_MAX_S = 1800.0
+"""A manifest that takes longer to write is given up; what is left of it is deleted later."""
+TABLES_AT_ONCE = 4
+NEVER_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the table was like when its last manifest was published from here."""
+
+    tail: str
+    table: Table
+
+
+class Manifests:
+    """The manifests of all tables; remembers only what saves it work."""
+
+    def __init__(self, store: TabletStore, ids: IdSource, grace_s: float, log: Log) -> None:
+        """Know nothing yet."""
+        self._store = store
+        self._ids = ids
+        self._grace_s = grace_s
+        self._log = log
+        self._known: dict[str, _Known] = {}
+        self._withdrawn: set[str] = set()
+
+    async def covered_s(self, table: Table) -> float:
+        """Return up to which stamp replaced files are in no manifest that a reader may hold.
+
+        Args:
+            table: If it publishes none, nobody is waited for.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+        """
+        if not publishes(table):
+            return NEVER_S
+        last = await self._store.manifest(table.id)
+        if last is None:
+            return 0.0
+        covered_s = last.covered_s(await self._store.now_s(), self._grace_s)
+        if covered_s is None:
+            return 0.0
+        pointer = await asyncio.to_thread(stored.read_pointer, open_location(table.location))
+        if pointer is None or pointer.path != last.path:
+            self._known.pop(table.id, None)  # Somebody died between pointer and note.
+            return 0.0
+        return covered_s
+
+    async def look(self, table: Table) -> bool:
+        """Publish a table's manifest if it is due; return whether that was done.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+            ConflictError: Its tablets kept changing; the next look tries again.
+        """
+        last = await self._store.manifest(table.id)
+        if not publishes(table):
+            await self._withdraw(table, last)
+            return False
+        self._withdrawn.discard(table.id)
+        now_s, tail = await self._store.now_s(), await self._store.tail(table.id)
+        changed = self._known.get(table.id) != _Known(tail, table)
+        awaited = not changed and last is not None and await self._awaited(table, last)
+        interval_s = table.settings.manifest_interval_s
+        assert interval_s is not None, table.name
+        rules = PublishRules(interval_s=interval_s, grace_s=self._grace_s)
+        if not is_due(last, now_s, rules, changed=changed, awaited=awaited):
+            return False
+        return await self._publish(table, last, _Known(tail, table))
+
+    async def run_forever(self, tables: Callable[[], Collection[Table]], interval_s: float) -> None:
+        """Look at all tables again and again, several at a time.
+
+        Args:
+            tables: Returns those that may be written.
+            interval_s: Pause between two looks.
+        """
+        gate = asyncio.Semaphore(TABLES_AT_ONCE)
+
+        async def look(table: Table) -> None:
+            async with gate:
+                try:
+                    await self.look(table)
+                except CompactionError as error:
+                    self._log("manifest not published", table=table.name, cause=str(error))
+
+        while True:
+            every = [each for each in tables() if each.state is not TableState.GOING]
+            await asyncio.gather(*(look(table) for table in every))
+            known = {each.id for each in every}
+            self._known = {key: value for key, value in self._known.items() if key in known}
+            self._withdrawn &= known
+            await asyncio.sleep(interval_s)
+
+    async def _awaited(self, table: Table, last: Manifest) -> bool:
+        """Return whether replaced files wait for a manifest that was begun after their stamp."""
+        entries = await self._store.garbage(table.id)
+        return any(entry.stamped_s > last.begun_s for entry in entries)
+
+    async def _publish(self, table: Table, last: Manifest | None, known: _Known) -> bool:
+        location = open_location(table.location)
+        found, ours = await asyncio.to_thread(owner_of, location), await self._store.store_id()
+        if found != ours:
+            self._log("location belongs to another store", table=table.name, found=found, ours=ours)
+            return False
+        begun_s = await self._store.now_s()
+        number = 1 if last is None else last.number + 1
+        folder = stored.folder_name(number, begun_s, self._ids.next("m"))
+        deleted = await asyncio.to_thread(self._clean, location, last, begun_s)
+        pin = Pin(table=table.id, pin=self._ids.next("pin"), lease_s=WRITING_MAX_S)
+        if not isinstance(await self._store.apply(pin), Applied):
+            return False
+        try:
+            body = await self._written(location, table, (number, begun_s, folder))
+            if await self._store.now_s() - begun_s > WRITING_MAX_S:
+                self._log("manifest took too long to write", table=table.name, number=number)
+                return False
+            await asyncio.to_thread(stored.write_pointer, location, folder, body)
+        finally:
+            await self._store.apply(Unpin(table=table.id, pin=pin.pin))
+        change = PublishManifest(
+            table=table.id, number=number, path=folder, begun_s=begun_s, deleted=deleted
+        )
+        outcome = await self._store.apply(change)
+        if not isinstance(outcome, Applied):
+            self._log("manifest not noted", table=table.name, number=number, cause=outcome.reason)
+            return False
+        self._known[table.id] = known
+        return True
+
+    async def _written(
+        self, location: Location, table: Table, what: tuple[int, float, str]
+    ) -> dict[str, Any]:
+        """Write all parts; return the body of the pointer."""
+        number, begun_s, folder = what
+        totals, parts = Totals(), list[dict[str, Any]]()
+        entries: list[dict[str, Any]] = []
+
+        async def write(count: int) -> None:
+            some = entries[:count]
+            del entries[:count]
+            part = await asyncio.to_thread(stored.write_part, location, folder, len(parts), some)
+            parts.append(part)
+
+        async for page in walk_tiles(self._store, table):
+            for tablet in page:
+                found = entries_of(location, table, tablet)
+                totals.add(found)
+                entries += found
+            while len(entries) >= PART_FILES:
+                await write(PART_FILES)
+        if entries or not parts:
+            await write(len(entries))
+        return {**header(table, number, begun_s, totals), "parts": parts}
+
+    def _clean(self, location: Location, last: Manifest | None, now_s: float) -> tuple[str, ...]:
+        """Delete manifests that nobody reads any more; return those that the store had noted."""
+        if last is None:
+            return ()
+        outdated = last.outdated(now_s, self._grace_s)
+        kept = {last.path, *(each[1] for each in last.earlier)} - {*outdated}
+        before_s = now_s - 2 * WRITING_MAX_S - self._grace_s
+        for folder in stored.manifest_folders(location):
+            unknown = folder not in kept and (stored.begun_of(folder) or 0.0) < before_s
+            if folder in outdated or unknown:
+                stored.delete_folder(location, folder)
+        return outdated
+
+    async def _withdraw(self, table: Table, last: Manifest | None) -> None:
+        """Delete what was published, once: a manifest that nobody renews tells wrong things."""
+        if last is None or table.id in self._withdrawn:
+            return
+        try:
+            location = open_location(table.location)
+        except (RequestError, ConfigError):
+            return
+        if await asyncio.to_thread(owner_of, location) == await self._store.store_id():
+            await asyncio.to_thread(stored.delete_folder, location, MANIFEST_FOLDER)
+            self._withdrawn.add(table.id)
+
+
+def publishes(table: Table) -> bool:
+    """Return whether a table's manifest is published (not if it is dropped)."""
+    return table.settings.manifest_interval_s is not None and table.state is not TableState.GOING

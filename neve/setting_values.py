@@ -1,0 +1,122 @@
+"""Settings of a table as users write them: names, units and types, for all who read some.
+
+`ttl_s` may be written `ttl`, `target_bytes` `target`: the unit in the name is ours, a
+value may bring its own (`7d`, `256MB`). Which values are allowed is checked where
+settings are changed (`neve.gateway.table_settings`).
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+from common.errors import RequestError
+from common.model.table import TableSettings
+from common.units import parse_duration_s, parse_size_bytes
+
+NAMES = tuple(each.name for each in fields(TableSettings))
+_DEFAULTS = TableSettings()
+_UNITS = ("_bytes", "_s")
+_ALIASES = {
+    name.removesuffix(unit): name for name in NAMES for unit in _UNITS if name.endswith(unit)
+}
+OPTIONAL = frozenset({"ttl_s", "manifest_interval_s"})
+"""Settings that may be off."""
+_OFF = (None, "", "none", "off")
+
+
+def known_name(written: str) -> str | None:
+    """Return the setting that a name means; None: there is none."""
+    name = written.replace("-", "_")
+    name = _ALIASES.get(name, name)
+    return name if name in NAMES else None
+
+
+def unknown_name(written: str, besides: Collection[str] = ()) -> RequestError:
+    """Return the refusal of a name that is no setting, with what was probably meant.
+
+    Args:
+        written: By the user.
+        besides: Names that are known here, too.
+    """
+    name = written.replace("-", "_")
+    close = difflib.get_close_matches(name, [*NAMES, *_ALIASES, *besides], n=1)
+    hint = (
+        f"did you mean {_ALIASES.get(close[0], close[0])!r}?"
+        if close
+        else "known: " + ", ".join([*NAMES, *sorted(besides)])
+    )
+    return RequestError(f"setting {written!r} is unknown; {hint}")
+
+
+def setting_value(name: str, written: Any) -> Any:
+    """Return the value of a setting in the type and unit of its default.
+
+    Args:
+        name: Of the setting.
+        written: By the user: a number, a text, or for options a mapping.
+
+    Raises:
+        RequestError: It is not of that type; the message says what was wanted.
+    """
+    default = getattr(_DEFAULTS, name)
+    if name in OPTIONAL and written in _OFF:
+        return None
+    if name.endswith("_bytes"):
+        return parse_size_bytes(_number(written), f"setting {name}")
+    if name.endswith("_s"):
+        return parse_duration_s(_number(written), f"setting {name}")
+    if isinstance(default, Mapping):
+        return _options(name, written)
+    if isinstance(default, bool):
+        return _switch(name, written)
+    if isinstance(default, str):
+        if not isinstance(written, str):
+            raise RequestError(f"setting {name} {written!r} is not a text")
+        return written
+    return _numeric(name, written, type(default))
+
+
+def _options(name: str, written: Any) -> dict[str, str]:
+    """Return options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
+    if isinstance(written, Mapping):
+        return {str(key): str(value) for key, value in written.items()}
+    wanted = f"setting {name} {written!r} is no list of options, wanted name=value,name=value"
+    if not isinstance(written, str):
+        raise RequestError(wanted)
+    options: dict[str, str] = {}
+    for part in filter(None, map(str.strip, written.split(","))):
+        key, equals, value = part.partition("=")
+        if not (equals and key.strip()):
+            raise RequestError(wanted)
+        options[key.strip()] = value.strip()
+    return options
+
+
+def _number(written: Any) -> Any:
+    """Return a number that came as text (from a command line) as a number, else as it is."""
+    if isinstance(written, str) and written.strip().isdigit():
+        return int(written)
+    return written
+
+
+def _numeric(name: str, written: Any, kind: type[int] | type[float]) -> int | float:
+    wanted = "a whole number" if kind is int else "a number"
+    message = f"setting {name} {written!r} is not {wanted}"
+    if isinstance(written, bool) or not isinstance(written, int | float | str):
+        raise RequestError(message)
+    try:
+        value = kind(written)
+    except (ValueError, OverflowError) as error:
+        raise RequestError(message) from error
+    if value != float(written) or not abs(value) < float("inf") or value < 0:
+        raise RequestError(f"{message} of at least 0")
+    return value
+
+
+def _switch(name: str, written: Any) -> bool:
+    known = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    value = known.get(str(written).lower())
+    if value is None:
+        raise RequestError(f"setting {name} {written!r} is not a switch, wanted true or false")
+    return value

@@ -1,0 +1,361 @@
+"""Manifests: published when due, read by other engines, believed only if their pointer is out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from common.clock import ManualClock
+from common.ids import CountedIds, call_id
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    ChangeTable,
+    Commit,
+    CreateTable,
+    DropTable,
+    Reserve,
+)
+from common.metadata.memory import MemoryStore
+from common.metadata.upkeep_changes import PublishManifest
+from common.model.job import Kind
+from common.model.outcome import RowCounts
+from common.model.table import Column, Table, TableSettings
+from common.model.tablet import TabletId
+from common.parquet.description import write_description
+from common.parquet.generation import write_generation
+from common.parquet.inspect import inspect_file
+from common.parquet.location import open_location
+from common.parquet.owner import claim
+from common.rows.partitions import partition_of_path
+from common.rows.rules import RowRules
+from coordinator.collector import Collector, CollectorRules
+from coordinator.manifests import NEVER_S, WRITING_MAX_S, Manifests
+from coordinator.storage import ArrowStorage
+
+pytestmark = pytest.mark.unit
+GRACE_S = 100.0
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32())])
+
+
+def silent(_event: str, **_fields: object) -> None:
+    """Say nothing."""
+
+
+@dataclass
+class Site:
+    """A partitioned table in a folder, a store whose time stands still, and a publisher."""
+
+    folder: Path
+    clock: ManualClock
+    store: MemoryStore
+    table: Table
+    manifests: Manifests
+    said: list[tuple[str, dict[str, Any]]]
+
+    @property
+    def pointer(self) -> dict[str, Any]:
+        found = json.loads((self.folder / "_neve/manifest/latest.json").read_text("utf-8"))
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def folders(self) -> list[str]:
+        return sorted(p.name for p in (self.folder / "_neve/manifest").iterdir() if p.is_dir())
+
+    def part_files(self) -> list[str]:
+        return [part["file"] for part in self.pointer["parts"]]
+
+    async def add(self, path: str, *ids: int, whole: bool = False) -> None:
+        rows = pa.table({"id": ids}, schema=SCHEMA.remove(1))
+        partition = partition_of_path(self.table, path)
+        if whole:
+            rows = rows.append_column("day", pa.array([int(path[4:6])] * len(ids), pa.int32()))
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, self.folder / path)
+        facts = inspect_file(open_location(self.table.location), path, RowRules.of(self.table))
+        change = AddFiles(
+            table=self.table.id,
+            call=call_id(self.clock),
+            files={partition.end: (facts.data_file(added_at_s=self.clock.now_s()),)},
+            partitions={partition.end: partition.text},
+        )
+        assert isinstance(await self.store.apply(change), Applied)
+
+    async def changed(self, **settings: Any) -> Table:
+        change = ChangeTable(
+            table=self.table.id,
+            settings_version=self.table.settings_version,
+            settings=replace(self.table.settings, **settings),
+        )
+        assert isinstance(await self.store.apply(change), Applied)
+        found = await self.store.table(self.table.id)
+        assert found is not None
+        self.table = found
+        return found
+
+
+async def a_site(folder: Path) -> Site:
+    folder.mkdir()
+    clock, said = ManualClock(1_000_000.0), list[tuple[str, dict[str, Any]]]()
+    store = MemoryStore(clock)
+    table = Table(
+        id="t1",
+        name="events",
+        location=folder.as_uri(),
+        schema=(Column("id", "int64"), Column("day", "int32")),
+        partition_by=("day",),
+        settings=TableSettings(manifest_interval_s=60.0),
+    )
+    claim(open_location(table.location), await store.store_id())
+    assert isinstance(await store.apply(CreateTable(table=table)), Applied)
+    manifests = Manifests(
+        store, CountedIds(), GRACE_S, lambda event, **fields: said.append((event, fields))
+    )
+    return Site(folder, clock, store, table, manifests, said)
+
+
+def story(folder: Path, tell: Callable[[Site], Any]) -> None:
+    async def run() -> None:
+        await tell(await a_site(folder / "my events"))
+
+    asyncio.run(run())
+
+
+def test_other_engines_read_a_table_by_its_manifest(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        await site.add("day=07/a.parquet", 1, 2)
+        await site.add("day=8/b.parquet", 3)
+        await site.add("day=08/c.parquet", 4, whole=True)
+        assert await site.manifests.look(site.table)
+        pointer = site.pointer
+        assert (pointer["format"], pointer["version"], pointer["number"]) == ("neve-manifest", 1, 1)
+        assert (pointer["files"], pointer["rows"], pointer["merge"]) == (3, 4, False)
+        assert pointer["partition_by"] == ["day"]
+        wanted = [(1, 7), (2, 7), (3, 8), (4, 8)]
+
+        files = pl.read_parquet(site.part_files())["file"].to_list()
+        read = pl.scan_parquet(files, hive_partitioning=True, missing_columns="insert").collect()
+        assert sorted(read.select("id", "day").rows()) == wanted
+        with duckdb.connect() as duck:
+            names = duck.read_parquet(site.part_files()).select("file").fetchall()
+            relation = duck.read_parquet([n for (n,) in names], hive_partitioning=True)
+            assert sorted(relation.select("id, day::int").fetchall()) == wanted
+        arrow = ds.dataset(
+            pq.read_table(site.part_files()[0])["file"].to_pylist(),
+            schema=SCHEMA,
+            partitioning=ds.partitioning(pa.schema([SCHEMA.field("day")]), flavor="hive"),
+        ).to_table()
+        assert sorted(zip(*arrow.to_pydict().values(), strict=True)) == wanted
+
+    story(tmp_path, tell)
+
+
+def test_a_table_without_files_has_a_manifest_that_can_be_read(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        assert await site.manifests.look(site.table)
+        assert pl.read_parquet(site.part_files())["file"].to_list() == []
+
+    story(tmp_path, tell)
+
+
+def test_it_is_published_when_the_table_changes_and_old_ones_are_deleted(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        await site.add("day=07/a.parquet", 1)
+        assert await site.manifests.look(site.table)
+        site.clock.advance(1000)
+        assert not await site.manifests.look(site.table), "nothing has changed"
+        await site.add("day=07/b.parquet", 2)
+        assert await site.manifests.look(site.table)
+        site.clock.advance(59)
+        await site.add("day=07/c.parquet", 3)
+        assert not await site.manifests.look(site.table), "too soon"
+        site.clock.advance(1)
+        assert await site.manifests.look(site.table)
+        assert [name[:10] for name in site.folders] == ["0000000001", "0000000002", "0000000003"]
+        site.clock.advance(GRACE_S)
+        await site.changed(ratio=4.0)
+        assert await site.manifests.look(site.table)
+        assert [name[:10] for name in site.folders] == ["0000000003", "0000000004"]
+        last = await site.store.manifest("t1")
+        assert last is not None
+        assert [each[0] for each in last.earlier] == [3]
+        stranger = site.folder / f"_neve/manifest/0000000009-{1_000_000}-x"
+        stranger.mkdir()
+        site.clock.advance(2 * WRITING_MAX_S + 2 * GRACE_S)
+        await site.changed(ratio=5.0)
+        assert await site.manifests.look(site.table)
+        assert not stranger.exists(), "what a publisher that died has left"
+
+    story(tmp_path, tell)
+
+
+def test_deletions_wait_until_a_manifest_without_the_file_is_out(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        await site.add("day=07/a.parquet", 1)
+        collector = Collector(
+            site.store,
+            ArrowStorage(),
+            CollectorRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
+            silent,
+            site.manifests,
+        )
+        assert await site.manifests.look(site.table)
+        await replaced(site, "day=07/a.parquet")
+        await collector.collect(site.table)
+        site.clock.advance(GRACE_S)
+        assert (await collector.collect(site.table)).waiting == 1, "the manifest still has it"
+        assert await site.manifests.look(site.table)
+        site.clock.advance(GRACE_S - 1)
+        assert (await collector.collect(site.table)).waiting == 1, "readers may have the old one"
+        site.clock.advance(1)
+        pointer = site.folder / "_neve/manifest/latest.json"
+        content = pointer.read_text("utf-8")
+        pointer.write_text(content.replace("0000000002-", "0000000009-"), "utf-8")
+        assert (await collector.collect(site.table)).waiting == 1, "another pointer is out"
+        assert await site.manifests.look(site.table), "so it is published again"
+        site.clock.advance(GRACE_S)
+        assert (await collector.collect(site.table)).deleted == 1
+        assert not (site.folder / "day=07/a.parquet").exists()
+        assert not await site.manifests.look(site.table), "nothing waits any more"
+
+    story(tmp_path, tell)
+
+
+async def replaced(site: Site, path: str) -> None:
+    """Put a file into the garbage, as a commit without output would."""
+    tablet = TabletId(site.table.id, partition_of_path(site.table, path).end)
+    reserve = Reserve(
+        tablet=tablet, attempt="att-1", job="job-1", kind=Kind.SYSTEM, inputs=(path,),
+        output_prefix="_neve/x/job-1-att-1", outputs_max=1, group="default", compactor="c1",
+    )  # fmt: skip
+    assert isinstance(await site.store.apply(reserve), Applied)
+    counts = RowCounts(rows_in=1, rows_out=0)
+    commit = Commit(tablet=tablet, attempt="att-1", outputs=(), counts=counts)
+    assert isinstance(await site.store.apply(commit), Applied)
+
+
+def test_a_table_that_publishes_none_waits_for_none(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        assert await site.manifests.covered_s(site.table) == 0.0
+        assert await site.manifests.look(site.table)
+        off = await site.changed(manifest_interval_s=None)
+        assert await site.manifests.covered_s(off) == NEVER_S
+        assert not await site.manifests.look(off)
+        assert not (site.folder / "_neve/manifest").exists(), "an old one would tell wrong things"
+        on = await site.changed(manifest_interval_s=60.0)
+        site.clock.advance(60)
+        assert await site.manifests.look(on)
+        assert site.pointer["number"] == 2
+
+    story(tmp_path, tell)
+
+
+def test_nothing_is_written_into_a_location_of_another_store(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        (site.folder / "_neve/store").write_text("another\n")
+        assert not await site.manifests.look(site.table)
+        assert [event for event, _ in site.said] == ["location belongs to another store"]
+        assert not (site.folder / "_neve/manifest").exists()
+
+    story(tmp_path, tell)
+
+
+def test_of_two_publishers_the_store_notes_one(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        await site.manifests.look(site.table)
+        site.clock.advance(GRACE_S)
+        other = PublishManifest(table="t1", number=2, path="_neve/manifest/other", begun_s=5.0)
+        walking = site.store.tablet_ids
+
+        async def meanwhile(*given: Any, **named: Any) -> Any:
+            await site.store.apply(other)
+            return await walking(*given, **named)
+
+        site.store.tablet_ids = meanwhile  # type: ignore[method-assign]  # somebody is faster
+        await site.changed(ratio=4.0)
+        assert not await site.manifests.look(site.table)
+        assert ("manifest not noted", "manifest 2 is published already") in [
+            (event, fields.get("cause")) for event, fields in site.said
+        ]
+        site.clock.advance(GRACE_S)
+        assert await site.manifests.covered_s(site.table) == 0.0, "the pointer is not the noted one"
+        assert await site.manifests.look(site.table)
+        site.clock.advance(GRACE_S)
+        assert await site.manifests.covered_s(site.table) > 0.0
+
+    story(tmp_path, tell)
+
+
+def test_what_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        walking = site.store.tablet_ids
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            site.clock.advance(WRITING_MAX_S)
+            return await walking(*given, **named)
+
+        await site.add("day=07/a.parquet", 1)
+        site.store.tablet_ids = slow  # type: ignore[method-assign]  # time passes
+        assert not await site.manifests.look(site.table)
+        assert [event for event, _ in site.said] == ["manifest took too long to write"]
+        assert not (site.folder / "_neve/manifest/latest.json").exists()
+        assert await site.store.pins("t1") == []
+
+    story(tmp_path, tell)
+
+
+def test_the_loop_goes_on_behind_an_error(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        broken = replace(site.table, id="t2", name="broken", location="file:///nowhere/at/all")
+        loop = asyncio.create_task(site.manifests.run_forever(lambda: [broken, site.table], 0.0))
+        async with asyncio.timeout(60):
+            while not (site.folder / "_neve/manifest/latest.json").exists():
+                await asyncio.sleep(0)
+        loop.cancel()
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("delete_files", [True, False])
+def test_a_drop_that_deletes_files_deletes_the_notes_too(
+    tmp_path: Path, delete_files: bool
+) -> None:
+    async def tell(site: Site) -> None:
+        await site.add("day=07/a.parquet", 1)
+        await site.manifests.look(site.table)
+        location = open_location(site.table.location)
+        write_description(location, site.table)
+        write_generation(location, 3)
+        await site.store.apply(DropTable(table="t1", delete_files=delete_files))
+        collector = Collector(
+            site.store,
+            ArrowStorage(),
+            CollectorRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
+            silent,
+            site.manifests,
+        )
+        for _ in range(3):
+            going = await site.store.table("t1")
+            if going is not None:
+                await collector.collect(going)
+            site.clock.advance(GRACE_S)
+        assert await site.store.names() == {}
+        left = {p.name for p in site.folder.rglob("*") if p.is_file()}
+        assert ("table.json" in left, "generation" in left, "latest.json" in left) == (
+            not delete_files,
+        ) * 3
+        assert ("a.parquet" in left, "store" in left) == (not delete_files, True)
+
+    story(tmp_path, tell)
