@@ -68,6 +68,10 @@ sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 e2e: install  ## Run the tests on real Ray, Spark and Redis
 	@$(PY) -m pytest tests -m "integration or e2e"
 
+.PHONY: chaos
+chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md
+	@$(PY) -m tests.chaos
+
 .PHONY: bench
 bench: install  ## Measure queue, planning, store and memory; figures: docs/benchmarks.md
 	@for name in queue planning store memory; do $(PY) -m benchmarks.bench_$$name || exit 1; done

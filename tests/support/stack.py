@@ -70,9 +70,12 @@ SLOW = {"codec": "zstd", "codec_level": 19, "row_group_bytes": "1MB"}
 class Service:
     """A running stack, a client of it, and a folder for tables."""
 
-    def __init__(self, stack: LocalStack, folder: Path) -> None:
+    def __init__(
+        self, stack: LocalStack, folder: Path, *, compactors: int = len(COMPACTORS)
+    ) -> None:
         self.stack = stack
         self.folder = folder
+        self.compactors = compactors
         self.client = Client(stack.gateway_url, token=stack.token)
 
     # ------------------------------------------------------------ waits
@@ -164,7 +167,7 @@ class Service:
         log = str(self.stack.folder.logs / f"spark-{name}.log")
 
         def drives(process: psutil.Process) -> bool:
-            words = _words(process)
+            words = words_of(process)
             return "compactor.spark.child" in words and _output(process) == log
 
         found = self.wait(
@@ -191,11 +194,11 @@ class Service:
 
     def tasks(self) -> list[psutil.Process]:
         """Return the Python processes of Spark's executors: halted, they hold every job."""
-        return [p for p in self.processes() if "compactor.spark.task_daemon" in _words(p)]
+        return [p for p in self.processes() if "compactor.spark.task_daemon" in words_of(p)]
 
     def restart_redis(self) -> None:
         """Kill Redis at once and start it again on its own settings and data."""
-        old = next(p for p in self.processes() if _words(p)[0].endswith("redis-server"))
+        old = next(p for p in self.processes() if words_of(p)[0].endswith("redis-server"))
         command = old.cmdline()
         self.kill(old)
         time.sleep(1.0)
@@ -205,7 +208,7 @@ class Service:
 
     def titled(self, title: str) -> list[psutil.Process]:
         """Return the processes whose title begins so."""
-        return [p for p in self.processes() if _words(p)[0].startswith(title)]
+        return [p for p in self.processes() if words_of(p)[0].startswith(title)]
 
     # ------------------------------------------------------ description
 
@@ -249,7 +252,8 @@ def _lines(path: Path) -> list[str]:
     return path.read_text("utf-8", "replace").splitlines()
 
 
-def _words(process: psutil.Process) -> list[str]:
+def words_of(process: psutil.Process) -> list[str]:
+    """Return a process's command line, or one empty word if it has ended."""
     try:
         return list(process.cmdline()) or [""]
     except psutil.Error:

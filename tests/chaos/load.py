@@ -1,0 +1,124 @@
+"""Writers and readers: rows go in without end, scans are held against the journal."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow.parquet as pq
+
+from common.ids import call_id
+from neve.client import Client
+from neve.client_errors import UnavailableError
+from tests.chaos.batches import Kind, by_tablet, drawn, rows_of
+from tests.chaos.journal import Journal
+from tests.chaos.story import Story
+
+T = TypeVar("T")
+
+PATIENCE_S = 180.0
+"""So long may nobody answer; parts are started anew within a fraction of it."""
+PAUSE_S = 0.2
+SCAN_PAUSE_S = 0.1
+CALL_MAX_S = 8.0
+"""A caller hangs up before anything frozen goes on."""
+APPEND_SHARE = 0.4
+
+
+def connect(url: str, token: str) -> Client:
+    """Return a client that hangs up soon."""
+    return Client(url, token=token, timeout_s=CALL_MAX_S)
+
+
+def answered(story: Story, what: str, ask: Callable[[], T]) -> T:
+    """Ask until somebody answers; an outcome that is unknown is asked for again."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except UnavailableError as error:
+            story.count(f"{what}: asked again")
+            if time.monotonic() > end_s:
+                raise
+            story.tell("not answered", asked=what, error=error)
+            time.sleep(PAUSE_S)
+
+
+class Writer:
+    """Gives one table a batch after the other; each is in the journal before and after."""
+
+    def __init__(
+        self, story: Story, journal: Journal, client: Client, kind: Kind, folder: Path
+    ) -> None:
+        self._story = story
+        self._journal = journal
+        self._client = client
+        self._kind = kind
+        self._folder = folder
+        self._numbers = itertools.count(1)
+
+    def run(self, seed: int) -> None:
+        """Write until the load must end; what was begun is finished."""
+        dice = random.Random(f"{seed} writes {self._kind.name}")
+        while not self._story.over.is_set():
+            self.give(dice)
+            self._story.over.wait(dice.uniform(0.2, 1.8) * self._kind.pause_s)
+
+    def give(self, dice: random.Random) -> None:
+        """Give one batch, by add or append; repeat the call until it is answered."""
+        kind, client, call = self._kind, self._client, call_id()
+        batch = drawn(kind, next(self._numbers), dice)
+        rows = rows_of(kind, batch)
+        if dice.random() < APPEND_SHARE:
+            self._journal.intend(kind.name, batch, call)
+            answered(self._story, "append", lambda: client.append(kind.name, rows, call=call))
+            self._story.count("appends")
+        else:
+            paths = []
+            for number, part in enumerate(by_tablet(kind, rows)):
+                paths.append(f"in-{batch.number:05}-{number}.parquet")
+                pq.write_table(part, self._folder / paths[-1])
+            self._journal.intend(kind.name, batch, call)
+            answered(self._story, "add", lambda: client.add_files(kind.name, paths, call=call))
+            self._story.count("adds")
+        self._journal.note(kind.name, "acknowledged", number=batch.number)
+        self._story.count("rows", rows.num_rows)
+
+
+class Reader:
+    """Scans all tables in turn, and holds every scan against the journal."""
+
+    def __init__(
+        self, story: Story, journal: Journal, client: Client, kinds: tuple[Kind, ...]
+    ) -> None:
+        self._story = story
+        self._journal = journal
+        self._client = client
+        self._kinds = kinds
+
+    def run(self) -> None:
+        """Scan until the load must end."""
+        for kind in itertools.cycle(self._kinds):
+            if self._story.over.wait(SCAN_PAUSE_S):
+                return
+            self.scan(kind)
+
+    def scan(self, kind: Kind) -> None:
+        """Scan one table; a scan that breaks off proves nothing."""
+        began = self._journal.moment()
+        try:
+            found = self._client.scan(kind.name)
+        except UnavailableError as error:
+            self._story.count("scans broken off")
+            self._story.tell("scan broken off", table=kind.name, error=error)
+            time.sleep(PAUSE_S)
+            return
+        problems = self._journal.check(kind.name, found, began)
+        self._story.count("scans")
+        self._story.count("rows scanned", found.num_rows)
+        for problem in problems:
+            self._story.fail(f"scan: {problem}")

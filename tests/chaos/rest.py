@@ -1,0 +1,171 @@
+"""The end of a run: the system comes to rest, and everything is as the journal says."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import redis
+
+from neve.api_recovery import Finding
+from neve.client import Client
+from neve.client_errors import UnavailableError
+from neve.local.processes import MARK_VARIABLE, members
+from tests.chaos.batches import KINDS
+from tests.chaos.journal import Journal, replayed
+from tests.chaos.load import answered
+from tests.chaos.story import Story
+from tests.chaos.wishes import User
+from tests.support.stack import COMPACTORS, Service
+
+REST_MAX_S = 180.0
+CLEAN_MAX_S = 240.0
+"""A reader that died keeps files for the length of its pin's lease."""
+POLL_S = 0.2
+HISTORY_MAX = 10_000
+NO_DAMAGE = {"unknown"}
+LEFTOVERS = ("running", "selection", "waiting", "operation")
+
+
+class Rest:
+    """What must come true once nothing is hurt any more."""
+
+    def __init__(self, story: Story, journal: Journal, service: Service, client: Client) -> None:
+        self._story = story
+        self._journal = journal
+        self._service = service
+        self._client = client
+
+    def come(self, user: User) -> float:
+        """Wait for rest, and return how long it took in seconds; what is not at rest has failed."""
+        began_s = time.monotonic()
+        self._until("compactors that beat", self._beats, REST_MAX_S)
+        self._until("end of all requests", user.finished, REST_MAX_S)
+        for kind in KINDS:
+            self._until(f"rest of {kind.name}", lambda k=kind: self._rests(k.name), REST_MAX_S)
+        return time.monotonic() - began_s
+
+    def check_rows(self) -> None:
+        """Hold one more scan of each table against the file of the journal."""
+        truths, moment = replayed(self._journal.path, KINDS)
+        for kind in KINDS:
+            began = self._journal.moment()
+            found = answered(self._story, "scan", lambda k=kind: self._client.scan(k.name))
+            # Once by what earlier scans have shown, once by the file alone.
+            problems = self._journal.check(kind.name, found, began)
+            problems += truths[kind.name].check(found, moment, moment + 1)
+            if unanswered := truths[kind.name].unanswered():
+                problems.append(f"{kind.name}: batches {unanswered} were never acknowledged")
+            self._story.count("rows at the end", found.num_rows)
+            for problem in problems:
+                self._story.fail(f"at rest: {problem}")
+
+    def check_metadata(self) -> None:
+        """Nothing is left in the store of what was tried; fsck finds nothing."""
+        client, story = self._client, self._story
+        if jobs := [*client.jobs(), *client.queue()]:
+            story.fail(f"at rest: jobs run or wait: {jobs}")
+        with redis.Redis.from_url(self._service.stack.redis_url) as store:
+            for what in LEFTOVERS:
+                if left := list(store.scan_iter(f"neve:*:tablet:*:{what}", 1000)):
+                    story.fail(f"at rest: left in the store: {left}")
+        for kind in KINDS:
+            report = answered(story, "fsck", lambda k=kind: client.fsck(k.name, deep=True))
+            for finding in report.findings:
+                if finding.code not in NO_DAMAGE:
+                    story.fail(f"at rest: fsck of {kind.name}: {_sentence(finding)}")
+            self._count_commits(kind.name)
+
+    def check_storage(self, folder: Path, *, patiently: bool) -> float:
+        """After a sweep nothing is stored but the table's files; return how long that took.
+
+        Args:
+            folder: Holds the tables' locations.
+            patiently: Wait for the collector, which waits for pins of readers that died;
+                else what it knows about may still be there.
+        """
+        began_s = time.monotonic()
+        for kind in KINDS:
+            answered(self._story, "gc", lambda k=kind: self._client.gc(k.name, delete=True))
+            location = folder / kind.name
+            self._until(
+                f"clean storage of {kind.name}",
+                lambda n=kind.name, at=location: not self._extra(n, at, patiently=patiently),
+                CLEAN_MAX_S if patiently else REST_MAX_S,
+            )
+            if missing := self._listed(kind.name) - _stored(location):
+                self._story.fail(f"at rest: {kind.name} lists files that are not there: {missing}")
+        return time.monotonic() - began_s
+
+    def _extra(self, table: str, location: Path, *, patiently: bool) -> set[str]:
+        extra = _stored(location) - self._listed(table)
+        if extra and not patiently:
+            table_id = self._client.describe(table).id
+            with redis.Redis.from_url(self._service.stack.redis_url) as store:
+                extra -= {path.decode() for path in store.hkeys(f"neve:{{{table_id}}}:garbage")}
+        return extra
+
+    def _listed(self, table: str) -> set[str]:
+        return {file.path for file in self._client.files(table)}
+
+    def _rests(self, table: str) -> bool:
+        plan = self._client.plan(table)
+        return not plan.jobs and not plan.running
+
+    def _beats(self) -> bool:
+        wanted = set(COMPACTORS[: self._service.compactors])
+        return {each.compactor for each in self._client.compactors()} == wanted
+
+    def _count_commits(self, table: str) -> None:
+        history = self._client.history(table, count=HISTORY_MAX)
+        for each in reversed(history):
+            self._story.tell("attempt", table=table, **asdict(each))
+        for end, count in Counter(each.end for each in history).items():
+            self._story.count(f"attempts {end}", count)
+        inputs = Counter(p for each in history if each.end == "committed" for p in each.inputs)
+        if twice := [path for path, times in inputs.items() if times > 1]:
+            self._story.fail(f"at rest: {table}: inputs of two commits: {twice}")
+
+    def _until(self, what: str, true: Callable[[], bool], within_s: float) -> None:
+        end_s = time.monotonic() + within_s
+        error: Exception | None = None
+        while time.monotonic() < end_s:
+            try:
+                if true():
+                    return
+            except UnavailableError as said:
+                error = said
+            time.sleep(POLL_S)
+        self._story.fail(f"no {what} within {within_s:.0f} s ({error or 'the answer is no'})")
+
+
+def check_nobody_is_left(story: Story, service: Service) -> None:
+    """No process of a stack that was ended lives."""
+    state = service.stack.state
+    left = [*members(state.mark, state.processes), *_marked(state.mark)]
+    if left:
+        story.fail(f"after down: processes are left: {left}")
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK_VARIABLE) == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _stored(location: Path) -> set[str]:
+    below = (path.relative_to(location) for path in location.rglob("*") if path.is_file())
+    return {str(path) for path in below if str(path.parent) != "_neve"}
+
+
+def _sentence(finding: Finding) -> str:
+    return f"{finding.code}: {finding.sentence}"

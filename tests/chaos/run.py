@@ -1,0 +1,173 @@
+"""One run: a stack, load, faults, rest, checks. A story is written of it.
+
+journal.jsonl   what was given and asked, forced to disk
+story.jsonl     what happened when
+result.json     what it came to
+failed.txt      if it failed: why, and what everybody said
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from common.settings import StoreSettings
+from neve.client import Client
+from neve.local import LocalStack, StackOptions
+from neve.local.redis_server import AppendSync
+from tests.chaos.batches import KINDS
+from tests.chaos.draw import draw
+from tests.chaos.harm import Harmer
+from tests.chaos.journal import Journal
+from tests.chaos.load import Reader, Writer, connect
+from tests.chaos.rest import Rest, check_nobody_is_left
+from tests.chaos.story import Story
+from tests.chaos.wishes import User
+from tests.support.stack import COMPACTORS, SETTINGS, Service
+
+LOOK_S = 1.0
+JOIN_MAX_S = 200.0
+CHAOS_SETTINGS = replace(
+    SETTINGS,
+    # Redis frozen is given up while it is frozen.
+    store=StoreSettings(timeout_s=3.0),
+    # Who dies often is no reason to give files up: they are not bad.
+    coordinator=replace(
+        SETTINGS.coordinator, quarantine_failures=1000, backoff_max_s=3.0, garbage_grace_s=3.0
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What run is wanted."""
+
+    seed: int
+    sync: AppendSync
+    """With `everysec` Redis is not killed: it may lose what it has acknowledged."""
+    faults_max: int
+    length_s: float
+    """No fault begins later."""
+    compactors: int = len(COMPACTORS)
+    patiently: bool = True
+    """Wait until storage holds nothing but the tables' files."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What a run came to."""
+
+    seed: int
+    sync: str
+    numbers: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    faults: int = 0
+    length_s: float = 0.0
+    rest_s: float = 0.0
+    clean_s: float = 0.0
+
+
+Watch = Callable[[Story, Harmer], None]
+
+
+def run(
+    folder: Path, wanted: Wanted, hear: Callable[[str], None], watch: Watch | None = None
+) -> Result:
+    """Do one run, write its files, and return what it came to.
+
+    Args:
+        folder: Is made; everything of the run goes there.
+        wanted: Which run.
+        hear: Is told what a person wants to read.
+        watch: Called every second while there are faults.
+    """
+    folder.mkdir(parents=True)
+    story = Story(folder / "story.jsonl", hear)
+    journal = Journal(folder / "journal.jsonl", KINDS)
+    result = Result(seed=wanted.seed, sync=str(wanted.sync))
+    story.say(f"seed {wanted.seed}, appendfsync {wanted.sync}: starting the stack")
+    options = StackOptions(
+        compactors=wanted.compactors, redis_appendfsync=wanted.sync, settings=CHAOS_SETTINGS
+    )
+    try:
+        with LocalStack.start(home=folder, name="chaos", options=options) as stack:
+            service = Service(stack, folder, compactors=wanted.compactors)
+            try:
+                _lived(story, journal, service, wanted, result, watch)
+            except Exception as error:  # told with everything that helps to understand it
+                story.fail(f"{type(error).__name__}: {error}")
+            if story.failures:
+                said = [*story.failures, service.describe()]
+                (folder / "failed.txt").write_text("\n".join(said), "utf-8")
+        check_nobody_is_left(story, service)
+    finally:
+        journal.close()
+        result.numbers, result.failures = dict(sorted(story.numbers.items())), story.failures
+        result.length_s = round(story.age_s(), 1)
+        (folder / "result.json").write_text(json.dumps(asdict(result), indent=1), "utf-8")
+    return result
+
+
+def _lived(
+    story: Story,
+    journal: Journal,
+    service: Service,
+    wanted: Wanted,
+    result: Result,
+    watch: Watch | None,
+) -> None:
+    """Load, hurt, let come to rest, check."""
+    clients = (connect(service.stack.gateway_url, service.stack.token) for _ in itertools.count())
+    _create_tables(next(clients), service.folder)
+    user = User(story, journal, next(clients), KINDS)
+    threads = [story.thread("user", lambda: user.run(wanted.seed))]
+    threads.append(story.thread("reader", Reader(story, journal, next(clients), KINDS).run))
+    for kind in KINDS:
+        writer = Writer(story, journal, next(clients), kind, service.folder / kind.name)
+        threads.append(story.thread(f"writer of {kind.name}", lambda w=writer: w.run(wanted.seed)))
+
+    harmer = Harmer(story, service)
+    until_s = story.age_s() + wanted.length_s
+    faults = draw(wanted.seed, redis_dies=wanted.sync is AppendSync.ALWAYS)
+    harm = story.thread("faults", lambda: harmer.run(faults, wanted.faults_max, until_s))
+    while harm.is_alive():
+        if watch is not None:
+            watch(story, harmer)
+        harm.join(LOOK_S)
+    result.faults = harmer.faults
+    story.over.set()
+    story.say("no more faults; waiting for rest")
+    rest = Rest(story, journal, service, next(clients))
+    _come_to_rest(story, threads, rest, user, result)
+    if not story.failures:
+        rest.check_rows()
+        rest.check_metadata()
+        result.clean_s = round(rest.check_storage(service.folder, patiently=wanted.patiently), 1)
+        rest.check_rows()
+
+
+def _create_tables(client: Client, folder: Path) -> None:
+    for kind in KINDS:
+        location = folder / kind.name
+        location.mkdir()
+        more = {"schema": kind.schema, "settings": kind.settings, **kind.columns}
+        client.create_table(kind.name, location.as_uri(), **more)
+
+
+def _come_to_rest(
+    story: Story, threads: list[threading.Thread], rest: Rest, user: User, result: Result
+) -> None:
+    began_s = time.monotonic()
+    for thread in threads:
+        thread.join(JOIN_MAX_S)
+        if thread.is_alive():
+            story.fail(f"{thread.name} is still waiting for an answer")
+    if not story.failures:
+        rest.come(user)
+    result.rest_s = round(time.monotonic() - began_s, 1)
+    story.say(f"at rest after {result.rest_s:.0f} s")

@@ -1,0 +1,36 @@
+"""Chaos on the real stack, in short: a few faults, rest, and every row where it belongs.
+
+The long form is `make chaos`; see docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neve.local.redis_server import AppendSync
+from tests.chaos.run import Wanted, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SEED = 3598
+"""Its first faults hurt every part, in every way."""
+FAULTS = 8
+LENGTH_S = 60.0
+
+
+def test_a_short_life_among_deaths(tmp_path: Path) -> None:
+    wanted = Wanted(
+        seed=SEED,
+        sync=AppendSync.ALWAYS,
+        faults_max=FAULTS,
+        length_s=LENGTH_S,
+        patiently=False,
+    )
+    result = run(tmp_path / "run", wanted, print)
+    story = tmp_path / "run" / "story.jsonl"
+    assert not result.failures, f"{result.failures}\nthe story: {story}"
+    assert result.faults > 0
+    assert result.numbers["scans"] > 0
+    assert result.numbers["adds"] + result.numbers["appends"] > 0
