@@ -14,6 +14,7 @@
     ├── PluginError                 a planner, selector or dispatcher misbehaved
     └── RewriteError                the job itself failed on a compactor
         ├── InputError              an input is missing, unreadable or of the wrong schema
+        │   └── NotStitchableError  its row groups cannot be copied as they are
         ├── VerificationError       the outputs are not what the inputs say they should be
         ├── EngineDiedError         the Spark driver died under the job
         └── AttemptCancelledError   somebody took the job back
@@ -78,6 +79,10 @@ class RewriteError(CompactionError):
 
 class InputError(RewriteError):
     """An input file is missing, unreadable or has the wrong schema."""
+
+
+class NotStitchableError(InputError):
+    """The file may be sound, but its row groups cannot be copied as bytes: rewrite its rows."""
 
 
 class VerificationError(RewriteError):

@@ -11,6 +11,7 @@ second try beside a first one that was only thought dead would write into them.
 import pickle
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,13 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
 from common import errors
-from common.errors import CompactionError, EngineDiedError, RewriteError
+from common.errors import CompactionError, EngineDiedError, NotStitchableError, RewriteError
 from common.expressions import SPARK_SETTINGS
 from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
+from compactor.rewrite.stitch.whole_job import StitchPlan, stitch_whole
 from compactor.rewrite.tasks import RESULT_SCHEMA, TaskFailure, TaskResult
 
 IN_MEMORY_BYTES = 64 * 1024**2
@@ -32,6 +34,7 @@ IN_MEMORY_ROWS = 2_000_000
 READ_TASK_BYTES = 32 * 1024**2
 """Decoded bytes that one task reads for a sort, at least."""
 READ_TASKS_MAX = 64
+STITCH = "stitch"
 _RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
 _NOT_WORKED_OUT = re.compile(
     r"(?:org\.apache\.spark\.Spark\w+Exception|java\.lang\.(?:Runtime|Arithmetic)Exception): (.*)"
@@ -42,16 +45,23 @@ Batches = Iterator[pa.RecordBatch]
 Task = Callable[[RewritePlan, Answers | None], TaskResult]
 
 
-def rewrite_with_spark(spark: Any, plan: RewritePlan) -> tuple[TaskResult, str]:
+def rewrite_with_spark(
+    spark: Any, plan: RewritePlan, stitching: StitchPlan | None = None
+) -> tuple[TaskResult, str]:
     """Run the rewrite; return what came of it and the way that was taken.
 
     Args:
         spark: The session.
         plan: What to do.
+        stitching: How to do it without reading a row; None: they must be read.
 
     Raises:
         RewriteError: It failed; nothing is left under the outputs' names.
     """
+    if stitching is not None:
+        with suppress(NotStitchableError):
+            task = partial(stitch_whole, stitching)
+            return _outcome(plan, lambda: _one_task(spark, plan, task)), STITCH
     if not plan.rules.key:
         return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_bag)), "bag"
     if _fits_memory(plan):

@@ -7,10 +7,11 @@ from importlib.metadata import version
 
 import pyarrow as pa
 
+from common.errors import NotStitchableError
 from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.footer import MAGIC, Layout, Span
 from compactor.rewrite.stitch.moving import MovedGroup, group_struct
-from compactor.rewrite.stitch.pieces import Footing, NotStitchableError
+from compactor.rewrite.stitch.pieces import Footing
 from compactor.rewrite.stitch.thrift import (
     I32,
     Struct,

@@ -9,7 +9,7 @@ Source: parquet.thrift of the Apache Parquet format, whose field ids stand below
 from dataclasses import dataclass
 from itertools import pairwise
 
-from compactor.rewrite.stitch.pieces import NotStitchableError
+from common.errors import NotStitchableError
 from compactor.rewrite.stitch.thrift import (
     Shape,
     Struct,

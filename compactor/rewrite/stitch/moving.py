@@ -7,9 +7,10 @@ by as much as its column chunk does. What a column index holds does not.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from common.errors import NotStitchableError
 from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.footer import Chunk, Group, Span
-from compactor.rewrite.stitch.pieces import NotStitchableError, SortedBy
+from compactor.rewrite.stitch.pieces import SortedBy
 from compactor.rewrite.stitch.thrift import (
     I16,
     I32,

@@ -5,15 +5,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from common.errors import InputError
 from common.parquet.location import Location
 
 ROW_GROUPS_MAX = 32_767
 """More a Parquet file cannot number: the ordinal of a row group has 16 bits."""
-
-
-class NotStitchableError(InputError):
-    """The file may be sound, but its row groups cannot be copied as they are: rewrite them."""
 
 
 @dataclass(frozen=True, slots=True)

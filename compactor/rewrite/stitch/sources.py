@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from common.errors import InputError, RequestError, UnavailableError
+from common.errors import InputError, NotStitchableError, RequestError, UnavailableError
 from common.parquet.location import Location
 from compactor.rewrite.stitch.footer import MAGIC, Layout, Span, read_layout
-from compactor.rewrite.stitch.pieces import NotStitchableError
 
 TAIL_BYTES = 64 * 1024
 """The first read of a file, from its end; most footers are smaller."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from common.errors import InputError, RewriteError, VerificationError
+from common.errors import InputError, NotStitchableError, RewriteError, VerificationError
 from common.parquet.location import Location
 from compactor.rewrite.stitch.ending import arrow_schema_of, ending
 from compactor.rewrite.stitch.footer import MAGIC, Group, Layout, Span
@@ -26,7 +26,6 @@ from compactor.rewrite.stitch.moving import (
 from compactor.rewrite.stitch.pieces import (
     ROW_GROUPS_MAX,
     Footing,
-    NotStitchableError,
     Piece,
     Stitched,
 )

@@ -6,7 +6,7 @@ aside or count bytes anew. A stitched file is signed by us, so nobody would.
 
 import re
 
-from compactor.rewrite.stitch.pieces import NotStitchableError
+from common.errors import NotStitchableError
 
 CREATED_BY = "neve version {version}"
 """The form that readers expect: application, the word version, number."""

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import InputError, RewriteError
+from common.errors import InputError, NotStitchableError, RewriteError
 from common.parquet.location import Location, open_location
 from compactor.rewrite.stitch.pieces import (
     Footing,
-    NotStitchableError,
     Piece,
     SortedBy,
     Stitched,

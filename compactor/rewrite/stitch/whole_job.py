@@ -1,0 +1,213 @@
+"""The way `stitch`: a whole job whose rows stay as they are, copied as row groups.
+
+It is taken if no row can win over another, expire or change: append-only tables, and
+keyed ones whose inputs are clean and do not overlap. What the output's metadata says
+comes from the inputs', which was exact when they were added or verified.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import pyarrow as pa
+
+from common.errors import NotStitchableError, RequestError, VerificationError
+from common.model.file import DataFile
+from common.model.outcome import RowCounts
+from common.parquet.codecs import codec_name
+from common.parquet.inspect import opened
+from common.parquet.location import Location, size_of
+from common.rows.facts import RowFacts
+from common.rows.types import normal_field
+from common.wire import Assignment
+from compactor.rewrite.files import delete_file, read_footer, table_location
+from compactor.rewrite.marks import Mark
+from compactor.rewrite.plan import RewritePlan
+from compactor.rewrite.stitch.pieces import Footing, Piece
+from compactor.rewrite.stitch.stitching import read_file_layout, stitch
+from compactor.rewrite.stitch.worth import GroupSize, splinters, worth_copying
+from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.writer import WrittenFile
+
+_Bound = TypeVar("_Bound", bytes, float)
+CLOCK_MARGIN_S = 1.0
+"""Times of files are in floating seconds; a row so close to its end may have expired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchPlan:
+    """How a job is stitched."""
+
+    paths: tuple[str, ...]
+    """Of the inputs, in the order of their keys."""
+    facts: RowFacts
+    """Of the output."""
+
+
+def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
+    """Return how a job is stitched; None: its rows have to be read.
+
+    Args:
+        plan: What the job does.
+        assignment: Where it came from.
+    """
+    files = _in_order(plan, assignment)
+    if files is None:
+        return None
+    location = table_location(plan.location)
+    try:
+        if not _copied_as_it_is(location, files, plan):
+            return None
+    except NotStitchableError:
+        return None
+    paths = tuple(file.path for file in files)
+    return StitchPlan(paths=paths, facts=_facts(files, plan))
+
+
+def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = None) -> TaskResult:
+    """Stitch the inputs of a job, in a task.
+
+    Raises:
+        NotStitchableError: They cannot be copied as they are; nothing is left.
+        RewriteError: See `stitch`; nothing is left.
+    """
+    location, output = table_location(plan.location), plan.outputs[0]
+    mark, total_bytes = Mark(plan.progress_folder, "write"), max(1, plan.decoded_bytes)
+
+    def copied(size_bytes: int) -> None:
+        mark.add(size_bytes, plan.rows * size_bytes // total_bytes)
+
+    purge = plan.purge.hex() if plan.purge else ""
+    known = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
+    footing = Footing(metadata={**dict(plan.footer), **known}, schema=plan.schema)
+    made = stitch(
+        location,
+        [Piece(path) for path in stitching.paths],
+        output,
+        footing=footing,
+        on_copied=copied,
+    )
+    try:
+        _require_schema(location, output, plan.schema)
+    except BaseException:
+        delete_file(location, output)
+        raise
+    counts = RowCounts(rows_in=made.rows, rows_out=made.rows)
+    return TaskResult(counts=counts, dropped=None, files=(WrittenFile(0, output, made.rows),))
+
+
+def verify_stitched(
+    plan: RewritePlan, stitching: StitchPlan, result: TaskResult
+) -> tuple[tuple[int, RowFacts], ...]:
+    """Check a stitched output; return its size and facts.
+
+    Its task has read it back and compared the CRC of every byte. Here the footer is read
+    as any reader would, and held against the plan.
+
+    Raises:
+        VerificationError: Something does not add up.
+        UnavailableError: The storage does not answer.
+    """
+    (file,) = result.files
+    location = table_location(plan.location)
+    try:
+        with opened(location, file.path) as parquet:
+            rows, found = parquet.metadata.num_rows, parquet.metadata.metadata or {}
+        size_bytes = size_of(location, file.path)
+    except RequestError as error:
+        raise VerificationError(f"output {file.path} cannot be read back: {error}") from error
+    for name, value in plan.footer:
+        if found.get(name.encode()) != value.encode():
+            message = f"output {file.path} has {found.get(name.encode())!r} as {name}, not {value}"
+            raise VerificationError(message)
+    if not rows == result.counts.rows_in == plan.rows == stitching.facts.rows:
+        message = f"output {file.path} has {rows} rows, but {plan.rows} came in"
+        raise VerificationError(message)
+    return ((size_bytes, stitching.facts),)
+
+
+def _in_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
+    """Return the inputs in the order of their rows; None: rows may meet, go or change."""
+    files = assignment.inputs
+    asked_level = plan.writing.codec_level != assignment.table.settings.codec_level
+    if plan.transform is not None or plan.cuts or asked_level or not plan.rows:
+        return None
+    if _may_expire(plan, files):
+        return None
+    if not plan.rules.key:
+        return files
+    if any(not file.clean or file.key_min is None or file.key_max is None for file in files):
+        return None
+    ordered = sorted(files, key=lambda file: file.key_min or b"")
+    bounds = [(file.key_min or b"", file.key_max or b"") for file in ordered]
+    apart = all(before[1] < after[0] for before, after in pairwise(bounds))
+    inside = (plan.start is None or plan.start < bounds[0][0]) and (
+        plan.end is None or bounds[-1][1] <= plan.end
+    )
+    return tuple(ordered) if apart and inside else None
+
+
+def _may_expire(plan: RewritePlan, files: Sequence[DataFile]) -> bool:
+    rules = plan.rules
+    if rules.ttl_s is None or rules.time_column is None:
+        return False
+    if pa.types.is_floating(plan.schema.field(rules.time_column).type):
+        return True  # An infinite past is in no file's bounds.
+    safe_s = plan.now_s - rules.ttl_s + CLOCK_MARGIN_S
+    return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
+
+
+def _copied_as_it_is(location: Location, files: Sequence[DataFile], plan: RewritePlan) -> bool:
+    """Return whether the row groups are of the schema, codec and size that are wanted.
+
+    Raises:
+        NotStitchableError: A footer is not one to be copied.
+    """
+    # A file has one row group at least: of many small ones no footer need be read.
+    if splinters(len(files), GroupSize(plan.rows, plan.decoded_bytes), plan.writing):
+        return False
+    layouts = []
+    for file in files:
+        schema = read_footer(location, file.path).schema
+        if not pa.schema(list(map(normal_field, schema))).equals(plan.schema):
+            return False
+        layouts.append(read_file_layout(location, file.path))
+    groups = [group for layout in layouts for group in layout.groups]
+    sizes = [GroupSize(group.rows, group.decoded_bytes) for group in groups]
+    codecs = {chunk.codec for group in groups for chunk in group.chunks}
+    return (
+        len({layout.columns for layout in layouts}) == 1
+        and codecs <= {codec_name(plan.writing.codec)}
+        and worth_copying(sizes, plan.writing)
+    )
+
+
+def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:
+    """Refuse an output that readers would see with other columns than they should."""
+    with opened(location, output) as parquet:
+        found = parquet.schema_arrow
+    if not found.equals(schema):
+        raise NotStitchableError(f"output {output} has columns {found}, not {schema}")
+
+
+def _facts(files: Sequence[DataFile], plan: RewritePlan) -> RowFacts:
+    return RowFacts(
+        rows=plan.rows,
+        key_min=_least(file.key_min for file in files),
+        key_max=_greatest(file.key_max for file in files),
+        version_min=_least(file.version_min for file in files),
+        version_max=_greatest(file.version_max for file in files),
+        time_min_s=_least(file.time_min_s for file in files),
+        time_max_s=_greatest(file.time_max_s for file in files),
+        clean=bool(plan.rules.key),
+    )
+
+
+def _least(values: Iterable[_Bound | None]) -> _Bound | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _greatest(values: Iterable[_Bound | None]) -> _Bound | None:
+    return max((value for value in values if value is not None), default=None)
