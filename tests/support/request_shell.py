@@ -12,6 +12,7 @@ from common.clock import ManualClock
 from common.ids import CountedIds, call_id
 from common.metadata.changes import AddFiles, Applied, Commit, CreateTable, Outcome
 from common.metadata.memory import MemoryStore
+from common.metadata.ports import TabletStore
 from common.metadata.request_changes import MoveRequest, RequestChange, SubmitRequest
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
@@ -41,12 +42,17 @@ class Cluster:
     """A store, and the coordinators that come and go over it."""
 
     clock: ManualClock = field(default_factory=ManualClock)
+    settings: Settings = field(default_factory=Settings)
     takes: int = 0
     started: int = 0
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore(self.clock)
+        self.store: TabletStore = MemoryStore(self.clock)
         self.logged: list[tuple[str, dict[str, object]]] = []
+
+    def store_of_coordinator(self) -> TabletStore:
+        """Return the store as a coordinator reaches it."""
+        return self.store
 
     async def apply(self, change: RequestChange) -> None:
         outcome: Outcome = await self.store.apply(change)
@@ -109,10 +115,11 @@ class Cluster:
         def log(event: str, **fields: object) -> None:
             self.logged.append((event, fields))
 
-        context = Context(self.store, self.clock, CountedIds(f"{self.started}-"), log, name)
-        parts = assemble(Settings(), context)
-        await recover(self.store, parts.scanner, name, log)
-        loops = [asyncio.create_task(loop) for loop in parts.loops(Settings())]
+        store = self.store_of_coordinator()
+        context = Context(store, self.clock, CountedIds(f"{self.started}-"), log, name)
+        parts = assemble(self.settings, context)
+        await recover(store, parts.scanner, name, log)
+        loops = [asyncio.create_task(loop) for loop in parts.loops(self.settings)]
         try:
             yield Shell(self, parts)
             for loop in loops:
@@ -132,12 +139,18 @@ class Shell:
     cluster: Cluster
     parts: Parts
     held: list[Assignment] = field(default_factory=list)
+    incarnation: str = "i1"
 
     async def beat(self, *attempts: str) -> tuple[str, ...]:
         """Return which of these attempts shall not go on."""
         listed = tuple(AttemptProgress(attempt=each, state="rewriting") for each in attempts)
         beat = Beat(
-            compactor="c1", incarnation="i1", group="default", node="n", slots=100, attempts=listed
+            compactor="c1",
+            incarnation=self.incarnation,
+            group="default",
+            node="n",
+            slots=100,
+            attempts=listed,
         )
         return (await self.parts.service.beat(beat)).cancel
 
@@ -148,7 +161,7 @@ class Shell:
             TakeRequest(
                 take=f"take-{self.cluster.takes}",
                 compactor="c1",
-                incarnation="i1",
+                incarnation=self.incarnation,
                 group="default",
                 wait_max_s=wait_max_s,
             )
@@ -194,9 +207,12 @@ def commit_of(taken: Assignment) -> Commit:
     """Return the commit of a job: one output of all its inputs."""
     reservation, inputs = taken.reservation, taken.inputs
     rows = sum(file.rows for file in inputs)
+    keys = [key for file in inputs for key in (file.key_min, file.key_max) if key is not None]
     output = replace(
         inputs[0],
         path=reservation.output_path(0),
+        key_min=min(keys),
+        key_max=max(keys),
         size_bytes=sum(file.size_bytes for file in inputs),
         rows=rows,
         job=reservation.job,

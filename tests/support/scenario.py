@@ -65,9 +65,12 @@ def merged(names: Names) -> Span:
     return found[0][0], max(last for _, last in found)
 
 
+FIFTH_WITHOUT_SYSTEM = numbered(141, 200)
+"""The last of the five, if the system job that should have made F201 has died."""
+
 SCRIPT: Script = {
     "SYSTEM": tuple(map(spans, (OLD_SYSTEM, HELD_BACK, NEW_SYSTEM, NEXT_SYSTEM, LAST_SYSTEM))),
-    "USER": tuple(map(spans, (*FIVE, RESULTS))),
+    "USER": tuple(map(spans, (*FIVE, FIFTH_WITHOUT_SYSTEM, RESULTS))),
 }
-INPUTS_MAX = 40
+INPUTS_MAX = 60
 """The table's `max_files`: so many has the largest job at most."""
