@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from common.metadata.bounds_predicates import may_end, may_step
 from common.metadata.request_changes import AbandonOperation, EndOperation, StepOperation
 from common.model.table import Table, TableState
-from common.model.tablet import OperationStep, Record, Tablet, TabletId
+from common.model.tablet import OperationKind, OperationStep, Record, Tablet, TabletId
 from common.units import format_bytes
 
 _NEXT = {OperationStep.CUT: OperationStep.DRAIN, OperationStep.DRAIN: OperationStep.CLOSE}
@@ -70,6 +70,9 @@ def next_change(
     """
     operation = tablets[0].operation
     assert operation is not None, tablets[0].id
+    if operation.kind is OperationKind.MERGE and len(tablets) < 2:
+        alone = AbandonOperation(tablets=(tablets[0].id,), operation=operation.operation_id)
+        return Abandon(alone, "its other tablet is not part of it")
     ids, name = tuple(tablet.id for tablet in tablets), operation.operation_id
     following = _NEXT.get(operation.step)
     refusal = may_end(tablets) if following is None else may_step(tablets, following)

@@ -23,6 +23,8 @@ AWRY_MAX = 0.6
 SAMPLED_FILES_MAX = 4
 SAMPLED_SHARE = 2 / 3
 """Of a tablet's bytes: what is in further files need not be sampled."""
+SURE_SHARE = 0.1
+"""Of a tablet's bytes: with so few in files that cross a key, no sample would tell more."""
 CANDIDATES_MAX = 64
 """Keys near an aim that are compared by what has to be rewritten."""
 _DIGITS = 8
@@ -107,6 +109,12 @@ def split_keys(
         if best is not None and (not chosen or best > chosen[-1]):
             chosen.append(best)
     return tuple(chosen)
+
+
+def is_sure(cut: bytes, files: Sequence[DataFile]) -> bool:
+    """Return whether nearly all bytes lie on one side of a cut for sure."""
+    total = sum(file.size_bytes for file in files)
+    return sum(file.size_bytes for file in files if crosses(file, cut)) <= SURE_SHARE * total
 
 
 def _candidates(bounds: Bounds, pieces: Sequence[Piece]) -> list[bytes]:

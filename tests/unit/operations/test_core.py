@@ -120,6 +120,9 @@ def test_the_next_step_of_a_merge() -> None:
     assert both(DRAIN) == StepOperation(tablets=ids, operation="op", step=CLOSE)
     assert isinstance(both(DRAIN, running=running("l")), core.Wait)
     assert both(CLOSE) == EndOperation(tablets=ids, operation="op")
+    alone = following(tablet(RIGHT, start=b"m", operation=merge(CLOSE)))
+    assert isinstance(alone, core.Abandon)
+    assert alone.change == AbandonOperation(tablets=ids[1:], operation="op")
 
 
 @pytest.mark.parametrize(

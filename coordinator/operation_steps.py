@@ -1,0 +1,210 @@
+"""Takes the next step of a split or merge, and begins one: reads, asks the core, applies.
+
+A step that the store refuses is not tried again at once: what stood in its way is a change
+of a tablet, and brings that back; at the latest the full scan does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common.errors import CompactionError, MetadataError, UnavailableError
+from common.metadata.bounds_predicates import operated
+from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.metadata.request_changes import (
+    AbandonOperation,
+    BeginOperation,
+    EndOperation,
+    StepOperation,
+)
+from common.model.job import Job
+from common.model.table import Table
+from common.model.tablet import Operation, OperationKind, Tablet, TabletId
+from coordinator.core.cutting import is_cutting
+from coordinator.core.operations import Abandon, Next, Wait, next_change, why_merge, why_split
+from coordinator.performing import Context
+from coordinator.ports import PlanTablet
+from coordinator.splitting import choose_split_keys
+
+Change = BeginOperation | StepOperation | EndOperation | AbandonOperation
+
+STEPS_MAX = 8
+"""Steps taken in a row: an operation has three, and somebody else may take some of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRules:
+    """What the operator has set."""
+
+    lasts_max_s: float
+    """An operation that is not over after so long is abandoned, and none is begun by size in
+    that tablet for as long."""
+    at_once_max: int
+    """Operations that are begun by size while fewer than so many are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an operation waits for, as it was last looked at."""
+
+    table: Table
+    operation: Operation
+    tablets: tuple[TabletId, ...]
+    waits: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What became of an operation that was looked at."""
+
+    told: Told | None = None
+    """Set while it stands."""
+    again: bool = False
+    """The store did not answer for sure: look again soon."""
+    abandoned: str = ""
+    """Why it was given up, if it was."""
+    ended: bool = False
+
+
+class OperationSteps:
+    """Takes steps. Remembers nothing."""
+
+    def __init__(
+        self,
+        context: Context,
+        plan: PlanTablet,
+        why_quarantined: Callable[[Job], str | None],
+        rules: OperationRules,
+    ) -> None:
+        """Apply changes to the context's store."""
+        self._context = context
+        self._plan = plan
+        self._why_quarantined = why_quarantined
+        self.rules = rules
+
+    async def look(self, tablet: TabletId, table: Table) -> Outlook:
+        """Take all steps that can be taken now in the operation that is in a tablet.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+        """
+        for _ in range(STEPS_MAX):
+            tablets = await self._together(tablet)
+            if tablets is None:
+                return Outlook(ended=True)
+            operation = tablets[0].operation
+            assert operation is not None, tablet
+            change = await self._next(tablets, table)
+            ids = tuple(each.id for each in tablets)
+            if isinstance(change, Wait):
+                return Outlook(Told(table, operation, ids, change.reason))
+            outcome = await self._take(change, operation, ids)
+            if isinstance(outcome, Unknown):
+                return Outlook(Told(table, operation, ids, outcome.reason), again=True)
+            if not isinstance(outcome, Applied):
+                return Outlook(Told(table, operation, ids, outcome.reason))
+            if isinstance(change, Abandon):
+                return Outlook(abandoned=change.reason)
+        return Outlook(again=True)
+
+    async def split(self, tablet: TabletId, table: Table) -> bool:
+        """Begin a split of a tablet that has grown too large; return whether one began."""
+        read = await self._context.store.tablet(tablet)
+        now_s = await self._context.store.now_s()
+        rest_s = self.rules.lasts_max_s
+        if read is None or (why := why_split(read, table, now_s, rest_s)) is None:
+            return False
+        keys = await choose_split_keys(read, table, self._context.log)
+        if not keys:
+            self._context.log("no key splits a tablet", tablet=str(tablet), wanted=why)
+            return False
+        return await self._begin(OperationKind.SPLIT, (tablet,), why, keys[0])
+
+    async def merge(self, left: TabletId, right: TabletId, table: Table) -> bool:
+        """Begin a merge of two neighbours that have become small; return whether one began."""
+        one, other = await self._context.store.tablets([left, right])
+        now_s = await self._context.store.now_s()
+        if one is None or other is None:
+            return False
+        why = why_merge(one, other, table, now_s, self.rules.lasts_max_s)
+        if why is None:
+            return False
+        return await self._begin(OperationKind.MERGE, (left, right), why)
+
+    async def _together(self, tablet: TabletId) -> list[Tablet] | None:
+        """Return all tablets of the operation in a tablet, read together; None: there is none."""
+        store = self._context.store
+        read = await store.tablet(tablet)
+        if read is None or read.operation is None:
+            return None
+        ids = operated(read)
+        if ids is None:  # The left one of a merge: its neighbour names both.
+            ids = (tablet, *await store.tablet_ids(tablet.table, after=tablet.end, count=1))
+        found = [each for each in await store.tablets(ids) if each is not None]
+        own = [each for each in found if _is_of(each, read.operation)]
+        return own or None
+
+    async def _next(self, tablets: list[Tablet], table: Table) -> Next:
+        now_s = await self._context.store.now_s()
+        stuck = self._stuck(tablets[0], table, now_s) if is_cutting(tablets[0].operation) else ""
+        return next_change(tablets, now_s, lasts_max_s=self.rules.lasts_max_s, stuck=stuck)
+
+    def _stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
+        """Return why a job that cuts is not tried any more; empty: none is quarantined."""
+        try:
+            jobs = self._plan(tablet, table, now_s).jobs
+        except CompactionError:
+            return ""  # Told when the tablet is planned; time will end it.
+        reasons = (self._why_quarantined(job) for job in jobs)
+        return next((why for why in reasons if why is not None), "")
+
+    async def _take(
+        self, change: Next, operation: Operation, tablets: tuple[TabletId, ...]
+    ) -> Outcome:
+        assert not isinstance(change, Wait), change
+        outcome = await self._apply(change.change if isinstance(change, Abandon) else change)
+        self._context.log(
+            "operation moves on" if isinstance(outcome, Applied) else "operation step not taken",
+            operation=operation.operation_id,
+            kind=operation.kind.value,
+            tablets=", ".join(map(str, tablets)),
+            step=type(change).__name__,
+            at=operation.step.value,
+            cause=change.reason if isinstance(change, Abandon) else getattr(outcome, "reason", ""),
+        )
+        return outcome
+
+    async def _begin(
+        self,
+        kind: OperationKind,
+        tablets: tuple[TabletId, ...],
+        why: str,
+        at: bytes | None = None,
+    ) -> bool:
+        name = self._context.ids.next("op")
+        change = BeginOperation(kind=kind, tablets=tablets, operation=name, at=at, reason=why)
+        outcome = await self._apply(change)
+        begun = isinstance(outcome, Applied)
+        self._context.log(
+            f"{kind.value} begins" if begun else f"{kind.value} not begun",
+            operation=name,
+            tablets=", ".join(map(str, tablets)),
+            cause=why if begun else getattr(outcome, "reason", ""),
+        )
+        return begun
+
+    async def _apply(self, change: Change) -> Outcome:
+        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        generations = self._context.generations
+        try:
+            table = change.tablets[0].table
+            behind = None if generations is None else await generations.refusal(table)
+            if behind is not None:
+                return Refused(code="generation", reason=behind)
+            return await self._context.store.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+
+
+def _is_of(tablet: Tablet, operation: Operation) -> bool:
+    present = tablet.operation
+    return present is not None and present.operation_id == operation.operation_id
