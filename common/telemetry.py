@@ -47,6 +47,34 @@ METRICS: tuple[Metric, ...] = (
     Metric("neve_store_conflicts_total", "counter", "Changes tried again after a lost race."),
     Metric("neve_tablets_quarantined", "gauge", "Tablets that are left alone after failures."),
     Metric("neve_tables", "gauge", "Live and paused tables."),
+    Metric("neve_requests", "gauge", "User compactions that are not over.", ("state",)),
+    Metric(
+        "neve_requests_ended_total",
+        "counter",
+        "User compactions that ended, since the coordinator was started.",
+        ("state",),
+    ),
+    Metric("neve_requests_oldest_seconds", "gauge", "Age of the oldest one that is not over."),
+    Metric(
+        "neve_requests_waiting_tablets",
+        "gauge",
+        "Tablets in which one waits for running jobs, as they were read last.",
+    ),
+    Metric(
+        "neve_requests_rows_transformed_total",
+        "counter",
+        "Rows that jobs with a transform have read, as compactors report them.",
+    ),
+    Metric("neve_selector_calls_total", "counter", "Calls of selectors."),
+    Metric("neve_selector_failures_total", "counter", "Calls that failed or took too long."),
+    Metric("neve_tablets_planned_total", "counter", "Plans made by the coordinator itself."),
+    Metric("neve_tablets_waiting", "gauge", "Tablets that wait to be planned."),
+    Metric("neve_full_scan_seconds", "gauge", "Length of the last full scan of all tables."),
+    Metric("neve_full_scan_tablets_total", "counter", "Records that full scans looked at."),
+    Metric("neve_full_scan_planned_total", "counter", "Tablets that full scans read and planned."),
+    Metric("neve_full_scan_found_total", "counter", "Tablets that they found work in."),
+    Metric("neve_full_scan_pieces_total", "counter", "Pieces of full scans, each try."),
+    Metric("neve_full_scan_pieces_failed_total", "counter", "Pieces that failed, each try."),
 )
 
 

@@ -177,6 +177,15 @@ class GroupStatus:
     paused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One value of a metric of `common.telemetry`."""
+
+    metric: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
     """The coordinator's own view, for status pages and metrics."""
@@ -195,6 +204,8 @@ class CoordinatorStatus:
     quarantined: int
     turns: int
     errors: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    """What the parts round the core count: requests, selectors, scans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,14 +34,13 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
-from coordinator.collector import collect_forever
 from coordinator.core import events as on
 from coordinator.generation import Generations
 from coordinator.performing import Context
 from coordinator.ray_pieces import RayPieces
 from coordinator.recovery import recover, until_replaced
 from coordinator.request_reading import progress_of
-from coordinator.wiring import assemble, collector_of
+from coordinator.wiring import assemble, upkeep
 
 CALLS_AT_ONCE = 10_000
 """Compactors wait in `take`, so a call may last; none of them blocks a thread."""
@@ -104,18 +103,14 @@ class CoordinatorActor:
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
                 loops.create_task(loop)
-            loops.create_task(self._collect_forever())
+            for loop in upkeep(self._settings, self._context, self._writable):
+                loops.create_task(loop)
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced())
             loops.create_task(self._until_failed())
 
     async def _until_failed(self) -> None:
         await self._service.failed
-
-    async def _collect_forever(self) -> None:
-        interval_s = self._settings.coordinator.collect_interval_s
-        collector = collector_of(self._settings, self._context)
-        await collect_forever(self._store, collector, self._writable, interval_s, self._log)
 
     def _writable(self) -> list[Table]:
         behind = self._generations.behind
@@ -175,7 +170,7 @@ class CoordinatorActor:
 
     async def status(self) -> CoordinatorStatus:
         """Return counters of groups and compactors."""
-        return self._state.status(self._now_s(), self._service.turns, self._service.conflicts)
+        return self._parts.status()
 
     async def queue(self, group: str | None = None, count: int = 100) -> list[QueuedJob]:
         """Return the best queued jobs of a group, or of all groups."""
@@ -191,7 +186,7 @@ class CoordinatorActor:
 
     async def explain(self, table: str, tablet: str) -> Explanation:
         """Return why a tablet is as it is."""
-        return self._state.explain(TabletId.parse(table, tablet), self._now_s())
+        return self._parts.explain(TabletId.parse(table, tablet), self._now_s())
 
     async def drain(self, compactor: str) -> None:
         """Have a compactor finish what it holds and take nothing more."""

@@ -23,16 +23,20 @@ from common.metadata.ports import TabletStore
 from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
+from common.model.request import TransformKind
 from common.wire import Assignment
 from coordinator.assignments import compose, output_prefix
 from coordinator.core import actions as do
 from coordinator.core import events as on
+from coordinator.core.bounded import BoundedMap
 from coordinator.generation import Generations
 from coordinator.ports import Log, Submit
 
 RELEASE_TRIES_MAX = 5
 """Then the core, which has had no answer, asks again."""
 RETRY_PAUSE_S = 0.5
+TRANSFORMING_MAX = 10_000
+"""Attempts of which we remember that they transform rows; for a metric only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class StoreActions:
         self._context = context
         self._submit = submit
         self._assignments: dict[str, Assignment] = {}
+        self._transforming: BoundedMap[str, None] = BoundedMap(TRANSFORMING_MAX)
         self.conflicts = 0
 
     def assignment(self, attempt: str) -> Assignment | None:
@@ -66,6 +71,12 @@ class StoreActions:
     def forget(self, attempt: str) -> None:
         """An attempt is over: nobody will ask for its assignment again."""
         self._assignments.pop(attempt, None)
+
+    def ends_transforming(self, attempt: str) -> bool:
+        """Return, once, whether an attempt that is over was to transform rows."""
+        known = attempt in self._transforming
+        self._transforming.pop(attempt)
+        return known
 
     async def perform(self, action: do.Reserve | do.Release | do.NoteAnalysis) -> None:
         """Perform one action; its answer has been submitted when this returns."""
@@ -140,6 +151,8 @@ class StoreActions:
             return Unknown(reason=str(error))
         if table is None or (job.request is not None and request is None):
             return Unknown(reason="its table or request is gone since the reservation")
+        if request is not None and request.transform.kind is not TransformKind.NONE:
+            self._transforming.put(applied.reservation.attempt, None)
         self._assignments[applied.reservation.attempt] = compose(
             job, applied.reservation, table, applied.tablet, applied.now_s, request=request
         )

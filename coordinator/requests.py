@@ -9,6 +9,7 @@ which tables have requests, so that the changes of all others cost nothing.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from common.errors import MetadataError, UnavailableError
@@ -51,6 +52,9 @@ class Requests:
         self._open: dict[str, tuple[Request, ...]] = {}
         self._rests_until_s: dict[str, float] = {}
         self._counts: dict[str, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, set[TabletId]] = {}
+        self.ended: Counter[RequestState] = Counter()
+        """How many requests have ended since the start, and how."""
 
     def table_changed(self, table: str) -> None:
         """Look at all requests of a table, and at all their tablets."""
@@ -72,6 +76,15 @@ class Requests:
         for table, requests in self._open.items():
             if any(_is_late(request, now_s) for request in requests):
                 self.table_changed(table)
+
+    def open_requests(self) -> list[Request]:
+        """Return the requests that are not over, of all tables."""
+        return [each for some in self._open.values() for each in some if not each.state.ended]
+
+    @property
+    def waiting_tablets(self) -> int:
+        """In how many tablets a request waits for running jobs, as they were read last."""
+        return sum(map(len, self._waiting.values()))
 
     async def cancel_here(self, tablet: TabletId, attempt: str) -> None:
         """Take one tablet out of the request of an attempt there, if it is a request's."""
@@ -124,6 +137,7 @@ class Requests:
         if not requests:
             self._open.pop(table, None)
             self._rests_until_s.pop(table, None)
+            self._waiting.pop(table, None)
             return
         self._open[table] = requests
         found, now_s = await store.table(table), await store.now_s()
@@ -153,6 +167,9 @@ class Requests:
         self, requests: Sequence[Request], table: Table, tablets: Collection[Tablet], now_s: float
     ) -> set[tuple[TabletId, str]]:
         """Take one step in each tablet; return where which requests have something left to do."""
+        waiting = self._waiting.setdefault(table.id, set())
+        waiting.difference_update(tablet.id for tablet in tablets if not tablet.waiting)
+        waiting.update(tablet.id for tablet in tablets if tablet.waiting)
         gate = asyncio.Semaphore(STEPS_AT_ONCE)
         unsettled: set[tuple[TabletId, str]] = set()
 
@@ -186,6 +203,8 @@ class Requests:
                     state="closed" if change is None else change.state.value,
                 )
                 self.table_changed(request.table)
+                if change is not None and change.state.ended:
+                    self.ended[change.state] += 1
             elif isinstance(outcome, Unknown):
                 self._look_later(request.table, RETRY_S)
 

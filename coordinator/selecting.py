@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from common.errors import CompactionError, PluginError
 from common.model.file import DataFile
@@ -29,6 +30,8 @@ class Selectors:
         self._load = load
         self._answer_max_s = answer_max_s
         self._threads = self._fresh_threads()
+        self.calls = 0
+        self.failures = 0
 
     async def choose(
         self,
@@ -44,6 +47,21 @@ class Selectors:
             CompactionError: It is not installed, refuses its options, fails, is too slow,
                 or chooses what it was not shown.
         """
+        self.calls += 1
+        try:
+            return await self._chosen(spec, table, tablet, files, now_s)
+        except CompactionError:
+            self.failures += 1
+            raise
+
+    async def _chosen(
+        self,
+        spec: SelectorSpec,
+        table: Table,
+        tablet: TabletId,
+        files: tuple[DataFile, ...],
+        now_s: float,
+    ) -> Chosen:
         parameters = SelectorParameters(
             tablet=tablet, table=table, files=files, options=spec.options, now_s=now_s
         )
@@ -51,7 +69,8 @@ class Selectors:
             self._threads, self._ask, spec, parameters
         )
         try:
-            chosen = await asyncio.wait_for(call, self._answer_max_s)
+            async with asyncio.timeout(self._answer_max_s):
+                chosen = await call
         except TimeoutError:
             # Its thread is lost until it returns; the others shall not wait for it.
             self._threads.shutdown(wait=False, cancel_futures=False)
@@ -83,4 +102,4 @@ def _checked(name: str, chosen: object, files: tuple[DataFile, ...]) -> Chosen:
     if strangers := [path for path in chosen.files if path not in shown]:
         message = f"selector {name} chose {strangers[0]!r}, which it was not shown"
         raise PluginError(message)
-    return Chosen(files=tuple(sorted(set(chosen.files))), reason=chosen.reason)
+    return replace(chosen, files=tuple(sorted(set(chosen.files))))

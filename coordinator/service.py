@@ -38,6 +38,7 @@ class CoordinatorService:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set to the exception that ended the shell; the actor waits for it."""
         self.turns = 0
+        self.rows_transformed = 0
 
     @property
     def conflicts(self) -> int:
@@ -109,6 +110,8 @@ class CoordinatorService:
 
     def report(self, report: Report) -> None:
         """Hear how an attempt ended."""
+        if self._store_actions.ends_transforming(report.attempt):
+            self.rows_transformed += report.counts.rows_in
         self._store_actions.forget(report.attempt)
         self.submit(
             on.AttemptReported(

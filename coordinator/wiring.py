@@ -1,17 +1,25 @@
 """Puts the parts of a coordinator together; what they are for stands in each of them."""
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.metadata.ports import TabletStore
+from common.model.request import RequestState
+from common.model.table import Table
+from common.model.tablet import TabletId
 from common.settings import Settings
+from common.wire import CoordinatorStatus, Explanation, Figure
 from coordinator.automatic import Automatic
-from coordinator.collector import Collector, CollectorRules
+from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.full_scan import FullScan
+from coordinator.manifests import Manifests
+from coordinator.operation_steps import OperationRules, OperationSteps
+from coordinator.operations import Operations
 from coordinator.performing import Context
 from coordinator.pieces import PieceScans, ScansHere
 from coordinator.registry import planner_for
@@ -34,7 +42,15 @@ class Parts:
     full_scan: FullScan
     service: CoordinatorService
     requests: Requests
+    selectors: Selectors
     automatic: Automatic
+    operations: Operations
+
+    def explain(self, tablet: TabletId, now_s: float) -> Explanation:
+        """Return why a tablet is as it is, most telling first."""
+        told = self.state.explain(tablet, now_s)
+        sentences = (*self.operations.sentences(tablet), *told.sentences)
+        return replace(told, sentences=sentences)
 
     def loops(self, settings: Settings) -> list[Coroutine[Any, Any, None]]:
         """Return what has to run for ever, beside the collector and who leads."""
@@ -46,7 +62,43 @@ class Parts:
             self.full_scan.run_forever(own),
             self.requests.run_forever(),
             self.automatic.run_forever(),
+            self.operations.run_forever(),
             self._tick_forever(own.tick_s),
+        ]
+
+    def status(self) -> CoordinatorStatus:
+        """Return the counters of the core and of everything round it."""
+        now_s, service = self.context.clock.now_s(), self.service
+        status = self.state.status(now_s, service.turns, service.conflicts)
+        return replace(status, figures=(*self._of_requests(now_s), *self._of_scans()))
+
+    def _of_requests(self, now_s: float) -> list[Figure]:
+        requests, driver = self.requests.open_requests(), self.requests
+        states = Counter({RequestState.ACTIVE: 0, RequestState.CANCELLING: 0})
+        states.update(request.state for request in requests)
+        ended = {state: driver.ended[state] for state in RequestState if state.ended}
+        oldest_s = max((now_s - each.submitted_at_s for each in requests), default=0.0)
+        return [
+            *(Figure("neve_requests", count, (state,)) for state, count in states.items()),
+            *(Figure("neve_requests_ended_total", count, (how,)) for how, count in ended.items()),
+            Figure("neve_requests_oldest_seconds", max(0.0, oldest_s)),
+            Figure("neve_requests_waiting_tablets", driver.waiting_tablets),
+            Figure("neve_requests_rows_transformed_total", self.service.rows_transformed),
+            Figure("neve_selector_calls_total", self.selectors.calls),
+            Figure("neve_selector_failures_total", self.selectors.failures),
+        ]
+
+    def _of_scans(self) -> list[Figure]:
+        counts = self.full_scan.counts
+        return [
+            Figure("neve_tablets_planned_total", self.scanner.planned),
+            Figure("neve_tablets_waiting", self.scanner.waiting),
+            Figure("neve_full_scan_seconds", counts.last_s),
+            Figure("neve_full_scan_tablets_total", counts.tablets),
+            Figure("neve_full_scan_planned_total", counts.planned),
+            Figure("neve_full_scan_found_total", counts.found),
+            Figure("neve_full_scan_pieces_total", counts.pieces),
+            Figure("neve_full_scan_pieces_failed_total", counts.pieces_failed),
         ]
 
     async def _tick_forever(self, interval_s: float) -> None:
@@ -56,13 +108,24 @@ class Parts:
             self.requests.look_at_deadlines()
 
 
-def collector_of(settings: Settings, context: Context) -> Collector:
-    """Return the collector that the settings ask for."""
-    rules = CollectorRules(
-        grace_s=settings.coordinator.garbage_grace_s,
-        clock_skew_max_s=settings.coordinator.clock_skew_max_s,
-    )
-    return Collector(context.store, ArrowStorage(), rules, context.log)
+def upkeep(
+    settings: Settings, context: Context, writable: Callable[[], Collection[Table]]
+) -> list[Coroutine[Any, Any, None]]:
+    """Return what has to run for ever so that tables can be read and replaced files go.
+
+    Args:
+        settings: The operator's.
+        context: What the shell is made of.
+        writable: Returns the tables whose location may be written.
+    """
+    own, store = settings.coordinator, context.store
+    manifests = Manifests(store, context.ids, own.garbage_grace_s, context.log)
+    rules = CollectorRules(grace_s=own.garbage_grace_s, clock_skew_max_s=own.clock_skew_max_s)
+    collector = Collector(store, ArrowStorage(), rules, context.log, manifests)
+    return [
+        collect_forever(store, collector, writable, own.collect_interval_s, context.log),
+        manifests.run_forever(writable, own.collect_interval_s),
+    ]
 
 
 def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None = None) -> Parts:
@@ -88,11 +151,17 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
     minds = Minds(plan=plan, selectors=selectors, why_quarantined=state.why_quarantined)
     requests = Requests(context, Steps(context, minds))
     automatic = Automatic(context, selectors)
+    rules = OperationRules(
+        lasts_max_s=settings.coordinator.operation_max_s,
+        at_once_max=settings.coordinator.operations_max,
+    )
+    operations = Operations(context, OperationSteps(context, plan, state.why_quarantined, rules))
     here = ScansHere(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, here, context.log)
     full_scan.use(elsewhere, settings.coordinator.full_scan_tasks)
     scanner.watch(requests)
     scanner.watch(automatic)
+    scanner.watch(operations)
     return Parts(
         store=context.store,
         context=context,
@@ -101,5 +170,7 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
         full_scan=full_scan,
         service=service,
         requests=requests,
+        selectors=selectors,
         automatic=automatic,
+        operations=operations,
     )

@@ -6,10 +6,14 @@ What comes out is written beside the analysis in the tablet's record: the full s
 it there, so that a tablet whose time has not come still costs one read.
 """
 
+from operator import attrgetter
+
 from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet
 from coordinator.core.settle import MARKS_PER_RETENTION, Marks, next_marks
+
+_TOMBSTONES = attrgetter("tombstones")
 
 
 def earliest(*times_s: float | None) -> float | None:
@@ -69,7 +73,7 @@ def _needs_marks(tablet: Tablet, table: Table) -> bool:
     if table.version_column is None or not tablet.files:
         return False
     expires = table.settings.ttl_s is not None and table.time_column is not None
-    return expires or max([file.tombstones for file in tablet.files.values()]) > 0
+    return expires or any(map(_TOMBSTONES, tablet.files.values()))
 
 
 def _highest(tablet: Tablet) -> bytes:

@@ -44,6 +44,9 @@ _OF_SERVICE = {
     "neve_tablets_quarantined": "quarantined",
     "neve_tables": "tables",
 }
+_HERE = {"neve_http_requests_total", "neve_http_request_seconds", "neve_coordinator_up"}
+_OF_PARTS = [name for name in _TABLE if name not in {*_HERE, *_OF_GROUP, *_OF_SERVICE}]
+"""Told as figures."""
 
 
 class RequestMetrics:
@@ -108,6 +111,12 @@ def _families(status: CoordinatorStatus | None) -> Iterator[Family]:
         family = _family(_TABLE[name])
         for group in status.groups:
             family.add_metric((group.group,), _number(group, field))
+        yield family
+    for name in _OF_PARTS:
+        family = _family(_TABLE[name])
+        for figure in status.figures:
+            if figure.metric == name:
+                family.add_metric(figure.labels, figure.value)
         yield family
 
 
