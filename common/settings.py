@@ -68,6 +68,14 @@ class CoordinatorSettings:
     deferral_max_s: float = _setting(
         300.0, "A job shed from a full queue is planned again after this long at the latest."
     )
+    operation_max_s: float = _setting(
+        3600.0,
+        "A split or merge that stands still after so long is abandoned, and none begins by size"
+        " in that tablet for as long.",
+    )
+    operations_max: int = _setting(
+        4, "Splits and merges begin by size while fewer than so many are under way."
+    )
     garbage_grace_s: float = _setting(
         900.0, "How long a replaced file is kept for readers that still list it."
     )
