@@ -1,0 +1,85 @@
+"""A request over a thousand tablets, while coordinators and compactors die at random."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from common.ids import call_id
+from common.metadata.changes import AddFiles, Applied
+from common.model.file import DataFile
+from common.model.request import RequestState
+from common.model.tablet import PLUS_INFINITY
+from tests.support.mortal import COMPACTOR, COORDINATOR, MortalCluster
+
+pytestmark = [pytest.mark.property, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TABLETS = 1000
+FILES = 2
+DEATHS = 25
+CHANGES = 6 * TABLETS
+"""About so many changes the store sees; deaths are spread over them."""
+TELL_MAX_S = 400.0
+
+
+def key(number: int) -> bytes:
+    return b"%05d" % number
+
+
+async def filled(cluster: MortalCluster) -> None:
+    """Create a table of a thousand tablets with two files in each."""
+    await cluster.create(splits=tuple(key(number) for number in range(1, TABLETS)))
+    for number in range(TABLETS):
+        end = key(number + 1) if number + 1 < TABLETS else PLUS_INFINITY
+        files = tuple(
+            DataFile(
+                path=f"{number}-{each}.parquet",
+                size_bytes=100,
+                rows=10,
+                key_min=key(number) + b"a",
+                key_max=key(number) + b"b",
+            )
+            for each in range(FILES)
+        )
+        change = AddFiles(table="t1", call=call_id(cluster.clock), files={end: files})
+        outcome = await cluster.store.apply(change)
+        assert isinstance(outcome, Applied), outcome
+
+
+def drawn(seed: int) -> dict[int, tuple[str, ...]]:
+    """Return who dies at which change after the table was filled."""
+    dice = random.Random(seed)
+    fates = ((COORDINATOR,), (COMPACTOR,), (COORDINATOR, COMPACTOR))
+    places = dice.sample(range(TABLETS + 5, TABLETS + CHANGES), DEATHS)
+    return {at: dice.choice(fates) for at in places}
+
+
+async def over(cluster: MortalCluster, request: str) -> bool:
+    return (await cluster.request(request)).state.ended and await cluster.is_clean()
+
+
+def test_every_tablet_is_compacted_once_whoever_dies() -> None:
+    async def story() -> None:
+        cluster = MortalCluster(deaths=drawn(36), takes_at_once=40)
+        await filled(cluster)
+        await cluster.submit("r1")
+        async with cluster.living(), asyncio.timeout(TELL_MAX_S):
+            while not await over(cluster, "r1"):
+                await cluster.pulse()
+        assert (await cluster.request("r1")).state is RequestState.DONE
+        assert cluster.started > 10, "not enough coordinators have died"
+        assert cluster.compactors > 10, "not enough compactors have died"
+        assert set((cluster.handed - cluster.dropped).values()) == {1}
+
+        files = Counter(
+            (len(tablet.files), *{file.request for file in tablet.files.values()})
+            for tablet in await cluster.tablets()
+        )
+        assert files == {(1, "r1"): TABLETS}
+        history = await cluster.store.history("t1", 10 * TABLETS)
+        assert len([entry for entry in history if entry.end == "committed"]) == TABLETS
+
+    asyncio.run(story())
