@@ -1,0 +1,131 @@
+"""When a quiet tablet is looked at again, and what a scan makes of what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.model.file import DataFile
+from common.model.plan import TabletPlan
+from common.model.table import Column, Table, TableSettings, TableState
+from common.model.tablet import (
+    PLUS_INFINITY,
+    Analysis,
+    Bounds,
+    Record,
+    Selection,
+    Tablet,
+    TabletId,
+)
+from coordinator.core.due import earliest, marks_wanted, next_look_s
+from coordinator.core.scan_rules import Span, Verdict, is_due, needs_look, spans_of, verdict
+
+pytestmark = pytest.mark.unit
+RETENTION_S = 600.0
+TABLE = Table(
+    id="t1",
+    name="events",
+    location="file:///data/events",
+    schema=(Column("k", "int64"), Column("v", "int64")),
+    key=("k",),
+    version_column="v",
+    settings=TableSettings(tombstone_retention_s=RETENTION_S),
+)
+QUIET = Record(
+    version=7, files=1, analysis=Analysis.STABLE, analysis_version=7, analysis_settings=1
+)
+
+
+def tablet(*, tombstones: int = 0, version: bytes = b"5", **given: object) -> Tablet:
+    file = DataFile(
+        path="a", size_bytes=10, rows=10, version_max=version, tombstones=tombstones, clean=False
+    )
+    return Tablet(
+        id=TabletId("t1", PLUS_INFINITY),
+        bounds=Bounds(None, PLUS_INFINITY),
+        files={"a": file},
+        **given,  # type: ignore[arg-type]  # facts by name
+    )
+
+
+def test_marks_are_made_where_rows_may_be_dead() -> None:
+    assert marks_wanted(tablet(), TABLE, 100.0) is None
+    assert marks_wanted(tablet(tombstones=1), TABLE, 100.0) == ((100.0, b"5"),)
+    unversioned = replace(TABLE, version_column=None)
+    assert marks_wanted(tablet(tombstones=1), unversioned, 100.0) is None
+    expiring = replace(TABLE, time_column="v", settings=TableSettings(ttl_s=60.0))
+    assert marks_wanted(tablet(), expiring, 100.0) == ((100.0, b"5"),)
+    empty = replace(tablet(tombstones=1), files={})
+    assert marks_wanted(empty, expiring, 100.0) is None
+
+
+def test_a_tablet_that_goes_quiet_after_a_mark_is_marked_once_more() -> None:
+    marked = tablet(tombstones=1, version=b"6", record=Record(settled=((100.0, b"5"),)))
+    assert marks_wanted(marked, TABLE, 150.0) is None
+    due_s = next_look_s(marked, TABLE, TabletPlan())
+    assert due_s == 200.0
+    marks = marks_wanted(marked, TABLE, due_s)
+    assert marks == ((100.0, b"5"), (200.0, b"6"))
+    assert marks is not None
+    settled = replace(marked, record=Record(settled=marks))
+    assert next_look_s(settled, TABLE, TabletPlan()) is None
+
+
+def test_what_a_planner_says_counts_and_the_first_time_wins() -> None:
+    marked = tablet(tombstones=1, version=b"6", record=Record(settled=((100.0, b"5"),)))
+    assert next_look_s(tablet(), TABLE, TabletPlan()) is None
+    assert next_look_s(tablet(), TABLE, TabletPlan(due_at_s=900.0)) == 900.0
+    assert next_look_s(marked, TABLE, TabletPlan(due_at_s=900.0)) == 200.0
+    assert earliest(None, 3.0, None, 2.0) == 2.0
+    assert earliest() is None
+
+
+@pytest.mark.parametrize(
+    ("record", "looks"),
+    [
+        (None, True),
+        (QUIET, False),
+        (replace(QUIET, version=8), True),
+        (replace(QUIET, analysis_settings=2), True),
+        (replace(QUIET, analysis=Analysis.EMPTY), False),
+        (replace(QUIET, analysis=Analysis.UNSTABLE), True),
+        (replace(QUIET, analysis=Analysis.UNKNOWN), True),
+        (replace(QUIET, running=1), True),
+        (replace(QUIET, waiting=1), True),
+        (replace(QUIET, operation=True), True),
+        (replace(QUIET, due_at_s=100.0), True),
+        (replace(QUIET, due_at_s=100.1), False),
+        (replace(QUIET, selector_due_s=99.0), True),
+        (replace(QUIET, selector_due_s=101.0, due_at_s=102.0), False),
+    ],
+)
+def test_a_record_tells_whether_to_look_further(record: Record | None, looks: bool) -> None:
+    assert needs_look(record, TABLE, 100.0) is looks
+
+
+def test_deferred_tablets_are_looked_at_by_a_coordinator_that_is_new() -> None:
+    deferred = replace(QUIET, analysis=Analysis.DEFERRED)
+    assert not needs_look(deferred, TABLE, 100.0)
+    assert needs_look(deferred, TABLE, 100.0, fresh=True)
+    assert not needs_look(QUIET, TABLE, 100.0, fresh=True)
+    assert not is_due(deferred, 100.0)
+
+
+def test_only_tablets_without_anybody_at_work_rest() -> None:
+    plan = TabletPlan()
+    assert verdict(tablet(), TABLE, plan, 0.0) is Verdict.RESTS
+    held = tablet(selection=Selection(request="r1", files=("a",)))
+    assert verdict(held, TABLE, plan, 0.0) is Verdict.BUSY
+    paused = replace(TABLE, state=TableState.PAUSED)
+    assert verdict(tablet(), paused, plan, 0.0) is Verdict.BUSY
+    assert verdict(tablet(waiting={"r1": 1.0}), TABLE, plan, 0.0) is Verdict.ASK
+    asked = replace(TABLE, settings=TableSettings(selector="all"))
+    assert verdict(tablet(), asked, plan, 0.0) is Verdict.ASK
+
+
+def test_spans_cover_everything_once() -> None:
+    assert spans_of([]) == [Span()]
+    spans = spans_of([b"c", b"m"])
+    for end in (b"\x00", b"c", b"c\x00", b"m", b"z", PLUS_INFINITY):
+        assert sum(span.holds(end) for span in spans) == 1
