@@ -14,7 +14,7 @@ from typing import Protocol
 from common.errors import MetadataError, RewriteError, UnavailableError
 from common.metadata.changes import DropTable
 from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
-from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, StampGarbage
+from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, StampGarbage, Unpin
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.ports import Log, Storage
@@ -103,6 +103,7 @@ class Collector:
             paths = tuple(fresh[first : first + STAMP_BATCH])
             await self._store.apply(StampGarbage(table=table.id, paths=paths))
         deleted, kept, waiting = await self._delete_due(table, entries)
+        await self._forget_pins(table)
         await self._finish_drop(table)
         return Round(stamped=len(fresh), deleted=deleted, kept=kept, waiting=waiting)
 
@@ -127,6 +128,16 @@ class Collector:
             elif await self._delete(table, entry):
                 deleted += 1
         return deleted, kept, len(stamped) - deleted - kept
+
+    async def _forget_pins(self, table: Table) -> None:
+        """Remove the pins of readers that died: a lease that has run out is never renewed."""
+        pins = await self._store.pins(table.id)
+        if not pins:
+            return
+        stale_s = await self._store.now_s() - self._rules.grace_s
+        for each in pins:
+            if each.until_s < stale_s:
+                await self._store.apply(Unpin(table=table.id, pin=each.pin))
 
     async def _ours(self, table: Table) -> bool:
         """Return whether the location is this store's: a copied store must delete nothing."""

@@ -125,6 +125,24 @@ def test_a_reader_that_began_before_the_stamp_keeps_the_files() -> None:
     asyncio.run(story())
 
 
+def test_the_pin_of_a_reader_that_died_goes_one_grace_after_its_lease() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await compacted(store)
+        await store.apply(Pin(table="t1", pin="dead", lease_s=100))
+        await store.apply(Pin(table="t1", pin="alive", lease_s=1000))
+        collector = collector_of(store, FakeStorage())
+        clock.advance(159)
+        await collector.collect(TABLE)
+        assert {each.pin for each in await store.pins("t1")} == {"dead", "alive"}
+        clock.advance(2)
+        await collector.collect(TABLE)
+        assert {each.pin for each in await store.pins("t1")} == {"alive"}
+
+    asyncio.run(story())
+
+
 def test_a_file_that_a_tablet_holds_is_kept_and_stamped_back() -> None:
     async def story() -> None:
         clock = ManualClock()
