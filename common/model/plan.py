@@ -44,5 +44,7 @@ class TabletPlan:
 
     jobs: tuple[Job, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    holds: tuple[str, ...] = ()
+    """Which requests hold files, or wait to; a sentence each."""
     due_at_s: float | None = None
     """When planners have to be asked again though nothing has changed; None: never."""

@@ -32,6 +32,7 @@ def explain(books: Books, tablet: TabletId, now_s: float) -> Explanation:
         *_of_table(books, tablet),
         *(f"{pause.reason} ({_until(pause.until_s, now_s)})" for pause in pauses),
         *_of_attempts(books, tablet, now_s),
+        *(() if note is None else note.holds),
         *_of_queue(books, queued),
         *_of_deferral(books, tablet, now_s),
         *_of_plan(note, now_s, busy=bool(queued)),

@@ -104,6 +104,7 @@ def _note_plan(books: Books, event: on.TabletPlanned, held: list[str], now_s: fl
         planned_s=now_s,
         left=event.plan.left,
         wanted=len(event.plan.jobs),
+        holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
     )
     books.notes.put(event.tablet, note)

@@ -17,6 +17,8 @@ class Note:
     """Path → why no job takes it."""
     wanted: int = 0
     """Jobs of the plan."""
+    holds: tuple[str, ...] = ()
+    """Which requests hold files, or wait to; a sentence each."""
     held: tuple[str, ...] = ()
     """Why jobs of the plan were not queued, a sentence each."""
     failure: str = ""

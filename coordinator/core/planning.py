@@ -18,6 +18,7 @@ from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
 from coordinator.core.cutting import cut_plan, is_cutting
 from coordinator.core.due import earliest
+from coordinator.core.holds import holds_of, waiting_sentence
 from coordinator.core.plan_check import checked_jobs
 
 
@@ -62,7 +63,7 @@ def plan_tablet(
     """
     idle = _why_idle(tablet, table)
     if idle is not None:
-        return TabletPlan(left=dict.fromkeys(tablet.files, idle))
+        return TabletPlan(left=dict.fromkeys(tablet.files, idle), holds=holds_of(tablet))
     configured = _Configured(services, planners, dispatcher)
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
@@ -88,7 +89,7 @@ def plan_tablet(
         raise problems[0]
     for path in [path for job in jobs for path in job.inputs]:
         left.pop(path, None)
-    return TabletPlan(jobs=tuple(jobs), left=left, due_at_s=due_s)
+    return TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
 
 
 def _why_idle(tablet: Tablet, table: Table) -> str | None:
@@ -104,9 +105,7 @@ def _left_by_hold(tablet: Tablet) -> dict[str, str]:
     """Return why files are no candidates, as far as somebody holds them."""
     left: dict[str, str] = {}
     if tablet.waiting:
-        first = min(tablet.waiting)
-        why = f"request {first} waits to select files; no system job starts meanwhile"
-        left = dict.fromkeys(tablet.files, why)
+        left = dict.fromkeys(tablet.files, waiting_sentence(min(tablet.waiting)))
     if tablet.selection is not None:
         left.update(dict.fromkeys(tablet.selection.files, f"held by {tablet.selection.request}"))
     for attempt, entry in sorted(tablet.running.items()):

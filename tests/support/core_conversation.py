@@ -115,8 +115,9 @@ class Conversation:
         return on.TableSeen(table=table)
 
     def _plan(self, step: Step) -> on.Event:
-        jobs = [self._job(step, line) for line in step.lines if not line.startswith("left ")]
+        jobs = [self._job(step, line) for line in step.lines if not line.startswith(("left ", "hold "))]
         left = dict(line.split(" ", 2)[1:] for line in step.lines if line.startswith("left "))
+        holds = tuple(line[5:] for line in step.lines if line.startswith("hold "))
         version = int(step.args.get("version", 1))
         record = Record(
             version=version,
@@ -126,7 +127,7 @@ class Conversation:
             analysis_version=version,
             analysis_settings=1,
         )
-        plan = TabletPlan(jobs=tuple(jobs), left=left)
+        plan = TabletPlan(jobs=tuple(jobs), left=left, holds=holds)
         return on.TabletPlanned(
             tablet=tablet(step.args["of"]),
             plan=plan,

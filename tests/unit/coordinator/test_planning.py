@@ -139,7 +139,8 @@ def test_a_hold_does_not_expire_while_a_job_of_it_runs() -> None:
 def test_one_result_is_not_merged_again() -> None:
     selection = Selection(request="r1", files=("a",), results=("a",), completed_jobs=1)
     plan = planned(tablet(files=files_of({"a": 5}), selection=selection))
-    assert plan == TabletPlan(left={"a": "held by r1"})
+    says = "request r1 holds 1 file, 1 of them made by its 1 completed job"
+    assert plan == TabletPlan(left={"a": "held by r1"}, holds=(says,))
     fresh = replace(selection, results=())
     assert sets(planned(tablet(files=files_of({"a": 5}), selection=fresh))) == [("USER", "a")]
 
@@ -243,3 +244,17 @@ def test_what_is_not_there_is_named() -> None:
 
     with pytest.raises(PluginError, match="table events: the dispatcher failed: KeyError"):
         planned(tablet(), dispatcher=Broken())
+
+
+def test_who_holds_files_or_waits_to_is_told_also_where_jobs_are_wanted() -> None:
+    chosen = Selection(request="auto-1-2", files=("a", "b"), results=("a",), completed_jobs=2)
+    plan = planned(tablet(selection=chosen))
+    assert sets(plan)[-1][0] == "USER"
+    assert plan.holds == (
+        "request auto-1-2 (made by the table's selector) holds 2 files, "
+        "1 of them made by its 2 completed jobs",
+    )
+    waits = planned(tablet(waiting={"r2": NOW_S, "r1": NOW_S - 1}))
+    assert [sentence.split()[1] for sentence in waits.holds] == ["r1", "r2"]
+    assert set(waits.left.values()) == {waits.holds[0]}
+    assert planned(tablet()).holds == ()
