@@ -161,7 +161,7 @@ def may_add(
     if not _within(bounds, file):
         return Refusal("bounds", f"{subject} has keys outside the tablet")
     if _is_cut(operation, file):
-        return Refusal("operation", f"{subject} may not cross the key where the tablet is split")
+        return Refusal("crosses", f"{subject} may not cross the key where the tablet is split")
     if purge is not None and not late_data and is_late(file, purge):
         return Refusal("purged", f"{subject} has versions at or below those already purged")
     return None

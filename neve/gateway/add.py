@@ -17,14 +17,12 @@ from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from neve import api
 from neve.gateway.columns import refuse_unknown
+from neve.gateway.moving import Moving
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.route import Routed, checked_call, distinct, tablet_of
 from neve.gateway.services import Services, check_writable
 
 FILES_MAX = 10_000
-TRIES_MAX = 4
-MOVED = frozenset({"bounds", "gone"})
-"""A tablet was split or merged between routing and writing: route again."""
 
 
 async def add_files(
@@ -48,7 +46,8 @@ async def add_files(
     location = open_location(table.location)
     plain = distinct([location.relative(path.strip()) for path in paths], FILES_MAX)
     grace_s = services.settings.coordinator.garbage_grace_s
-    for _ in range(TRIES_MAX):
+    moving = Moving()
+    while not moving.tired:
         began_s = await services.store.now_s()
         await _refuse_garbage(services, table, plain, call)
         facts = await _inspect(services, location, table, plain)
@@ -56,9 +55,10 @@ async def add_files(
         routed = await _route(services, table, facts, began_s)
         if await services.store.now_s() - began_s > grace_s:
             # Within so long a collector may have deleted a file that we saw.
+            moving.took_too_long()
             continue
         outcome = await services.store.apply(routed_change(table, call, routed))
-        if isinstance(outcome, Refused) and outcome.code in MOVED:
+        if await moving.again(outcome, cuts=False):
             continue
         applied(outcome)
         return routed.view(table, call)

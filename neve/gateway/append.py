@@ -6,6 +6,7 @@ sweep. On this machine a file gets its name when it is whole; object stores do s
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,8 +28,9 @@ from common.rows.partitions import Partition, partition_of, partition_types
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
-from neve.gateway.add import MOVED, TRIES_MAX, routed_change
+from neve.gateway.add import routed_change
 from neve.gateway.columns import refuse_unknown
+from neve.gateway.moving import Moving, Place, places_of
 from neve.gateway.problems import TooLargeError, applied
 from neve.gateway.route import Routed, checked_call
 from neve.gateway.services import Services, check_writable
@@ -45,6 +47,8 @@ class Part:
     end: bytes
     rows: pa.Table
     partition: Partition | None = None
+    between: tuple[bytes, bytes] = (b"", b"")
+    """Behind which key and up to which its rows lie; other tablets make other files."""
 
     def path(self, name: str) -> str:
         """Return where its file lies."""
@@ -74,18 +78,19 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
     location = open_location(table.location)
     content = hashlib.sha256(body).hexdigest()
     own = own_call(call, content)
-    for _ in range(TRIES_MAX):
+    moving, routed = Moving(), Routed()
+    while not moving.tired:
         now_s = await services.store.now_s()
-        ends = [] if table.partition_by else await _ends(services, table)
-        parts = await services.rows.run(cut, rows, table, ends)
+        places = [] if table.partition_by else await places_of(services, table, routed.files)
+        parts = await services.rows.run(cut, rows, table, places)
         routed = Routed()
         for part in parts:
-            path = part.path(f"{call}-{digest([content, part.end])}")
+            path = part.path(f"{call}-{digest([content, part.end, *part.between])}")
             scratch = f"{path}.{services.ids.next('part')}"
             facts = await services.rows.run(write_once, location, path, scratch, part.rows, table)
             routed.put(part.end, facts.data_file(added_at_s=now_s), part.partition)
         outcome = await services.store.apply(routed_change(table, own, routed))
-        if isinstance(outcome, Refused) and outcome.code in MOVED:
+        if await moving.again(outcome, cuts=True):
             continue
         if isinstance(outcome, Refused) and outcome.code == "call":
             # The same rows came under this id before, and were cut by other tablets then.
@@ -125,13 +130,13 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     return rows
 
 
-def cut(rows: pa.Table, table: Table, ends: Sequence[bytes]) -> list[Part]:
+def cut(rows: pa.Table, table: Table, places: Sequence[Place]) -> list[Part]:
     """Return rows by tablet, in the table's columns.
 
     Args:
         rows: With some of the table's columns.
         table: Whose columns and key count.
-        ends: Of all tablets, ascending; of a partitioned table none.
+        places: Where rows go, ascending; of a partitioned table none.
 
     Raises:
         RequestError: A column is missing or does not fit.
@@ -139,15 +144,16 @@ def cut(rows: pa.Table, table: Table, ends: Sequence[bytes]) -> list[Part]:
     known = conform(rows, arrow_schema(table.schema), "the body")
     if table.partition_by:
         return list(_by_partition(known, table))
-    if not table.key or len(ends) == 1:
-        return [Part(ends[0], known)]
+    if not table.key or len(places) == 1:
+        return [Part(places[0].end, known)]
     keys = encode_keys(known, table.key, RowRules.of(table).key_types)
     numbers = pc.array_sort_indices(keys)
     ordered, parts, begin = keys.take(numbers), [], 0
     while begin < len(numbers):
-        end = ends[_first(ends, ordered[begin].as_py())]
-        behind = _behind(ordered, begin, end)
-        parts.append(Part(end, known.take(numbers.slice(begin, behind - begin))))
+        place = places[_first(places, ordered[begin].as_py())]
+        behind = _behind(ordered, begin, place.up_to)
+        mine = known.take(numbers.slice(begin, behind - begin))
+        parts.append(Part(place.end, mine, between=(place.after or b"", place.up_to)))
         begin = behind
     return parts
 
@@ -161,13 +167,9 @@ def _by_partition(rows: pa.Table, table: Table) -> Iterator[Part]:
         yield Part(end, mine, partition_of(table, first))
 
 
-def _first(ends: Sequence[bytes], key: bytes) -> int:
-    """Return the place of the tablet that holds a key: the first end not below it."""
-    low, high = 0, len(ends) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if ends[middle] < key else (low, middle)
-    return low
+def _first(places: Sequence[Place], key: bytes) -> int:
+    """Return the number of the place of a key: the first that does not end below it."""
+    return min(bisect_left(places, key, key=lambda place: place.up_to), len(places) - 1)
 
 
 def _behind(ordered: pa.Array, low: int, end: bytes) -> int:
@@ -209,10 +211,3 @@ def own_call(call: str, content: str) -> str:
     """
     chance = digest([call, content], 18)
     return f"{call[:14]}7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
-
-
-async def _ends(services: Services, table: Table) -> list[bytes]:
-    ends: list[bytes] = []
-    while ids := await services.store.tablet_ids(table.id, ends[-1] if ends else None):
-        ends += [each.end for each in ids]
-    return ends

@@ -117,10 +117,10 @@ async def test_adds_during_a_split(harness: Harness) -> None:
         await harness.write(set_string(key, OPERATION.pack(operation)))
 
     await step(OperationStep.CUT)
-    refused(await harness.add(tablet, file("x", b"b", b"d")), "operation")
+    refused(await harness.add(tablet, file("x", b"b", b"d")), "crosses")
     applied(await harness.add(tablet, file("left", b"b", b"c"), file("right", b"ca", b"d")))
     await step(OperationStep.DRAIN)
-    refused(await harness.add(tablet, file("over", b"b", b"d")), "operation")
+    refused(await harness.add(tablet, file("over", b"b", b"d")), "crosses")
     applied(await harness.add(tablet, file("left2", b"b", b"c")))
     await step(OperationStep.CLOSE)
     refused(await harness.add(tablet, file("late", b"b", b"c")), "operation")

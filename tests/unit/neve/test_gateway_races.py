@@ -61,7 +61,7 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "v": [1] * len(ids)}, schema=SCHEMA)
 
 
-@pytest.mark.parametrize("code", ["bounds", "gone"])
+@pytest.mark.parametrize("code", ["bounds", "tablet", "operation"])
 def test_a_tablet_that_moved_is_routed_again(
     client: Client, store: Refuses, tmp_path: Path, code: str
 ) -> None:

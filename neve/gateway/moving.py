@@ -1,0 +1,94 @@
+"""What an add does while tablets are split and merged: routes again, cuts anew, waits.
+
+bounds, tablet   a split or merge has ended since the tablets were read: route again
+crosses          a split has begun: rows are cut there, too; a user's file is refused
+operation        a split or merge is just ending: wait a moment, then route again
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from common.metadata.changes import Outcome, Refused
+from common.model.table import Table
+from common.model.tablet import OperationKind, TabletId
+from neve.gateway.services import Services
+
+TRIES_MAX = 4
+MOVED = frozenset({"bounds", "tablet"})
+"""A tablet was split or merged between routing and writing."""
+ENDS = "operation"
+CROSSES = "crosses"
+WAITS_MAX = 40
+WAIT_S = 0.05
+"""The end of a split or merge follows its last step at once, if its driver lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where rows with keys in `(after, up_to]` go: `end` names the tablet."""
+
+    after: bytes | None
+    up_to: bytes
+    end: bytes
+
+
+class Moving:
+    """How often one add may begin anew."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._tries = 0
+        self._waits = 0
+
+    async def again(self, outcome: Outcome, *, cuts: bool) -> bool:
+        """Return whether to route anew, after a wait if that helps.
+
+        Args:
+            outcome: Of the add.
+            cuts: Whether what is added can be cut.
+        """
+        if not isinstance(outcome, Refused):
+            return False
+        if outcome.code == ENDS:
+            self._waits += 1
+            await asyncio.sleep(WAIT_S)
+            return self._waits <= WAITS_MAX
+        self._tries += 1
+        return outcome.code in MOVED or (cuts and outcome.code == CROSSES)
+
+    def took_too_long(self) -> None:
+        """Count a try that was not even made."""
+        self._tries += 1
+
+    @property
+    def tired(self) -> bool:
+        """Return whether it has begun anew so often that somebody should be told."""
+        return self._tries >= TRIES_MAX
+
+
+async def places_of(services: Services, table: Table, beside: Iterable[bytes]) -> list[Place]:
+    """Return where the rows of a table with ranges go, ascending.
+
+    Args:
+        services: Ports.
+        table: Without partitions.
+        beside: Ends of tablets that may be about to be split: rows are cut there, too.
+    """
+    ids: list[TabletId] = []
+    while page := await services.store.tablet_ids(table.id, ids[-1].end if ids else None):
+        ids += page
+    inner: dict[bytes, bytes] = {}
+    for tablet in await services.store.tablets([TabletId(table.id, end) for end in beside]):
+        operation = None if tablet is None else tablet.operation
+        if tablet is None or operation is None or operation.kind is OperationKind.MERGE:
+            continue
+        if operation.at is not None:
+            inner[tablet.id.end] = operation.at
+    places: list[Place] = []
+    for tablet_id in ids:
+        for up_to in (inner.get(tablet_id.end), tablet_id.end):
+            after = places[-1].up_to if places else None
+            if up_to is not None and (after is None or after < up_to):
+                places.append(Place(after, up_to, tablet_id.end))
+    return places
