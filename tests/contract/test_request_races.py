@@ -271,13 +271,13 @@ async def test_a_job_that_cuts_meets_the_drain(harness: Harness) -> None:
 async def test_an_add_meets_every_step_of_a_split(harness: Harness) -> None:
     tablet = await harness.tablet_with()
     crossing, left, right = file("x", b"b", b"d"), file("l", b"a", b"b"), file("r", b"d", b"e")
-    refused(await between(harness, add(harness, crossing, tablet), split(tablet)), "operation")
+    refused(await between(harness, add(harness, crossing, tablet), split(tablet)), "crosses")
     applied(await between(harness, add(harness, left, tablet), step(DRAIN, tablet)))
     refused(await between(harness, add(harness, right, tablet), step(CLOSE, tablet)), "operation")
     refused(await harness.apply(add(harness, left, tablet)), "exists")
     applied(await between(harness, end(tablet), note(tablet)))
     refused(
-        await between(harness, add(harness, right, tablet), split(tablet, b"d", "op2")), "operation"
+        await between(harness, add(harness, right, tablet), split(tablet, b"d", "op2")), "crosses"
     )
 
 
