@@ -115,7 +115,9 @@ class Conversation:
         return on.TableSeen(table=table)
 
     def _plan(self, step: Step) -> on.Event:
-        jobs = [self._job(step, line) for line in step.lines if not line.startswith(("left ", "hold "))]
+        jobs = [
+            self._job(step, line) for line in step.lines if not line.startswith(("left ", "hold "))
+        ]
         left = dict(line.split(" ", 2)[1:] for line in step.lines if line.startswith("left "))
         holds = tuple(line[5:] for line in step.lines if line.startswith("hold "))
         version = int(step.args.get("version", 1))
