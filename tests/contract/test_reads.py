@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from common.errors import ConflictError, MetadataError
-from common.metadata.changes import DropTable
+from common.ids import call_id
+from common.metadata.changes import AddFiles, DropTable
 from common.metadata.codec_tablet import BOUNDS
 from common.metadata.commands import Command, delete, hset, set_string, zadd
 from common.metadata.keys import CHANGES_MAX, TableKeys, TabletKeys
+from common.metadata.keyspace import Session
 from common.metadata.upkeep_changes import BumpGeneration
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
-from tests.support.flaky import Fault, Point
+from tests.support.flaky import Fault, FlakyKeyspace, FlakySession, Point
+from tests.support.requests import select, submitted
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, reserve
 
 pytestmark = pytest.mark.anyio
@@ -227,3 +232,39 @@ async def test_other_damage_is_named(harness: Harness) -> None:
     await harness.write(delete(table.table), hset(table.table, {"state": "live"}))
     with pytest.raises(MetadataError, match="lacks the field"):
         await harness.store.tables()
+
+
+async def test_a_change_of_files_is_told_in_its_own_transaction(harness: Harness) -> None:
+    """No reader can see other files and not be told: both are in one EXEC."""
+    seen: list[tuple[Command, ...]] = []
+
+    class Noting(FlakySession):
+        async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
+            seen.append(tuple(effects))
+            return await super().execute(effects, durable=durable)
+
+    class NotingKeyspace(FlakyKeyspace):
+        @asynccontextmanager
+        async def session(self) -> AsyncIterator[Session]:
+            async with AsyncExitStack() as stack:
+                inner = await stack.enter_async_context(self._inner.session())
+                yield Noting(self, inner, stack)
+
+    tablet = await harness.tablet_with("a", "b")
+    store = harness.another(NotingKeyspace(harness.keyspace))
+    await submitted(harness, tablet.table)
+    change = select(tablet, "a", "b")
+    for each in (change, reserve(tablet, "u1", "a", "b", request="r1"), commit(tablet, "u1")):
+        applied(await store.apply(each))
+    added = {tablet.end: (file("c"),)}
+    applied(
+        await store.apply(AddFiles(table=tablet.table, call=call_id(harness.clock), files=added))
+    )
+
+    files, feed = TabletKeys.of(tablet).files, TableKeys(tablet.table).changes
+    changing = [effects for effects in seen if any(files in effect for effect in effects)]
+    assert len(changing) == 2, "the commit, and the add"
+    for effects in changing:
+        assert [effect[:2] for effect in effects if effect[0] == "XADD" and feed in effect] == [
+            ("XADD", feed)
+        ]
