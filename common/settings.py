@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import ConfigError
 from common.model.group import Group, Service
+from common.model.priority import AGEING_PER_S
 
 
 def _setting(default: Any, doc: str, *, secret: bool = False) -> Any:
@@ -45,7 +46,7 @@ class CoordinatorSettings:
     queue_bytes_max: int = _setting(64 * 1024**2, "Memory of one group's queue.")
     queue_count_max: int = _setting(200_000, "Jobs in one group's queue.")
     ageing_per_s: float = _setting(
-        0.01, "Priority that a queued job gains per second over one offered later."
+        AGEING_PER_S, "Priority that a queued job gains per second over one offered later."
     )
     silence_max_s: float = _setting(
         30.0, "A compactor unheard of for so long is dead; what it held is released."

@@ -57,6 +57,10 @@ class RayCoordinator:
         )
         return answer
 
+    async def withdraw(self, take: str) -> None:
+        """Want no job for a take any more."""
+        await self._call("withdraw", take)
+
     async def beat(self, beat: Beat) -> BeatReply:
         """Say that we live and what we hold."""
         reply: BeatReply = await self._call("beat", beat)

@@ -22,6 +22,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def wait_down(self) -> None:
+        """Return when it is not ready to run: it died, and is perhaps being started again."""
+        ...
+
     async def run(
         self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]
     ) -> RewriteResult:
@@ -54,6 +58,10 @@ class Coordinator(Protocol):
 
     async def take(self, request: TakeRequest) -> Assignment | None:
         """Wait for a job; None if there was none in time."""
+        ...
+
+    async def withdraw(self, take: str) -> None:
+        """Want no job for a call of `take` any more; it returns soon, perhaps with one."""
         ...
 
     async def beat(self, beat: Beat) -> BeatReply:

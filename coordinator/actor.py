@@ -140,6 +140,10 @@ class CoordinatorActor:
         await self._ready.wait()
         return await self._service.take(request)
 
+    async def withdraw(self, take: str) -> None:
+        """Let a take wait no longer; it is answered soon."""
+        self._service.withdraw(take)
+
     async def beat(self, beat: Beat) -> BeatReply:
         """Hear a heartbeat; from the first one on, wait for the actor's death notice."""
         await self._ready.wait()

@@ -82,6 +82,10 @@ class CoordinatorService:
         finally:
             self._takes.pop(request.take, None)
 
+    def withdraw(self, take: str) -> None:
+        """Let a take wait no longer: its compactor cannot work now."""
+        self.submit(on.TakeLeft(take=take))
+
     async def _answer(
         self, request: TakeRequest, future: "asyncio.Future[Assignment | None]"
     ) -> Assignment | None:

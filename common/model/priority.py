@@ -17,6 +17,12 @@ from common.model.job import Kind
 
 CLASS_WIDTH = 10_000
 """Numbers per class; what would be more is cut to the last of its class."""
+AGEING_PER_S = 0.1
+"""Points that a queued job gains per second over one offered later, if nothing else is set.
+
+A point is one file: beside an endless stream of jobs of the next higher class a job
+waits for about 28 hours, not for ever.
+"""
 _OVER_LIMIT_MIN = 2 * CLASS_WIDTH
 
 

@@ -1,6 +1,7 @@
 """One compactor: takes jobs while it has free slots, says that it lives, drains, leaves."""
 
 import asyncio
+from contextlib import suppress
 
 from common.clock import Clock
 from common.errors import EngineDiedError, UnavailableError
@@ -102,7 +103,8 @@ class CompactorService:
 
     async def _has_ended(self, within_s: float) -> bool:
         try:
-            await asyncio.wait_for(self._ended.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._ended.wait()
         except TimeoutError:
             return False
         return True
@@ -144,7 +146,7 @@ class CompactorService:
         while not self._draining.is_set():
             try:
                 await self._start_engine()
-                assignment = await self._coordinator.take(self._take_request(take))
+                assignment = await self._taken(take)
             except (UnavailableError, EngineDiedError) as error:
                 backoff = backoff.failed()
                 self._log("no job can be taken", cause=str(error))
@@ -154,6 +156,23 @@ class CompactorService:
             take = self._ids.next("take")
             if assignment is not None:
                 await self._run_attempt(assignment)
+
+    async def _taken(self, take: str) -> Assignment | None:
+        """Wait for a job; if the engine dies meanwhile, say that none is wanted any more.
+
+        A job that was on its way all the same comes, and waits for the next driver.
+        """
+        asked = asyncio.ensure_future(self._coordinator.take(self._take_request(take)))
+        down = asyncio.ensure_future(self._engine.wait_down())
+        try:
+            await asyncio.wait({asked, down}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                self._log("take withdrawn", take=take, cause="the engine died")
+                await self._coordinator.withdraw(take)
+            return await asked
+        finally:
+            asked.cancel()
+            down.cancel()
 
     def _take_request(self, take: str) -> TakeRequest:
         return TakeRequest(
@@ -173,10 +192,9 @@ class CompactorService:
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not longer than until a drain."""
-        try:
-            await asyncio.wait_for(self._draining.wait(), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
 
     async def _run_attempt(self, assignment: Assignment) -> None:
         attempt = Attempt(assignment, self._clock.now_s())

@@ -82,7 +82,8 @@ class DriverProcess:
         with contextlib.suppress(EngineDiedError, TimeoutError):
             if politely:
                 await self._send(Stop())
-            await asyncio.wait_for(self._process.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._process.wait()
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

@@ -29,7 +29,8 @@ class SparkEngine:
         """Start nothing yet."""
         self._settings = settings
         self._driver: DriverProcess | None = None
-        self._up = asyncio.Event()
+        self._up, self._down = asyncio.Event(), asyncio.Event()
+        self._down.set()
         self._attempts = Attempts()
         self._keeper: asyncio.Task[None] | None = None
         self.starts = 0
@@ -51,13 +52,18 @@ class SparkEngine:
         """
         if self._keeper is not None:
             try:
-                await asyncio.wait_for(self._up.wait(), AGAIN_WAIT_MAX_S)
+                async with asyncio.timeout(AGAIN_WAIT_MAX_S):
+                    await self._up.wait()
             except TimeoutError:
                 raise EngineDiedError("the Spark driver is being started again") from None
             return
         driver = await self._bring_up()
         self._keeper = asyncio.create_task(self._keep(driver), name="spark-driver")
         self._keeper.add_done_callback(self._kept)
+
+    async def wait_down(self) -> None:
+        """Return when no driver is up."""
+        await self._down.wait()
 
     async def run(self, assignment: Assignment, on_progress: OnProgress) -> RewriteResult:
         """Rewrite, verify, and return the outputs; nothing is committed here.
@@ -115,7 +121,7 @@ class SparkEngine:
             self._keeper = None
         self._attempts.fail_all("the engine was stopped")
         driver, self._driver = self._driver, None
-        self._up.clear()
+        self._is_up(False)
         if driver is not None:
             await driver.end(politely=True)
 
@@ -151,7 +157,8 @@ class SparkEngine:
         self._driver = driver
         timeout_s = self._settings.start_timeout_s
         try:
-            notice = await asyncio.wait_for(driver.receive(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                notice = await driver.receive()
         except (EOFError, TimeoutError, asyncio.CancelledError) as error:
             await driver.end(politely=False)
             if isinstance(error, asyncio.CancelledError):
@@ -164,14 +171,14 @@ class SparkEngine:
             raise ConfigError(f"Spark does not start: {cause} (see {self._settings.log_file})")
         self.starts += 1
         self.start_took_s = notice.took_s
-        self._up.set()
+        self._is_up(True)
         return driver
 
     async def _keep(self, driver: DriverProcess) -> None:
         """Listen to the driver; whenever it dies, start another one. Never ends by itself."""
         while True:
             await self._listen(driver)
-            self._up.clear()
+            self._is_up(False)
             code = await driver.end(politely=False)
             self._attempts.fail_all(f"Spark driver {driver.pid} died (code {code})")
             driver = await self._again()
@@ -180,7 +187,7 @@ class SparkEngine:
         """Let nobody wait for a keeper that failed; `start` may be called again."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._keeper = None
-            self._up.clear()
+            self._is_up(False)
             self._attempts.fail_all(f"the Spark engine failed: {type(error).__name__}: {error}")
 
     async def _again(self) -> DriverProcess:
@@ -192,6 +199,14 @@ class SparkEngine:
                 return await self._bring_up()
             except (EngineDiedError, ConfigError):
                 tries += 1
+
+    def _is_up(self, up: bool) -> None:
+        """Let those go on who wait for a driver, or for its end."""
+        for event, so in ((self._up, up), (self._down, not up)):
+            if so:
+                event.set()
+            else:
+                event.clear()
 
     async def _listen(self, driver: DriverProcess) -> None:
         """Pass notices on until the driver is gone."""

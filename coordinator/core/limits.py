@@ -6,6 +6,7 @@ memory and turns small, with defaults that nobody should need to change.
 
 from dataclasses import dataclass
 
+from common.model.priority import AGEING_PER_S
 from common.settings import CoordinatorSettings
 
 
@@ -15,7 +16,7 @@ class Limits:
 
     queue_bytes_max: int = 64 * 1024**2
     queue_jobs_max: int = 200_000
-    ageing_per_s: float = 0.01
+    ageing_per_s: float = AGEING_PER_S
     running_jobs_max: int = 10_000
     """Jobs of one group under way at a time."""
     running_input_bytes_max: int = 1024**5

@@ -7,12 +7,10 @@ are whole, so that jobs offered within one step still tie, and ties are settled 
 number of files and then by age.
 """
 
-AGEING_S = 10.0
-"""Seconds of waiting that are worth one point of priority, which is one file.
+from common.model.priority import AGEING_PER_S
 
-A class is 10,000 points wide (`common.model.priority`): beside an endless stream of
-jobs of the next higher class a job waits for about 28 hours, not for ever.
-"""
+AGEING_S = 1 / AGEING_PER_S
+"""Seconds of waiting that are worth one point of priority."""
 
 _FILES_BITS = 24
 _ARRIVAL_BITS = 48  # enough for a hundred thousand offers a second, for 89 years

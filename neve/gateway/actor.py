@@ -98,9 +98,10 @@ class RayCoordinator:
             if self._actor is None:
                 # Looking an actor up blocks, so it must not run on the loop.
                 look = asyncio.to_thread(ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE)
-                self._actor = await asyncio.wait_for(look, ANSWER_WAIT_MAX_S)
-            answer = getattr(self._actor, method).remote(*arguments)
-            return await asyncio.wait_for(answer, ANSWER_WAIT_MAX_S)
+                async with asyncio.timeout(ANSWER_WAIT_MAX_S):
+                    self._actor = await look
+            async with asyncio.timeout(ANSWER_WAIT_MAX_S):
+                return await getattr(self._actor, method).remote(*arguments)
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
         except (ValueError, TimeoutError, ray.exceptions.RayError) as error:

@@ -18,33 +18,40 @@ from neve.recovery.archive import line_of
 
 BEAT_S = 5.0
 WAITING_MAX = 1000
-Work = Callable[[Callable[[str], None]], Awaitable[Any]]
+Work = Callable[[Callable[..., None]], Awaitable[Any]]
+News = tuple[str, dict[str, int]] | None
+"""A sentence and numbers beside it; None: the work is over."""
 
 
 async def told(work: Work, log: Log) -> AsyncIterator[bytes]:
     """Yield the lines of a piece of work.
 
     Args:
-        work: Takes a function that it tells how far it is; returns a wire model.
+        work: Takes a function that it tells how far it is, in a sentence, with numbers by
+            name; returns a wire model.
         log: Hears of errors that nobody expected.
     """
-    news: asyncio.Queue[str | None] = asyncio.Queue(WAITING_MAX)
+    news: asyncio.Queue[News] = asyncio.Queue(WAITING_MAX)
 
-    def tell(text: str | None) -> None:
+    def tell(text: str, **numbers: int) -> None:
+        put((text, numbers))
+
+    def put(told: News) -> None:
         with suppress(asyncio.QueueFull):  # A caller who reads slowly misses some.
-            news.put_nowait(text)
+            news.put_nowait(told)
 
     task = asyncio.ensure_future(work(tell))
-    task.add_done_callback(lambda _done: tell(None))
+    task.add_done_callback(lambda _done: put(None))
     try:
-        text: str | None = "begun"
+        last: News = ("begun", {})
         while not task.done():
-            if text is not None:
-                yield line_of("progress", text=text)
+            if last is not None:
+                yield line_of("progress", text=last[0], **last[1])
             try:
-                text = await asyncio.wait_for(news.get(), BEAT_S)
+                async with asyncio.timeout(BEAT_S):
+                    last = await news.get()
             except TimeoutError:
-                text = "still at it"
+                last = ("still at it", {})
         yield _last_line(task, log)
     finally:
         task.cancel()

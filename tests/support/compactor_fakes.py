@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from common.errors import AttemptCancelledError, EngineDiedError, UnavailableError
@@ -24,6 +25,10 @@ class FakeCoordinator:
         self.jobs: deque[Assignment] = deque()
         self.away = False
         self.takes: list[TakeRequest] = []
+        self.waiting: dict[str, asyncio.Event] = {}
+        self.withdrawn: list[str] = []
+        self.on_its_way: deque[Assignment] = deque()
+        """Answers of takes that were withdrawn."""
         self.beats: list[Beat] = []
         self.reports: list[Report] = []
         self.left: list[tuple[str, str]] = []
@@ -39,8 +44,16 @@ class FakeCoordinator:
         await self._answering()
         if self.jobs:
             return self.jobs.popleft()
-        await asyncio.sleep(request.wait_max_s)
-        return None
+        waiting = self.waiting[request.take] = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(request.wait_max_s):
+                await waiting.wait()
+        return self.on_its_way.popleft() if self.on_its_way else None
+
+    async def withdraw(self, take: str) -> None:
+        await self._answering()
+        self.withdrawn.append(take)
+        self.waiting[take].set()
 
     async def beat(self, beat: Beat) -> BeatReply:
         await self._answering()
@@ -69,6 +82,7 @@ class FakeEngine:
         self.running: dict[str, asyncio.Event] = {}
         self.most_at_once = 0
         self.cancelled: list[str] = []
+        self.down = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -76,9 +90,13 @@ class FakeEngine:
 
     async def start(self) -> None:
         self.starts += 1
+        self.down.clear()
         if self.dies_at_start:
             self.dies_at_start -= 1
             raise EngineDiedError("Spark driver died")
+
+    async def wait_down(self) -> None:
+        await self.down.wait()
 
     async def run(
         self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]

@@ -34,6 +34,9 @@ class StubCoordinator:
         except TimeoutError:
             return None
 
+    async def withdraw(self, take: str) -> None:
+        pass  # Its takes are short.
+
     async def beat(self, beat: Beat) -> BeatReply:
         self._beats[beat.incarnation] = beat
         return BeatReply(coordinator="stub", drain=self._drain)

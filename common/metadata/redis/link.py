@@ -104,7 +104,8 @@ class Link(asyncio.Protocol):
         self._pushes = asyncio.Queue()
         assert self._transport is not None
         self._transport.write(_pack(("PSUBSCRIBE", pattern)))
-        await asyncio.wait_for(self._pushes.get(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._pushes.get()
         return self._pushes
 
     def close(self) -> None:

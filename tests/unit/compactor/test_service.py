@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -328,3 +328,24 @@ def test_stop_does_not_wait_for_a_coordinator_that_is_gone() -> None:
         )
 
     play(script, setup)
+
+
+@pytest.mark.parametrize("on_its_way", [False, True])
+def test_an_idle_slot_whose_engine_dies_withdraws_its_take(on_its_way: bool) -> None:
+    def setup(world: World) -> None:
+        world.settings = replace(world.settings, slots=1, take_wait_max_s=60.0)
+        if on_its_way:
+            world.coordinator.on_its_way.append(an_assignment(attempt="late"))
+
+    async def script(world: World, _: CompactorService) -> None:
+        await until(lambda: world.coordinator.waiting)
+        world.engine.down.set()
+        await until(lambda: len(world.coordinator.takes) >= 2)
+        world.coordinator.waiting[world.coordinator.takes[-1].take].set()
+
+    world = play(script, setup)
+    first, second = world.coordinator.takes[:2]
+    assert world.coordinator.withdrawn == [first.take]
+    assert second.take != first.take
+    assert world.engine.starts >= 2
+    assert [report.attempt for report in world.coordinator.reports] == ["late"] * on_its_way
