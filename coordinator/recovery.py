@@ -8,6 +8,7 @@ grace are adopted, the others released.
 import asyncio
 
 from common.errors import MetadataError, UnavailableError
+from common.metadata.changes import Applied
 from common.metadata.ports import TabletStore
 from common.metadata.upkeep_changes import ClaimCoordination
 from coordinator.ports import Log
@@ -25,7 +26,7 @@ async def recover(store: TabletStore, scanner: Scanner, coordinator: str, log: L
     """
     while True:
         try:
-            await store.apply(ClaimCoordination(coordinator=coordinator))
+            await _claim(store, coordinator)
             await scanner.refresh_tables()
         except (MetadataError, UnavailableError) as error:
             log("start waits for the store", cause=str(error))
@@ -41,8 +42,22 @@ async def until_replaced(store: TabletStore, coordinator: str, log: Log) -> str:
         await asyncio.sleep(LEAD_CHECK_S)
         try:
             leader = await store.coordinator()
+            if leader is None:  # The store has forgotten it: nobody else leads.
+                await _claim(store, coordinator)
         except (MetadataError, UnavailableError) as error:
             log("lead not checked", cause=str(error))
             continue
         if leader is not None and leader != coordinator:
             return leader
+
+
+async def _claim(store: TabletStore, coordinator: str) -> None:
+    """Write the id of the coordinator that leads.
+
+    Raises:
+        UnavailableError: Nobody knows whether it is written; without it nothing can be
+            released for silence, and the next look may find another's id.
+    """
+    outcome = await store.apply(ClaimCoordination(coordinator=coordinator))
+    if not isinstance(outcome, Applied):
+        raise UnavailableError(f"the lead is not claimed: {outcome.reason}")

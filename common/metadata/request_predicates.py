@@ -105,16 +105,23 @@ def may_complete(tablet: Tablet, request: str, files: Collection[str]) -> Refusa
 
 
 def may_cancel(tablet: Tablet, request: Request) -> Refusal | None:
-    """Return why a request may not be removed from a tablet, or None if it may."""
+    """Return why a request may not be removed from a tablet, or None if it may.
+
+    A part that is cancelled alone leaves a done marker, and no split or merge may end over
+    one; while an operation is under way nothing of the request is there to be removed.
+    """
     if request.state is RequestState.CANCELLING:
         return None
-    if request.state is RequestState.ACTIVE and cancelled_here(request, tablet.bounds):
-        return None
-    return Refusal(
-        "request",
-        f"tablet {tablet.id}: request {request.id} is {request.state.value}, "
-        "it must be cancelling or have a cancelled range here",
-    )
+    if request.state is not RequestState.ACTIVE or not cancelled_here(request, tablet.bounds):
+        return Refusal(
+            "request",
+            f"tablet {tablet.id}: request {request.id} is {request.state.value}, "
+            "it must be cancelling or have a cancelled range here",
+        )
+    if tablet.operation is not None:
+        kind = tablet.operation.kind.value
+        return Refusal("operation", f"tablet {tablet.id}: a {kind} is under way")
+    return None
 
 
 def content_of(request: Request) -> Request:

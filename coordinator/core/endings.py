@@ -103,9 +103,17 @@ def _found(books: Books, event: on.ReservationsFound, now_s: float) -> list[Acti
 
 
 def _is_news(books: Books, reservation: Reservation) -> bool:
-    """Return whether a reservation is not known; one that was LOST may have come late."""
-    known = books.attempts.get(reservation.attempt) is not None
-    return not known and books.attempts.over(reservation.attempt) in (None, AttemptEnd.LOST)
+    """Return whether a reservation is not known; one that was LOST may have come late.
+
+    One that is over and there all the same was read before its end, or a fail-over has
+    forgotten that end: the next reading tells.
+    """
+    if books.attempts.get(reservation.attempt) is not None:
+        return False
+    news = books.attempts.over(reservation.attempt) in (None, AttemptEnd.LOST)
+    if not news:
+        books.attempts.doubt_end(reservation.attempt)
+    return news
 
 
 def _take_in(

@@ -186,6 +186,10 @@ class Attempts:
             self._over.put(attempt, end)
         return known
 
+    def doubt_end(self, attempt: str) -> None:
+        """Note that an attempt which is over may not be: the store seems to hold it still."""
+        self._over.put(attempt, AttemptEnd.LOST)
+
     def check(self) -> None:
         """Assert what is always true of the book; for tests."""
         for index in (self._by_tablet, self._by_compactor):

@@ -110,10 +110,10 @@ def next_step(request: Request, tablet: Tablet, asked: Asked = NOTHING) -> Step:
         return CancelHere(tablet=here[0], request=here[1]) if left(request, tablet) else Settled()
     if is_done(request, tablet):
         return Settled()
-    if cancelled_here(request, tablet.bounds):
-        return CancelHere(tablet=here[0], request=here[1])
     if tablet.operation is not None:
         return Wait(f"a {tablet.operation.kind.value} of the tablet is under way")
+    if cancelled_here(request, tablet.bounds):
+        return CancelHere(tablet=here[0], request=here[1])
     if tablet.selection is None:
         return _to_selection(request, tablet, asked)
     if tablet.selection.request != request.id:

@@ -247,6 +247,20 @@ async def test_a_request_and_a_job_meet_a_split_that_begins(harness: Harness) ->
         assert (found.waiting, found.done, found.running) == ({}, frozenset(), {})
 
 
+async def test_a_cancelled_part_meets_a_split_that_begins(harness: Harness) -> None:
+    """Its done marker would be lost by the end of the split, which looks for none."""
+    tablet = await harness.tablet_with("a")
+    await submitted(harness, tablet.table)
+    part = CancelRange(table=tablet.table, request="r1", range=KeyRange())
+    applied(await harness.apply(part))
+    refused(await between(harness, cancel(tablet), split(tablet)), "operation")
+    assert (await tablet_of(harness, tablet)).done == frozenset()
+    other = await harness.tablet_with("a")
+    await submitted(harness, other.table)
+    applied(await harness.apply(replace(part, table=other.table)))
+    refused(await between(harness, split(other), cancel(other)), "done")
+
+
 def job(tablet: TabletId) -> Change:
     return reserve(tablet, "s1", "a")
 

@@ -1,8 +1,9 @@
 """Cancel here, finish here: what a request leaves in a tablet goes again.
 
 Both are allowed while the table is going. They count what they remove in the record, so
-they watch every key that they remove from; and cancel also watches the request: a done
-marker for a cancelled range must not come after the request has ended.
+they watch every key that they remove from; and cancel also watches the request and the
+operation: a done marker for a cancelled range must not come after the request has ended,
+nor under a split or merge.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from common.model.tablet import Reservation, Tablet
 def cancel_here(change: CancelHere) -> Transaction:
     """Return the transaction that removes a request from a tablet. Mark: nothing of it is left."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    watch = (keys.running, keys.selection, keys.waiting, keys.done)
+    watch = (keys.operation, keys.running, keys.selection, keys.waiting, keys.done)
 
     def decide(seen: Seen) -> Decision:
         tablet = tablet_seen(change.tablet, keys, seen)

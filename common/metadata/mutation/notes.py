@@ -62,14 +62,16 @@ def _notes(change: WriteAnalysis) -> dict[str, Word]:
 
 
 def claim_coordination(change: ClaimCoordination) -> Transaction:
-    """Return the transaction that makes a coordinator the leader. Mark: its id is there."""
+    """Return the transaction that makes a coordinator the leader. Mark: its id is there.
 
-    def decide(seen: Seen) -> Decision:
-        if seen["leader"] == change.coordinator.encode():
-            return Done()
-        return Write((set_string(COORDINATOR, change.coordinator),))
+    Replicas must have it before it counts: after a fail-over that has forgotten it the
+    coordinator would read another's id, and leave for good. So a repeat writes once more.
+    """
 
-    return Transaction(Needs((COORDINATOR,), {"leader": get(COORDINATOR)}), decide)
+    def decide(_seen: Seen) -> Decision:
+        return Write((set_string(COORDINATOR, change.coordinator),), durable=True)
+
+    return Transaction(Needs((COORDINATOR,)), decide)
 
 
 def bump_generation(change: BumpGeneration) -> Transaction:

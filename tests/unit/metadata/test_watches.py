@@ -78,7 +78,10 @@ WATCHES: list[tuple[on.Change, str]] = [
         "table request:r1 operation running selection done waiting",
     ),
     (asked.CompleteHere(tablet=T, request="r1", files=()), "running selection"),
-    (asked.CancelHere(tablet=T, request="r1"), "request:r1 running selection waiting done"),
+    (
+        asked.CancelHere(tablet=T, request="r1"),
+        "request:r1 operation running selection waiting done",
+    ),
     (asked.FinishHere(tablet=T, request="r1"), "done"),
     *(
         (asked.MoveRequest(table="t1", request="r1", state=state), "table request:r1")

@@ -108,6 +108,9 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
     assert next_step(part, tablet(bounds=left)) == CancelHere(**HERE)
     assert next_step(part, tablet(bounds=left, done=frozenset({"r1"}))) == Settled()
     assert next_step(part, tablet(bounds=right)) == AskSelector()
+    # No split may end over a done marker, so none comes meanwhile.
+    split = tablet(bounds=left, operation=SPLIT)
+    assert next_step(part, split) == Wait("a split of the tablet is under way")
 
 
 @pytest.mark.parametrize(
