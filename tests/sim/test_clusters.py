@@ -1,6 +1,6 @@
 """Whole clusters with faults, one seed each. Replay one: `SIM_SEEDS=17 make sim`.
 
-`SIM_SEEDS` takes seeds and ranges: `17`, `3,7,90`, `0-2000`. A seed that ever found a
+`SIM_SEEDS` takes seeds and ranges: `17`, `3,7,90`, `0-9999`. A seed that ever found a
 fault is kept in `REGRESSIONS`, beside the unit test that was written for it.
 """
 
@@ -10,22 +10,32 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
-from tests.support.sim_run import simulate
+from tests.support.sim_run import run_all, seeds, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS_DEFAULT = "0-149"
-REGRESSIONS = {2168: "a check of ours that allowed a late release too little"}
-"""Seed → what it found."""
+FEW = "0-99"
+MANY = "100-1999"
+REGRESSIONS = {
+    4: "after a fail-over the reservation of a commit that was forgotten stood for ever",
+    113: "a part of a request was cancelled under a split: its done marker was lost",
+    263: "a fail-over forgot who leads, and nothing could be released for silence",
+    2168: "a check of ours that allowed a late release too little",
+}
+"""Seed → what it found, in the code of its day."""
 STORM = Options(
     tablets=3,
     compactors=4,
     appenders=3,
+    users=2,
+    cancels=True,
+    bounds=True,
     queue_jobs_max=2,
     rewrite_max_s=4.0,
     feed_s=3.0,
@@ -41,21 +51,24 @@ STORM = Options(
     compactor_freezes=True,
     coordinator_dies=True,
     ghost=True,
+    fail_over=True,
     operators=True,
 )
-
 GHOSTS = Options(
     compactors=4,
     slots=2,
     appenders=3,
+    users=1,
     rewrite_max_s=4.0,
     feed_s=3.0,
     lead_s=10.0,
     ghost=True,
 )
 """Two coordinators that want the same files again and again."""
-
 BAD_LINKS = Options(
+    users=2,
+    cancels=True,
+    bounds=True,
     lose=0.05,
     double=0.1,
     store_lost=0.1,
@@ -64,30 +77,59 @@ BAD_LINKS = Options(
     compactor_freezes=True,
 )
 """Nobody dies, but hardly anything gets through at once."""
+USES = (
+    "adds",
+    "scans",
+    "requests done",
+    "requests cancelled",
+    "requests failed",
+    "selections done",
+    "rows transformed",
+    "reservations SYSTEM",
+    "reservations USER",
+    "splits",
+    "merges",
+    "drops",
+    "EXEC late",
+    "EXEC lost",
+    "chaos: fail-over that forgot 1",
+    "chaos: fail-over that forgot 2",
+    "chaos: compactor killed",
+    "chaos: compactor frozen",
+    "chaos: coordinator killed",
+    "chaos: second coordinator",
+)
+"""What a hundred seeds must have met, or they prove little."""
 
 
-def seeds(text: str) -> list[int]:
-    """Return the seeds of a text such as `3,7,100-120`."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+def promises_kept(every: Sequence[int]) -> Counter[str]:
+    """Run seeds on all cores; fail with the story of the first that fails."""
+    seen, failed = run_all(every)
+    assert not failed, f"{len(failed)} failed; replay one: SIM_SEEDS=… make sim\n{failed[0]}"
+    assert seen["seeds"] == len(every)
+    return seen
 
 
-@pytest.mark.parametrize("seed", seeds(os.environ.get("SIM_SEEDS") or SEEDS_DEFAULT))
-def test_a_cluster_keeps_its_promises(seed: int) -> None:
-    cluster = simulate(seed)
-
-    assert cluster.truth.checks > 10
-
-
-@pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_a_seed_once_found_stays_found(seed: int) -> None:
-    simulate(seed)
+@pytest.mark.timeout(600)
+def test_clusters_keep_their_promises() -> None:
+    chosen = os.environ.get("SIM_SEEDS")
+    seen = promises_kept(seeds(chosen or FEW))
+    if not chosen:
+        assert not [what for what in USES if not seen[what]], seen
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif("SIM_SEEDS" in os.environ, reason="SIM_SEEDS names other seeds")
+def test_many_more_clusters_keep_their_promises() -> None:
+    promises_kept(seeds(MANY))
+
+
+def test_what_a_seed_once_found_stays_found() -> None:
+    promises_kept([*REGRESSIONS])
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_scans_find_nothing_where_nobody_died(seed: int) -> None:
     """A scan that heals hides leaks; `simulate` asserts that it had nothing to heal."""
     cluster = simulate(seed, BAD_LINKS)
@@ -98,9 +140,9 @@ def test_scans_find_nothing_where_nobody_died(seed: int) -> None:
 def test_storms_reach_every_corner_of_the_core() -> None:
     """A simulation that never gets into trouble proves nothing."""
     seen: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in range(5):
         seen.update(trouble(simulate(seed, STORM)))
-    for seed in range(4):
+    for seed in range(3):
         seen.update(trouble(simulate(seed, GHOSTS)))
 
     assert not [name for name in sorted(seen) if not seen[name]], seen
@@ -110,12 +152,13 @@ def trouble(cluster: Cluster) -> Counter[str]:
     """Return how often what went wrong in a run."""
     seen: Counter[str] = Counter()
     for coordinator in cluster.coordinators:
-        books = coordinator.state._books
+        if coordinator.parts is None:
+            continue
+        books = coordinator.books
         seen["orphaned"] += books.counters.orphaned
         seen["refused"] += books.counters.refused
         seen["cancelled"] += books.counters.cancelled
         seen["failed"] += books.counters.failed
-        seen["silenced"] += coordinator.released_for_silence
         seen["evicted"] += sum(queue.counts.evicted for _, queue in books.queues)
     return seen
 
@@ -136,7 +179,7 @@ def test_a_seed_tells_one_story_whatever_the_order_of_sets() -> None:
 
 
 def story(hash_seed: str) -> list[str]:
-    command = [sys.executable, "-m", "tests.support.sim_run", "3", "7", "18", "22"]
+    command = [sys.executable, "-m", "tests.support.sim_run", "--digest", "3", "7", "18", "22"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -1,12 +1,12 @@
-"""What goes wrong in a simulated cluster: deaths, freezes, ghosts, and operators."""
+"""What goes wrong in a simulated cluster: deaths, freezes, ghosts, fail-overs, and operators."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from coordinator.core import events as on
 from tests.support.sim_cluster import Cluster
-from tests.support.sim_tasks import Process
 
 RESTART_MAX_S = 5.0
 FREEZE_MAX_S = 25.0
@@ -19,10 +19,10 @@ class Chaos:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._tasks = cluster.tasks
-        self._process = Process("chaos")
+        self._world = cluster.world
+        self._process = cluster.world.process("chaos")
         options = cluster.options
-        self._kinds: list[Callable[[], None]] = []
+        self._kinds: list[Callable[[], object]] = []
         if options.compactor_dies:
             self._kinds.append(self._kill_compactor)
         if options.compactor_freezes:
@@ -31,12 +31,14 @@ class Chaos:
             self._kinds.append(self._kill_coordinator)
         if options.ghost:
             self._kinds.append(self._replace_coordinator)
+        if options.fail_over:
+            self._kinds += [self._fail_over, self._fail_over]
         if options.operators:
-            self._kinds += [self._pause_group, self._cancel, self._drain]
+            self._kinds += [self._pause_group, self._pause_table, self._cancel, self._drain]
 
     def start(self) -> None:
         if self._kinds:
-            self._tasks.spawn(self._process, self._run())
+            self._process.start(self._run())
 
     def stop(self) -> None:
         """Do nothing more; whoever is dead or frozen comes back."""
@@ -49,22 +51,27 @@ class Chaos:
             if not compactor.process.alive and not compactor.said_goodbye:
                 cluster.start_compactor(name)
         for group in ("small", "large"):
-            cluster.coordinator.submit(on.GroupResumed(group=group))
+            resumed = on.GroupResumed(group=group)
+            cluster.coordinator.process.start(cluster.coordinator.tell(resumed))
 
     async def _run(self) -> None:
         while True:
-            await self._tasks.sleep(1.0 + self._tasks.dice.random() * 8.0)
-            self._tasks.dice.choice(self._kinds)()
+            await asyncio.sleep(1.0 + self._world.random() * 6.0)
+            self._world.dice.choice(self._kinds)()
+
+    def _note(self, kind: str) -> None:
+        self._cluster.truth.seen[f"chaos: {kind}"] += 1
 
     def _kill_compactor(self) -> None:
-        cluster, tasks = self._cluster, self._tasks
-        name = tasks.dice.choice(sorted(cluster.compactors))
+        cluster, world = self._cluster, self._world
+        name = world.dice.choice(sorted(cluster.compactors))
         victim = cluster.compactors[name]
         if not victim.process.alive:
             return
-        tasks.tell(f"{victim.incarnation} dies")
+        self._note("compactor killed")
+        world.tell(name, "dies")
         victim.process.alive = False
-        if tasks.chance(0.5):
+        if world.chance(0.5):
             gone = on.CompactorGone(
                 compactor=name, cause="its actor died", incarnation=victim.incarnation
             )
@@ -77,25 +84,27 @@ class Chaos:
         compactor = cluster.compactors.get(name)
         if compactor is None or compactor.process.alive or compactor.said_goodbye:
             return
-        if self._tasks.chance(0.5):
+        if self._world.chance(0.5):
             cluster.start_compactor(name)
         else:
             cluster.replace_compactor(name)
 
     def _freeze_compactor(self) -> None:
         """Let a compactor stand still, long enough to be taken for dead, and go on."""
-        name = self._tasks.dice.choice(sorted(self._cluster.compactors))
+        name = self._world.dice.choice(sorted(self._cluster.compactors))
         victim = self._cluster.compactors[name]
-        frozen_s = self._tasks.dice.random() * FREEZE_MAX_S
-        self._tasks.tell(f"{victim.incarnation} freezes for {frozen_s:.1f} s")
-        victim.process.frozen_until_s = self._tasks.now_s() + frozen_s
+        frozen_s = self._world.random() * FREEZE_MAX_S
+        self._note("compactor frozen")
+        self._world.tell(name, "freezes", seconds=frozen_s)
+        victim.process.frozen_until_s = self._world.now_s() + frozen_s
 
     def _kill_coordinator(self) -> None:
         victim = self._cluster.coordinator
         if not victim.process.alive:
             return
-        self._tasks.tell(f"{victim.name} dies")
-        victim.process.alive = False
+        self._note("coordinator killed")
+        self._world.tell(victim.name, "dies")
+        victim.die()
         self._later(RESTART_MAX_S, self._revive_coordinator)
 
     def _revive_coordinator(self) -> None:
@@ -107,36 +116,60 @@ class Chaos:
         ghost = self._cluster.coordinator
         if not ghost.process.alive or not ghost.led:
             return
+        self._note("second coordinator")
         for name in self._cluster.compactors:
             self._cluster.followed[name] = ghost
             self._later(GHOST_MAX_S, lambda name=name: self._cluster.followed.pop(name, None))
-        if self._tasks.chance(0.5):
-            frozen_s = self._tasks.dice.random() * GHOST_MAX_S
-            self._tasks.tell(f"{ghost.name} freezes for {frozen_s:.1f} s")
-            ghost.process.frozen_until_s = self._tasks.now_s() + frozen_s
+        if self._world.chance(0.5):
+            frozen_s = self._world.random() * GHOST_MAX_S
+            self._world.tell(ghost.name, "freezes", seconds=frozen_s)
+            ghost.process.frozen_until_s = self._world.now_s() + frozen_s
         self._cluster.start_coordinator()
 
+    def _fail_over(self) -> None:
+        """Let a replica take over, soon after a write rather than long after the last."""
+        server = self._cluster.server
+        if self._world.chance(0.7):
+            self._process.start(self._after_a_write())
+            return
+        forgotten = server.fail_over()
+        self._note(f"fail-over that forgot {forgotten}")
+        self._world.tell("server", "fails over", forgotten=forgotten)
+
+    async def _after_a_write(self) -> None:
+        await self._cluster.server.news(5.0)
+        forgotten = self._cluster.server.fail_over()
+        self._note(f"fail-over that forgot {forgotten}")
+        self._world.tell("server", "fails over", forgotten=forgotten)
+
     def _pause_group(self) -> None:
-        group = self._tasks.dice.choice(("small", "large"))
+        group = self._world.dice.choice(("small", "large"))
+        self._note("group paused")
         self._tell(on.GroupPaused(group=group))
         self._later(10.0, lambda: self._tell(on.GroupResumed(group=group)))
 
+    def _pause_table(self) -> None:
+        cluster = self._cluster
+        self._note("table paused")
+        cluster.operator.start(cluster.owner.pause_table(self._world.dice.choice(cluster.tables)))
+
     def _cancel(self) -> None:
+        views = self._cluster.truth.views.values()
+        running = [attempt for view in views for attempt in view.running]
         leader = self._cluster.coordinator
-        running = leader.state.running(self._tasks.now_s())
-        if running:
-            attempt = self._tasks.dice.choice(running).attempt
-            self._tell(on.AttemptCancelAsked(attempt=attempt, cause="an operator wants it"))
+        if running and leader.process.alive:
+            self._note("attempt cancelled")
+            leader.process.start(leader.cancel_safely(self._world.dice.choice(running)))
 
     def _drain(self) -> None:
-        name = self._tasks.dice.choice(sorted(self._cluster.compactors))
+        name = self._world.dice.choice(sorted(self._cluster.compactors))
+        self._note("compactor drained")
         self._tell(on.DrainAsked(compactor=name))
 
     def _tell(self, event: on.Event) -> None:
         leader = self._cluster.coordinator
         if leader.led and leader.process.alive:
-            self._tasks.call_at(self._tasks.now_s(), leader.process, lambda: leader.submit(event))
+            leader.process.start(leader.tell(event))
 
     def _later(self, longest_s: float, call: Callable[[], object]) -> None:
-        at_s = self._tasks.now_s() + self._tasks.dice.random() * longest_s
-        self._tasks.call_at(at_s, self._process, lambda: call() and None)
+        self._process.call_later(self._world.random() * longest_s, call)

@@ -1,81 +1,71 @@
-"""A whole cluster from one seed: store, coordinators, compactors, appenders, readers, faults."""
+"""A whole cluster from one seed: store, coordinators, compactors, clients of all kinds."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from common.errors import UnavailableError
 from common.metadata.changes import CreateTable
 from common.metadata.memory_keyspace import MemoryKeyspace
 from common.metadata.store import KeyspaceStore
-from common.model.group import Group, Service
-from common.model.table import Column, Table
-from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.collector import Collector, CollectorRules
+from common.model.table import Column, Table, TableSettings, TableState
+from common.model.tablet import TabletId
+from common.settings import CompactorSettings
 from coordinator.core import events as on
-from coordinator.core.planning import plan_tablet
 from coordinator.core.scan_rules import needs_look
-from coordinator.plugins.planners.ratio import RatioPlanner
-from tests.support.sim_clients import SimAppender, SimReader
-from tests.support.sim_compactor import TAKE_WAIT_MAX_S, CompactorTraits, SimCompactor
-from tests.support.sim_coordinator import Pace, SimCoordinator
-from tests.support.sim_options import Options, sim_limits
-from tests.support.sim_store import SimKeyspace, StoreFaults, sim_store
-from tests.support.sim_tasks import EPOCH_S, Process, Promise, Tasks
-from tests.support.sim_truth import ROW_BYTES, Truth
+from tests.support.sim_clients import SimAppender, SimClient, SimReader, SimSweeper
+from tests.support.sim_compactor import (
+    TAKE_WAIT_MAX_S,
+    Link,
+    Network,
+    SimCompactor,
+    SimEngine,
+    Traits,
+)
+from tests.support.sim_coordinator import SimCoordinator
+from tests.support.sim_loop import EPOCH_S, SimLoop, World
+from tests.support.sim_options import Options, sim_settings
+from tests.support.sim_store import SimServer, StoreFaults, sim_store
+from tests.support.sim_truth import Truth
+from tests.support.sim_users import SimDivider, SimOwner, SimUser
 
-SPLITS = (b"\x40", b"\x80")
-GARBAGE_GRACE_S = 6.0
+SPLITS = (b"\x40\x00", b"\x80\x00")
 REST_MAX_S = 400.0
-SERVICE = Service(groups=(Group(name="small", max_bytes=60 * ROW_BYTES), Group(name="large")))
-CALL_MAX_S = 3.0
-
-
-class DiskStorage:
-    """The collector's view of the simulated disk."""
-
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
-
-    async def delete(self, location: str, path: str) -> bool:
-        deleted = self._truth.disk.delete(path)
-        self._truth.check_readers()
-        return deleted
-
-    async def store_id(self, location: str) -> str | None:
-        return None
+QUIET_S = 20.0
+SWEEPS_MAX = 3
+SELECTOR_OPTIONS = {"": {}, "all": {}, "size": {"smaller_than": "5000"}}
 
 
 class Cluster:
     """Everything of one run. `live` runs it; an assertion fails where an invariant breaks."""
 
     def __init__(self, seed: int, options: Options) -> None:
-        self.tasks = Tasks(seed)
+        self.world = World(seed)
         self.options = options
-        self.shared = MemoryKeyspace(self.tasks)
-        self.faults = StoreFaults(latency_max_s=options.latency_max_s / 4)
-        self.messages_lost = self.messages_doubled = 0.0
-        self.tables = [_table(number) for number in range(options.tables)]
-        ends = [*SPLITS[: options.tablets - 1], PLUS_INFINITY]
-        self.tablets = [TabletId(table.id, end) for table in self.tables for end in ends]
-        self.truth = Truth(self.shared, self.tablets)
+        self.faults = StoreFaults(options.latency_max_s / 4, feed_max_s=options.feed_s)
+        self.network = Network(options.latency_max_s)
+        self.traits = Traits(options.rewrite_max_s)
+        self.truth = Truth(MemoryKeyspace(self.world))
+        self.server = SimServer(self.world, self.truth, self.faults, forgets=options.fail_over)
+        self.settings = sim_settings(options)
+        self.tables = [_table(number, options) for number in range(options.tables)]
         self.coordinators: list[SimCoordinator] = []
         self.compactors: dict[str, SimCompactor] = {}
         self.followed: dict[str, SimCoordinator] = {}
         """Compactor → the coordinator that it talks to."""
-        self.clients: list[SimAppender] = []
+        self.clients: list[SimClient] = []
+        self.operator = self.world.process("operator")
+        self.owner = SimOwner("owner", self.operator, self.store(), self.truth)
+        self.sweeper = SimSweeper("sweeper", self.operator, self.store(), self.truth)
         self._births = 0
         self._names = 10
-        self._operator = Process("operator")
-        self._plan = partial(_plan, planner=RatioPlanner())
 
     # Parts.
 
     def store(self) -> KeyspaceStore:
         """Return a new client of the store."""
-        keyspace = SimKeyspace(self.shared, self.tasks, self.faults, self.truth.written)
-        return sim_store(keyspace, self.options.store_tries)
+        return sim_store(self.server, self.options.store_tries)
 
     @property
     def coordinator(self) -> SimCoordinator:
@@ -84,37 +74,26 @@ class Cluster:
 
     def start_coordinator(self) -> None:
         name = f"coord{len(self.coordinators)}"
-        self.tasks.tell(f"{name} starts")
+        self.world.tell(name, "starts")
         store = self.store()
-        coordinator = SimCoordinator(
-            name,
-            self.tasks,
-            store,
-            self._plan,
-            sim_limits(self.options),
-            Pace(feed_s=self.options.feed_s, lead_s=self.options.lead_s),
-        )
-        rules = CollectorRules(grace_s=GARBAGE_GRACE_S, clock_skew_max_s=0.5)
-        coordinator.start(Collector(store, DiskStorage(self.truth), rules, _silent))
-        self.coordinators.append(coordinator)
+        self.coordinators.append(SimCoordinator(name, self.world, store, self.settings, self.truth))
 
     def start_compactor(self, name: str) -> None:
         self._births += 1
         number = int(name.removeprefix("comp"))
-        traits = CompactorTraits(
+        settings = CompactorSettings(
             group="large" if number % 2 else "small",
             slots=self.options.slots,
-            rewrite_max_s=self.options.rewrite_max_s,
-            fails=self.options.fails if self.faults_on else 0.0,
+            beat_interval_s=2.0,
+            take_wait_max_s=TAKE_WAIT_MAX_S,
         )
-        call = partial(self.call, name)
-        compactor = SimCompactor(
-            name, self._births, self.tasks, self.store(), self.truth, traits, call
-        )
-        self.tasks.tell(f"{compactor.incarnation} starts")
+        self.world.tell(name, "starts")
+        process = self.world.process(name)
+        link = Link(name, process, self.network, self._follow)
+        engine = SimEngine(name, self.world, self.truth, self.traits)
+        compactor = SimCompactor(name, self._births, process, link, self.store(), engine, settings)
         self.compactors[name] = compactor
         compactor.left = partial(self._restart, name)
-        compactor.start()
 
     def replace_compactor(self, name: str) -> None:
         """Start another compactor of the same group; nobody comes back under this name."""
@@ -125,39 +104,61 @@ class Cluster:
 
     def _restart(self, name: str) -> None:
         """Start a compactor again that has drained and left."""
-        at_s = self.tasks.now_s() + 2.0
-        self.tasks.call_at(at_s, self._operator, lambda: self.start_compactor(name))
+        self.operator.call_later(2.0, self.start_compactor, name)
+
+    def _follow(self, compactor: str) -> SimCoordinator:
+        target = self.followed.get(compactor, self.coordinator)
+        if not target.process.alive:
+            target = self.followed[compactor] = self.coordinator
+        return target
 
     # Life.
 
-    faults_on = True
-
     def live(self) -> None:
-        """Build up, be busy under faults, come to rest."""
+        """Build up; then all are busy."""
         self._create_tables()
         self.start_coordinator()
         for number in range(max(2, self.options.compactors)):
             self.start_compactor(f"comp{number}")
-        self.clients = [
-            SimAppender(f"app{number}", self.tasks, self.store(), self.truth, self.tablets)
-            for number in range(self.options.appenders)
-        ]
-        for client in self.clients:
-            self.tasks.spawn(client.process, client.run(self.options.busy_s))
+        for number in range(self.options.appenders):
+            self._client(SimAppender, f"app{number}")
         for number in range(self.options.readers):
-            reader = SimReader(f"reader{number}", self.tasks, self.store(), self.truth)
-            self.tasks.spawn(reader.process, reader.run(self.tables, self.options.busy_s))
+            self._client(SimReader, f"reader{number}")
+        for number in range(self.options.users):
+            cancels, deadlines = self.options.cancels, self.options.deadlines
+            own = partial(
+                SimUser, cancels=cancels, deadlines=deadlines, cancel_job=self._cancel_job
+            )
+            self._client(own, f"user{number}")
+        if self.options.bounds:
+            self._client(SimDivider, "divider")
+        if not self.options.crash_free:
+            self._client(SimSweeper, "sweeper")
+        if self.options.drops:
+            after_s = self.options.busy_s * self.world.random()
+            delete = self.world.chance(0.5)
+            dropping = self.owner.drop_table(self.tables[-1], after_s, delete_files=delete)
+            self.operator.start(dropping)
         self.switch_faults(on=True)
+
+    def _client(self, make: type[SimClient] | partial[SimUser], name: str) -> None:
+        process: SimLoop = self.world.process(name)
+        client = make(name, process, self.store(), self.truth)
+        self.clients.append(client)
+        process.start(client.run(self.tables, self.options.busy_s))  # type: ignore[union-attr]  # all run
+
+    async def _cancel_job(self, user: SimUser, attempt: str) -> None:
+        leader = self.coordinator
+        if leader.process.alive and leader.led:
+            leader.process.call_soon(lambda: leader.process.start(leader.cancel_safely(attempt)))
 
     def switch_faults(self, *, on: bool) -> None:
         options, faults = self.options, self.faults
-        self.faults_on = on
         faults.lost_look = faults.lost_exec = options.store_lost if on else 0.0
         faults.late_exec = options.store_late if on else 0.0
-        self.messages_lost = options.lose if on else 0.0
-        self.messages_doubled = options.double if on else 0.0
-        for compactor in self.compactors.values():
-            compactor.traits.fails = options.fails if on else 0.0
+        self.network.lost = options.lose if on else 0.0
+        self.network.doubled = options.double if on else 0.0
+        self.traits.fails = options.fails if on else 0.0
 
     def _create_tables(self) -> None:
         store = self.store()
@@ -167,97 +168,126 @@ class Cluster:
             for table in self.tables:
                 await store.apply(CreateTable(table=table, splits=ends))
 
-        self.tasks.spawn(self._operator, create())
-        self.tasks.run_until(EPOCH_S + 5.0)
-        assert len(self.truth.ledgers) == len(self.tablets)
-
-    # Network.
-
-    async def call(self, compactor: str, process: Process, method: str, event: Any) -> Any:
-        """Call the coordinator that a compactor follows; raise if no answer comes."""
-        target = self.followed.get(compactor, self.coordinator)
-        if not target.process.alive:
-            target = self.followed[compactor] = self.coordinator
-        await self._hop()
-        if self.tasks.chance(self.messages_lost):
-            await self.tasks.sleep(0.5)
-            raise UnavailableError("simulated: message lost")
-        if not target.led:
-            await self.tasks.sleep(0.5)
-            raise UnavailableError("simulated: not ready")
-        answer = self._deliver(target, method, event, 0.0)
-        if self.tasks.chance(self.messages_doubled):
-            self._deliver(target, method, event, 3.0 * self.tasks.dice.random())
-        longest_s = TAKE_WAIT_MAX_S if method == "take" else CALL_MAX_S
-        reply = await self.tasks.wait(answer, process, longest_s)
-        if reply is None and method == "take":
-            self._deliver(target, "submit", on.TakeLeft(take=event.take), 0.0)
-        await self._hop()
-        if reply is None or self.tasks.chance(self.messages_lost):
-            raise UnavailableError("simulated: no answer")
-        return reply[1] if method == "take" else reply
-
-    def _deliver(self, target: SimCoordinator, method: str, event: Any, delay_s: float) -> Promise:
-        answer = self.tasks.promise()
-        at_s = self.tasks.now_s() + delay_s
-
-        def arrive() -> None:
-            if method == "submit":
-                target.submit(event)
-            else:
-                getattr(target, method)(event, answer)
-
-        self.tasks.call_at(at_s, target.process, arrive)
-        return answer
-
-    async def _hop(self) -> None:
-        await self.tasks.sleep(self.tasks.dice.random() * self.options.latency_max_s)
+        self.operator.start(create())
+        self.world.run_until(EPOCH_S + 5.0)
+        for table in self.tables:
+            assert len(self.truth.tablets(table.id)) == len(ends) + 1
 
     # Rest.
 
     def come_to_rest(self) -> None:
-        """Stop all faults and assert that everything comes to its end."""
+        """Stop all faults and assert that everything comes to its end, and stays there."""
         self.switch_faults(on=False)
-        for tablet in self.tablets:
-            self.coordinator.submit(on.QuarantineLifted(tablet=tablet))
-        until_s = self.tasks.now_s() + REST_MAX_S
-        while not self._rests():
-            assert self.tasks.now_s() < until_s, f"no rest: {self._restless()}"
-            self.tasks.run_until(self.tasks.now_s() + 2.0)
-        for tablet in self.tablets:
-            self.truth.check(tablet)
+        for tablet in self.truth.views:
+            lifted = on.QuarantineLifted(tablet=tablet)
+            self.coordinator.process.start(self.coordinator.tell(lifted))
+        self._wait_for_rest()
+        for _ in range(SWEEPS_MAX):
+            if not self._sweep():
+                break
+            self._wait_for_rest()
+        assert not self._sweep(), "the listing sweep goes on finding files"
+        before = self._versions()
+        self.world.run_until(self.world.now_s() + QUIET_S)
+        after = self._versions()
+        assert before == after, f"changes go round in circles: {before} {after}"
 
-    def _rests(self) -> bool:
-        return not self._restless()
+    def _wait_for_rest(self) -> None:
+        until_s = self.world.now_s() + REST_MAX_S
+        while restless := self._restless():
+            assert self.world.now_s() < until_s, f"no rest: {restless}"
+            self.world.run_until(self.world.now_s() + 2.0)
+
+    def _sweep(self) -> list[str]:
+        """Sweep all tables; where nobody crashed there is nothing to find."""
+        found: list[str] = []
+
+        async def sweep() -> None:
+            for table in self.tables:
+                if not self.truth.drops(table.id):
+                    found.extend(await self.sweeper.sweep(table, 0.0))
+
+        self.operator.start(sweep())
+        self.world.run_until(self.world.now_s() + 5.0)
+        assert not (self.options.crash_free and found), f"orphans, though nobody died: {found}"
+        return found
+
+    def _versions(self) -> dict[TabletId, bytes]:
+        values = self.truth.memory.values
+        prefix = "neve:{%s}:tablet:%s:record"
+        return {
+            tablet: values.hash(prefix % (tablet.table, tablet.text)).get(b"v", b"")
+            for tablet, view in self.truth.views.items()
+            if view.bounds is not None
+        }
 
     def _restless(self) -> str:
         """Return what is still going on, or nothing."""
-        if not all(client.done for client in self.clients):
-            return "an appender waits"
+        waiting = [client.name for client in self.clients if not client.done]
+        if waiting:
+            return f"{waiting} wait"
         leader = self.coordinator
-        if not leader.led or not leader.at_rest():
+        if not leader.at_rest():
             return f"{leader.name} is not at rest"
-        for tablet in self.tablets:
+        for table in self.tables:
+            gone = self.truth.drops(table.id)
+            problem = self._restless_drop(table) if gone else self._restless_table(table)
+            if problem:
+                return f"{table.id}: {problem}"
+        return ""
+
+    def _restless_drop(self, table: Table) -> str:
+        """Return what is left of a dropped table; marks of calls and attempts expire."""
+        own = f"neve:{{{table.id}}}:"
+        marks = (own + "outcome:", own + "call:")
+        keys = self.truth.memory.values.keys()
+        left = [key for key in keys if key.startswith(own) and not key.startswith(marks)]
+        return f"keys are left: {left}" if left else ""
+
+    def _restless_table(self, table: Table) -> str:
+        for tablet, view in self.truth.tablets(table.id).items():
+            held = (view.running, view.selection, view.waiting, view.done, view.operation)
+            if any(held):
+                return f"{tablet}: held by {held}"
             if problem := self._restless_tablet(tablet):
                 return f"{tablet} {problem}"
-        held = {path for tablet in self.tablets for path in self.truth.read(tablet).files}
-        strays = [path for path in self.truth.disk.files if path.startswith("_neve/")]
-        left = [path for path in strays if path not in held]
-        return f"files were left behind: {left}" if left else ""
+        requests = [each for each in self.truth.requests.items() if each[0][0] == table.id]
+        if unfinished := [name for name, request in requests if not request.state.ended]:
+            return f"requests have not ended: {unfinished}"
+        values = self.truth.memory.values
+        own = f"neve:{{{table.id}}}:"
+        if values.members(own + "open-requests"):
+            return "requests are not closed"
+        garbage = values.hash(own + "garbage")
+        return f"garbage is left: {sorted(garbage)}" if garbage else ""
 
     def _restless_tablet(self, tablet: TabletId) -> str:
-        """Return what is held, or a planner or scan still has to say, or nothing."""
-        seen = self.truth.read(tablet)
-        table = next(table for table in self.tables if table.id == tablet.table)
-        if seen.running:
-            return f"is reserved by {sorted(seen.running)}"
-        if self._plan(seen, table, self.tasks.now_s()).jobs:
+        """Return what a planner or scan still has to say, or nothing."""
+        parts = self.coordinator.parts
+        assert parts is not None
+        table = parts.scanner.tables.get(tablet.table)
+        if table is None or table.state is not TableState.LIVE:
+            return "has a table that is not live"
+        if parts.state.queued_ids(tablet):
             return "has jobs"
-        return "is looked at by every scan" if needs_look(seen.record, table) else ""
+        looks = needs_look(self.truth.record(tablet), table, self.world.now_s())
+        return "is looked at by every scan" if looks else ""
+
+    def seen(self) -> Counter[str]:
+        """Return what has happened, counted."""
+        seen = self.truth.seen + self.server.seen
+        seen["coordinators"] += len(self.coordinators)
+        seen["compactors"] += self._births
+        return seen
 
 
-def _table(number: int) -> Table:
-    return Table(
+def _table(number: int, options: Options) -> Table:
+    settings = TableSettings(
+        hold_expiry_s=options.hold_expiry_s,
+        selector=options.selector,
+        selector_options=SELECTOR_OPTIONS[options.selector],
+    )
+    table = Table(
         id=f"t{number}",
         name=f"table{number}",
         location=f"file:///sim/table{number}",
@@ -265,11 +295,4 @@ def _table(number: int) -> Table:
         key=("k",),
         version_column=None,
     )
-
-
-def _plan(tablet: Any, table: Table, now_s: float, planner: RatioPlanner) -> Any:
-    return plan_tablet(tablet, table, {"default": SERVICE}, {"ratio": planner}, now_s)
-
-
-def _silent(_event: str, **_fields: Any) -> None:
-    return
+    return replace(table, settings=settings)

@@ -1,42 +1,210 @@
-"""A compactor in a simulation: the real state machine of attempts, a shell of a few lines."""
+"""A compactor in a simulation: the production service, an engine that merges sets of rows."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, assert_never
+from functools import partial
+from typing import Any, Protocol
 
-from common.errors import ConflictError, InputError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, Commit, Refused
+from common.errors import AttemptCancelledError, EngineDiedError, MetadataError, UnavailableError
+from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.model.outcome import RowCounts
-from common.wire import Assignment, BeatReply
-from compactor.core import actions as act
-from compactor.core import events as told
-from compactor.core.attempt import Attempt
-from compactor.core.result import RewriteResult
-from coordinator.core import events as on
-from tests.support.sim_tasks import Process, Tasks
-from tests.support.sim_truth import ROW_BYTES, Truth
+from common.model.request import Request, TransformKind
+from common.model.table import Table
+from common.settings import CompactorSettings
+from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.service.compactor import CompactorService
+from tests.support.sim_coordinator import SimCoordinator
+from tests.support.sim_disk import Rows, key_bytes
+from tests.support.sim_loop import SimLoop, World
+from tests.support.sim_truth import Truth
 
+CALL_MAX_S = 3.0
 TAKE_WAIT_MAX_S = 8.0
 
 
 @dataclass
-class CompactorTraits:
-    """How a compactor behaves. Probabilities per job."""
+class Traits:
+    """How compactors behave. Probabilities per job."""
 
-    group: str = "small"
-    slots: int = 1
-    beat_s: float = 1.0
     rewrite_max_s: float = 2.0
     fails: float = 0.0
 
 
-Call = Callable[[Process, str, Any], Any]
-"""`await call(process, method, event)`: a call of the coordinator over the network."""
+@dataclass
+class Network:
+    """How messages to the coordinator fare. Probabilities per message."""
+
+    latency_max_s: float = 0.02
+    lost: float = 0.0
+    doubled: float = 0.0
+
+
+class Following(Protocol):
+    """Says which coordinator a compactor talks to now."""
+
+    def __call__(self, compactor: str) -> SimCoordinator: ...
+
+
+class Link:
+    """The coordinator as one compactor sees it; satisfies `compactor.ports.Coordinator`."""
+
+    def __init__(
+        self, compactor: str, process: SimLoop, network: Network, following: Following
+    ) -> None:
+        self._compactor = compactor
+        self._process = process
+        self._world = process.world
+        self._network = network
+        self._following = following
+
+    async def take(self, request: TakeRequest) -> Assignment | None:
+        assignment: Assignment | None = await self._call(
+            "take", request, within_s=request.wait_max_s + CALL_MAX_S
+        )
+        return assignment
+
+    async def beat(self, beat: Beat) -> BeatReply:
+        reply: BeatReply = await self._call("beat", beat)
+        return reply
+
+    async def report(self, report: Report) -> None:
+        await self._call("report", report)
+
+    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
+        await self._call("leave", compactor, incarnation, cause)
+
+    async def _call(self, method: str, *values: object, within_s: float = CALL_MAX_S) -> Any:
+        world, network = self._world, self._network
+        await asyncio.sleep(world.random() * network.latency_max_s)
+        target = self._following(self._compactor)
+        if not target.process.alive or world.chance(network.lost):
+            await asyncio.sleep(0.5)
+            raise UnavailableError("simulated: nobody hears")
+        answer = self._process.create_future()
+        target.process.call_soon(self._arrive, target, method, values, answer)
+        if world.chance(network.doubled):
+            late_s = 3.0 * world.random()
+            target.process.call_later(late_s, self._arrive, target, method, values, None)
+        target.waiting[answer] = None
+        try:
+            async with asyncio.timeout(within_s):
+                reply = await answer
+        except (TimeoutError, ConnectionError, MetadataError) as error:
+            raise UnavailableError(f"simulated: no answer: {error}") from error
+        finally:
+            target.waiting.pop(answer, None)
+        if world.chance(network.lost):
+            raise UnavailableError("simulated: the answer is lost")
+        return reply
+
+    def _arrive(
+        self,
+        target: SimCoordinator,
+        method: str,
+        values: tuple[object, ...],
+        answer: asyncio.Future[Any] | None,
+    ) -> None:
+        task = target.process.create_task(getattr(target, method)(*values))
+        task.add_done_callback(partial(self._answered, answer))
+
+    def _answered(self, answer: asyncio.Future[Any] | None, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, AssertionError):
+            self._world.fail(error)
+        if answer is None:
+            return
+        way_s = self._world.random() * self._network.latency_max_s
+        self._process.call_later(way_s, _give, answer, error, None if error else task.result())
+
+
+def _give(answer: asyncio.Future[Any], error: BaseException | None, value: Any) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(value)
+
+
+class SimEngine:
+    """Merges files; satisfies `compactor.ports.Engine` and `OwnFiles`."""
+
+    pid = None
+
+    def __init__(self, holder: str, world: World, truth: Truth, traits: Traits) -> None:
+        self.holder = holder
+        self._world = world
+        self._truth = truth
+        self._traits = traits
+        self._cancelled: dict[str, None] = {}
+
+    async def start(self) -> None:
+        return
+
+    async def stop(self) -> None:
+        return
+
+    async def wait_down(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def cancel(self, attempt: str) -> None:
+        self._cancelled[attempt] = None
+
+    async def check_location(self, table: Table) -> None:
+        return
+
+    async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
+        for path in paths:
+            self._truth.disk.delete(path)
+
+    async def run(
+        self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]
+    ) -> RewriteResult:
+        world, traits, attempt = self._world, self._traits, assignment.reservation.attempt
+        self._truth.assigned(attempt, self.holder)
+        await asyncio.sleep(world.random() * traits.rewrite_max_s)
+        if attempt in self._cancelled:
+            raise AttemptCancelledError("simulated: cancelled")
+        if world.chance(traits.fails):
+            raise EngineDiedError("simulated: the engine died")
+        parts = self._merged(assignment)
+        outputs: list[DataFile] = []
+        for number, rows in enumerate(parts):
+            path = assignment.reservation.output_path(number)
+            outputs.append(self._truth.disk.write(path, rows, world.now_s()))
+            await asyncio.sleep(world.random() * 0.1)
+        count = sum(file.rows for file in assignment.inputs)
+        return RewriteResult(
+            outputs=tuple(outputs), counts=RowCounts(rows_in=count, rows_out=count)
+        )
+
+    def _merged(self, assignment: Assignment) -> list[Rows]:
+        """Return the rows of each output: transformed where they are not yet, cut by key."""
+        disk, cuts = self._truth.disk, assignment.job.cuts
+        parts: list[dict[int, tuple[str, ...]]] = [{} for _ in range(len(cuts) + 1)]
+        for file in assignment.inputs:
+            wanted = _transforms(assignment.request, file)
+            for row, touches in disk.read(file.path).items():
+                key = key_bytes(disk.key_of[row])
+                if wanted is not None and wanted.range.holds(key):
+                    touches = (*touches, wanted.id)
+                parts[sum(key > cut for cut in cuts)][row] = touches
+        return [part for part in parts if part]
+
+
+def _transforms(request: Request | None, file: DataFile) -> Request | None:
+    """Return the request whose transform is applied to an input (protocol: requests)."""
+    if request is None or request.transform.kind is TransformKind.NONE:
+        return None
+    return None if file.request == request.id else request
 
 
 class SimCompactor:
@@ -46,178 +214,41 @@ class SimCompactor:
         self,
         name: str,
         number: int,
-        tasks: Tasks,
+        process: SimLoop,
+        link: Link,
         store: KeyspaceStore,
-        truth: Truth,
-        traits: CompactorTraits,
-        call: Call,
+        engine: SimEngine,
+        settings: CompactorSettings,
     ) -> None:
         self.name = name
-        self.incarnation = f"{name}.{number}"
-        self.tasks = tasks
-        self.process = Process(self.incarnation)
-        self.traits = traits
-        self.draining = False
+        self.process = process
         self.said_goodbye = False
         self.left: Callable[[], None] = lambda: None
         """Called when it has drained and said goodbye."""
-        self._slots = traits.slots
+        self._link = link
         self._store = store
-        self._truth = truth
-        self._call = call
-        self._held: dict[str, Attempt] = {}
-        self._takes = 0
+        self._engine = engine
+        self._settings = settings
+        self._number = number
+        self.incarnation = ""
+        process.start(self._run())
 
-    def start(self) -> None:
-        self.tasks.spawn(self.process, self._beat_forever())
-        for slot in range(self.traits.slots):
-            self.tasks.spawn(self.process, self._slot(slot))
-
-    async def _beat_forever(self) -> None:
-        while True:
-            beat = on.CompactorHeard(
-                compactor=self.name,
-                incarnation=self.incarnation,
-                group=self.traits.group,
-                node="node",
-                slots=self.traits.slots,
-                attempts=tuple(held.progress.message() for held in self._held.values()),
-                draining=self.draining,
-            )
-            with suppress(UnavailableError):
-                self._obey(await self._call(self.process, "beat", beat))
-            await self.tasks.sleep(self.traits.beat_s)
-
-    def _obey(self, reply: BeatReply) -> None:
-        self.draining |= reply.drain
-        for name in reply.cancel:
-            if name in self._held:
-                self._held[name].handle(told.CancelAsked(cause="taken back"), self.tasks.now_s())
-
-    async def _slot(self, slot: int) -> None:
-        take = self._next_take(slot)
-        while not self.draining:
-            asked = on.TakeAsked(
-                take=take,
-                compactor=self.name,
-                incarnation=self.incarnation,
-                group=self.traits.group,
-            )
-            try:
-                assignment = await self._call(self.process, "take", asked)
-            except UnavailableError:
-                await self.tasks.sleep(0.2 + self.tasks.dice.random())
-                if self.tasks.chance(0.3):
-                    take = self._next_take(slot)
-                continue
-            take = self._next_take(slot)
-            if assignment is not None and assignment.reservation.attempt not in self._held:
-                await self._run(assignment)
-        self._slots -= 1
-        if not self._slots:
-            await self._leave()
-
-    async def _leave(self) -> None:
-        gone = on.CompactorGone(compactor=self.name, cause="drained", incarnation=self.incarnation)
-        with suppress(UnavailableError):
-            await self._call(self.process, "leave", gone)
-        self.process.alive = False
+    async def _run(self) -> None:
+        world = self.process.world
+        service = CompactorService(
+            self.name,
+            self._settings,
+            node="node",
+            coordinator=self._link,
+            engine=self._engine,
+            store=self._store,
+            files=self._engine,
+            ids=CountedIds(f"{self.name}.{self._number}-"),
+            clock=world,
+            log=partial(world.tell, self.name),
+        )
+        self.incarnation = self._engine.holder = service.incarnation
+        await service.run()
         self.said_goodbye = True
+        self.process.alive = False
         self.left()
-
-    def _next_take(self, slot: int) -> str:
-        self._takes += 1
-        return f"{self.incarnation}-{slot}-t{self._takes}"
-
-    async def _run(self, assignment: Assignment) -> None:
-        attempt = Attempt(assignment, self.tasks.now_s())
-        self._truth.assigned(attempt.id, self.incarnation)
-        self._held[attempt.id] = attempt
-        actions = attempt.handle(told.AttemptStarted(), self.tasks.now_s())
-        while not attempt.over:
-            (action,) = actions
-            answer = await self._perform(attempt, action)
-            self.tasks.tell(f"{self.incarnation} {attempt.id} {type(answer).__name__}")
-            actions = attempt.handle(answer, self.tasks.now_s())
-        del self._held[attempt.id]
-
-    async def _perform(self, attempt: Attempt, action: act.Action) -> told.Event:
-        match action:
-            case act.Rewrite():
-                return await self._rewrite(attempt)
-            case act.SendCommit(commit, delay_s):
-                await self.tasks.sleep(delay_s)
-                return await self._commit(commit)
-            case act.ReadOutcome(delay_s):
-                await self.tasks.sleep(delay_s)
-                return await self._read_outcome(attempt)
-            case act.DeleteOutputs(paths):
-                for path in paths:
-                    self._truth.disk.delete(path)
-                return told.OutputsDeleted()
-            case act.SendReport(report):
-                return await self._report(report)
-            case act.CancelRewrite():
-                raise AssertionError(action)
-            case _:
-                assert_never(action)
-
-    async def _rewrite(self, attempt: Attempt) -> told.Event:
-        assignment, dice = attempt.assignment, self.tasks.dice
-        await self.tasks.sleep(dice.random() * self.traits.rewrite_max_s)
-        if self.tasks.chance(self.traits.fails):
-            return told.RewriteFailed(error_class="EngineDiedError", cause="simulated")
-        try:
-            rows = [self._truth.disk.read(file.path) for file in assignment.inputs]
-        except InputError as error:
-            return told.RewriteFailed(error_class="InputError", cause=str(error))
-        merged = frozenset[int]().union(*rows)
-        output = DataFile(
-            path=assignment.reservation.output_path(0),
-            size_bytes=ROW_BYTES * len(merged),
-            rows=len(merged),
-            clean=True,
-            key_min=min(file.key_min or b"" for file in assignment.inputs),
-            key_max=max(file.key_max or b"" for file in assignment.inputs),
-        )
-        self._truth.disk.write(output.path, merged)
-        counts = RowCounts(rows_in=sum(map(len, rows)), rows_out=len(merged))
-        return told.RewriteDone(RewriteResult(outputs=(output,), counts=counts))
-
-    async def _commit(self, commit: Commit) -> told.Event:
-        try:
-            outcome = await self._store.apply(commit)
-        except ConflictError as error:
-            return told.CommitConflicted(str(error))
-        except (MetadataError, UnavailableError) as error:
-            return told.CommitUnknown(str(error))
-        match outcome:
-            case Applied():
-                return told.CommitApplied()
-            case Refused(code=code, reason=reason, sent=sent):
-                return told.CommitRefused(code=code, reason=reason, sent=sent)
-            case _:
-                return told.CommitUnknown(outcome.reason)
-
-    async def _read_outcome(self, attempt: Attempt) -> told.Event:
-        try:
-            mark = await self._store.outcome(attempt.assignment.table.id, attempt.id)
-        except (MetadataError, UnavailableError) as error:
-            return told.OutcomeUnread(str(error))
-        return told.OutcomeRead(end=mark.end if mark else None, cause=mark.cause if mark else "")
-
-    async def _report(self, report: Any) -> told.Event:
-        event = on.AttemptReported(
-            compactor=report.compactor,
-            attempt=report.attempt,
-            end=report.end,
-            error_class=report.error_class,
-            cause=report.cause,
-        )
-        while True:
-            try:
-                await self._call(self.process, "report", event)
-            except UnavailableError:
-                await self.tasks.sleep(0.5 + self.tasks.dice.random())
-            else:
-                return told.ReportDelivered()

@@ -1,29 +1,45 @@
-"""What one seed draws: sizes, and *which* faults (a swarm: every seed leaves some out)."""
+"""What one seed draws: sizes, what is used, and *which* faults (a swarm: each leaves some out)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from random import Random
 
-from coordinator.core.limits import Limits
+from common.model.group import Group, Service
+from common.settings import CoordinatorSettings, Settings
+from tests.support.sim_disk import ROW_BYTES
+
+SERVICE = Service(groups=(Group(name="small", max_bytes=60 * ROW_BYTES), Group(name="large")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Sizes and faults of one run. Times in seconds of simulated time."""
+    """Sizes, uses and faults of one run. Times in seconds of simulated time."""
 
     tables: int = 1
     tablets: int = 2
-    """Per table."""
+    """Per table, at first."""
     compactors: int = 2
     slots: int = 1
     appenders: int = 1
     readers: int = 1
+    users: int = 0
+    """Each submits requests, one after the other."""
+    cancels: bool = False
+    """Users change their minds: about a request, a range, a job."""
+    deadlines: bool = False
+    selector: str = ""
+    """The tables' own: what it chooses becomes a request."""
+    hold_expiry_s: float = 120.0
+    bounds: bool = False
+    """Tablets are split and merged."""
+    drops: bool = False
+    """The last table is dropped."""
     busy_s: float = 60.0
     queue_jobs_max: int = 100
     rewrite_max_s: float = 2.0
-    feed_s: float = 0.3
-    """How often coordinators read the change feed; slow: they plan from old readings."""
+    feed_s: float = 0.0
+    """Longest delay of the change feed; slow: coordinators plan from old readings."""
     lose: float = 0.0
     """Probability that a message, or its answer, is lost."""
     double: float = 0.0
@@ -39,20 +55,23 @@ class Options:
     compactor_freezes: bool = False
     coordinator_dies: bool = False
     ghost: bool = False
+    fail_over: bool = False
+    """A replica takes over that has missed the last one or two changes."""
     operators: bool = False
-    """Groups are paused, compactors drained, attempts cancelled."""
+    """Groups and tables are paused, compactors drained, attempts cancelled."""
 
     @property
     def calm(self) -> bool:
         """Whether nothing ever goes wrong."""
         unsafe = (self.lose, self.double, self.store_lost, self.store_late, self.fails)
-        untouched = not self.compactor_freezes and not self.operators
+        untouched = not (self.compactor_freezes or self.operators or self.cancels)
         return not any(unsafe) and self.crash_free and untouched
 
     @property
     def crash_free(self) -> bool:
         """Whether nobody dies and no write arrives after it was given up."""
-        return not (self.compactor_dies or self.coordinator_dies or self.ghost or self.store_late)
+        dies = self.compactor_dies or self.coordinator_dies or self.ghost or self.fail_over
+        return not (dies or self.store_late)
 
     def __str__(self) -> str:
         """Name what differs from the defaults."""
@@ -69,22 +88,30 @@ def draw_options(seed: int) -> Options:
     dice = Random(f"options {seed}")
     faults = seed % 5 != 0
 
-    def maybe(value: float) -> float:
-        return value if faults and dice.random() < 0.4 else 0.0
+    def maybe(value: float, chance: float = 0.35) -> float:
+        return value if faults and dice.random() < chance else 0.0
 
+    users = dice.choice((0, 1, 1, 2, 3))
     return Options(
         tables=dice.choice((1, 1, 2)),
         tablets=dice.choice((1, 1, 2, 3)),
-        compactors=dice.randint(1, 4),
+        compactors=dice.randint(1, 3),
         slots=dice.choice((1, 1, 2)),
-        appenders=dice.randint(1, 3),
+        appenders=dice.randint(1, 2),
         readers=dice.choice((0, 1)),
-        busy_s=dice.choice((30.0, 60.0)),
+        users=users,
+        cancels=bool(users and maybe(1.0)),
+        deadlines=bool(users and maybe(1.0)),
+        selector=dice.choice(("", "", "", "all", "size")),
+        hold_expiry_s=dice.choice((4.0, 120.0)),
+        bounds=dice.random() < 0.5,
+        drops=dice.random() < 0.15,
+        busy_s=dice.choice((20.0, 40.0)),
         queue_jobs_max=dice.choice((1, 2, 100)),
         rewrite_max_s=dice.choice((0.5, 2.0, 12.0)),
-        feed_s=dice.choice((0.3, 0.3, 3.0)),
+        feed_s=dice.choice((0.0, 0.0, 3.0)),
         lead_s=dice.choice((2.0, 10.0)),
-        latency_max_s=dice.choice((0.005, 0.05)) if not faults else dice.choice((0.02, 0.5)),
+        latency_max_s=dice.choice((0.02, 0.5)) if faults else dice.choice((0.005, 0.05)),
         lose=maybe(0.05),
         double=maybe(0.1),
         store_lost=maybe(0.03),
@@ -95,23 +122,23 @@ def draw_options(seed: int) -> Options:
         compactor_freezes=bool(maybe(1.0)),
         coordinator_dies=bool(maybe(1.0)),
         ghost=bool(maybe(1.0)),
+        fail_over=bool(maybe(1.0)),
         operators=dice.random() < 0.2,
     )
 
 
-def sim_limits(options: Options) -> Limits:
-    """Return limits in which everything happens within seconds."""
-    return Limits(
-        queue_jobs_max=options.queue_jobs_max,
+def sim_settings(options: Options) -> Settings:
+    """Return settings in which everything happens within seconds."""
+    own = CoordinatorSettings(
+        full_scan_interval_s=15.0,
+        queue_count_max=options.queue_jobs_max,
         silence_max_s=8.0,
-        stall_max_s=4.0,
-        unlisted_max_s=4.0,
-        adopt_grace_max_s=6.0,
-        doubt_max_s=4.0,
-        release_retry_s=2.0,
-        take_wait_max_s=30.0,
+        adopt_grace_s=6.0,
         backoff_base_s=0.5,
         backoff_max_s=8.0,
-        cancel_pause_s=5.0,
         deferral_max_s=20.0,
+        garbage_grace_s=6.0,
+        collect_interval_s=5.0,
+        clock_skew_max_s=0.5,
     )
+    return Settings(coordinator=own, services={"default": SERVICE})

@@ -1,12 +1,28 @@
-"""Run one seed from the beginning to rest; a failure tells the seed, the options and the story."""
+"""Run seeds from the beginning to rest; a failure tells the seed, the options and the story.
+
+python -m tests.support.sim_run [--digest] 17 0-9999
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import importlib.metadata
+import os
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from unittest import mock
 
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
+
+SEEDS_AT_ONCE = 20
+"""Seeds that a worker runs before it tells."""
 
 
 def simulate(seed: int, options: Options | None = None) -> Cluster:
@@ -16,30 +32,113 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
         AssertionError: An invariant broke, or it did not come to rest; with the last
             lines of the story.
     """
-    cluster = Cluster(seed, options or draw_options(seed))
-    chaos = Chaos(cluster)
-    try:
-        cluster.live()
-        chaos.start()
-        cluster.tasks.run_until(cluster.tasks.now_s() + cluster.options.busy_s)
-        chaos.stop()
-        cluster.come_to_rest()
-        _check_counts(cluster)
-    except AssertionError as error:
-        story = "\n".join(cluster.tasks.story)
-        message = f"seed {seed} ({cluster.options}): {error}\n{story}"
-        raise AssertionError(message) from error
+    with _as_simulated(options or draw_options(seed)) as drawn:
+        cluster = Cluster(seed, drawn)
+        chaos = Chaos(cluster)
+        try:
+            cluster.live()
+            chaos.start()
+            cluster.world.run_until(cluster.world.now_s() + cluster.options.busy_s)
+            chaos.stop()
+            cluster.come_to_rest()
+            _check_counts(cluster)
+        except Exception as error:
+            cause = _first(error)
+            message = f"seed {seed} ({cluster.options}): {type(cause).__name__}: {cause}"
+            raise AssertionError(f"{message}\n{cluster.world.story()}") from cause
+        finally:
+            cluster.world.end()
     return cluster
+
+
+@contextlib.contextmanager
+def _as_simulated(options: Options) -> Iterator[Options]:
+    """Set constants of the production code that a simulation wants otherwise."""
+    points = functools.cache(importlib.metadata.entry_points)
+    collects = gc.isenabled()
+    with (
+        mock.patch("coordinator.recovery.LEAD_CHECK_S", options.lead_s),
+        mock.patch("common.metadata.reading.TABLETS_PER_MULTI", 1),
+        mock.patch("coordinator.registry.entry_points", points),
+    ):
+        gc.disable()
+        try:
+            yield options
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _check_counts(cluster: Cluster) -> None:
     """Assert what a healing scan would hide: nothing is orphaned where nobody crashed."""
-    orphaned = sum(each.state._books.counters.orphaned for each in cluster.coordinators)
+    books = [each.books for each in cluster.coordinators if each.parts is not None]
+    orphaned = sum(each.counters.orphaned for each in books)
     assert not (cluster.options.crash_free and orphaned), f"{orphaned} reservations orphaned"
-    lost = sum(each.released_for_silence for each in cluster.coordinators)
-    assert not (cluster.options.calm and lost), f"{lost} attempts lost in a calm run"
+
+
+# Many seeds.
+
+
+def seeds(text: str) -> list[int]:
+    """Return the seeds of a text such as `3,7,100-120`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def run_some(some: Sequence[int]) -> tuple[Counter[str], list[str]]:
+    """Run seeds one after the other; return what happened, and what failed."""
+    seen: Counter[str] = Counter()
+    failed: list[str] = []
+    for seed in some:
+        try:
+            seen.update(simulate(seed).seen())
+        except AssertionError as error:
+            failed.append(str(error))
+        seen["seeds"] += 1
+        gc.collect()
+    return seen, failed
+
+
+def run_all(every: Sequence[int], failures_max: int = 3) -> tuple[Counter[str], list[str]]:
+    """Run seeds on all cores; stop early when enough have failed."""
+    cores = len(os.sched_getaffinity(0))
+    size = min(SEEDS_AT_ONCE, max(1, len(every) // (4 * cores)))
+    parts = [every[first : first + size] for first in range(0, len(every), size)]
+    seen: Counter[str] = Counter()
+    failed: list[str] = []
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        for done, wrong in pool.map(run_some, parts):
+            seen.update(done)
+            failed += wrong
+            if len(failed) >= failures_max:
+                pool.shutdown(wait=True, cancel_futures=True)
+                break
+    return seen, failed
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run seeds and print what happened; return 1 if one failed."""
+    every = [seed for text in arguments if text != "--digest" for seed in seeds(text)]
+    if "--digest" in arguments:
+        for seed in every:
+            print(simulate(seed).world.digest)
+        return 0
+    seen, failed = run_all(every)
+    for name, count in sorted(seen.items()):
+        print(f"{count:10d} {name}")
+    for text in failed:
+        print(text)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        print(simulate(int(argument)).tasks.digest)
+    sys.exit(main(sys.argv[1:]))

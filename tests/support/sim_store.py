@@ -1,22 +1,34 @@
-"""The memory keyspace behind a network: round trips take time, connections break.
+"""The memory keyspace behind a network: round trips take time, connections break, replicas lag.
 
-Everything above is the production code: executor, transactions, decoding. A broken
+Everything above it is the production code: executor, transactions, decoding. A broken
 connection at `EXEC` has one of three ends, as with a real server: applied, never to
-be, or still on its way and decided by its `WATCH` when it arrives.
+be, or still on its way and decided by its `WATCH` when it arrives. A fail-over goes to
+a replica that has missed the last one or two changes; whoever waited for the replica
+keeps what he was told.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 from common.metadata.commands import Command, Reply
 from common.metadata.executor import Patience
 from common.metadata.keyspace import LinkLostError, StreamEntry
 from common.metadata.memory_keyspace import MemoryKeyspace, MemorySession
 from common.metadata.store import KeyspaceStore
-from tests.support.sim_tasks import Process, Tasks
+from tests.support.sim_loop import World
+from tests.support.sim_truth import Truth
+
+LAG_MAX_S = 1.5
+"""Longest that a replica is behind."""
+FORGOTTEN_MAX = 2
+LATE_MAX_S = 10.0
 
 
 @dataclass
@@ -27,47 +39,140 @@ class StoreFaults:
     lost_look: float = 0.0
     lost_exec: float = 0.0
     late_exec: float = 0.0
-    late_max_s: float = 10.0
+    feed_max_s: float = 0.0
+    """Longest delay of what the change feed tells."""
+
+
+@dataclass
+class _Undo:
+    """What a write has replaced, as long as a fail-over may forget it."""
+
+    number: int
+    at_s: float
+    values: dict[str, tuple[Any, float | None]]
+
+
+class SimServer:
+    """The one Redis. Whatever is written is held against the truth at once."""
+
+    def __init__(self, world: World, truth: Truth, faults: StoreFaults, *, forgets: bool) -> None:
+        self.world = world
+        self.truth = truth
+        self.faults = faults
+        self.memory = truth.memory
+        self.network = world.process("network")
+        self.epoch = 0
+        """Counts fail-overs: connections of an earlier one are gone."""
+        self.seen: Counter[str] = Counter()
+        self._forgets = forgets
+        self._undo: list[_Undo] = []
+        self._writes = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def write(self, session: MemorySession, effects: Sequence[Command]) -> int:
+        """Make a write, unless something watched has changed; return its number, or 0."""
+        saved = self._saved(effects) if self._forgets else {}
+        if not session.execute_now(effects):
+            return 0
+        self._writes += 1
+        if self._forgets:
+            self._undo.append(_Undo(self._writes, self.world.now_s(), saved))
+            del self._undo[:-8]
+        try:
+            self.truth.written(effects)
+        except AssertionError as error:
+            self.world.fail(error)
+            raise
+        self._ring()
+        return self._writes
+
+    def replicated(self, number: int) -> None:
+        """A replica has told that it has everything up to a write."""
+        self._undo = [undo for undo in self._undo if undo.number > number]
+
+    def fail_over(self) -> int:
+        """Forget the last one or two writes that no replica has; return how many."""
+        self.epoch += 1
+        oldest_s = self.world.now_s() - LAG_MAX_S
+        young = [undo for undo in self._undo[-FORGOTTEN_MAX:] if undo.at_s > oldest_s]
+        count = self.world.dice.randint(1, FORGOTTEN_MAX)
+        for undo in reversed(young[-count:]):
+            for key, saved in undo.values.items():
+                self._put_back(key, *saved)
+        self._undo.clear()
+        self.truth.went_back()
+        self._ring()
+        return len(young[-count:])
+
+    async def news(self, timeout_s: float) -> None:
+        """Wait for a write."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return
+
+    def _ring(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _saved(self, effects: Sequence[Command]) -> dict[str, tuple[Any, float | None]]:
+        values = self.memory.values
+        saved = {}
+        for effect in effects:
+            for key in effect[1:] if effect[0] == "DEL" else effect[1:2]:
+                if key not in saved:
+                    name = str(key)
+                    saved[name] = (copy(values.find(name)), values._expires_s.get(name))
+        return saved
+
+    def _put_back(self, key: str, value: Any, expires_s: float | None) -> None:
+        values = self.memory.values
+        values.remove(key)
+        if value is not None:
+            values.put(key, value)
+            if expires_s is not None:
+                values._expires_s[key] = expires_s
 
 
 class SimKeyspace:
-    """A client's connection to the one store; satisfies `common.metadata.keyspace.Keyspace`."""
+    """A client's connections to the server; satisfies `common.metadata.keyspace.Keyspace`."""
 
-    def __init__(
-        self,
-        shared: MemoryKeyspace,
-        tasks: Tasks,
-        faults: StoreFaults,
-        written: Callable[[Sequence[Command]], None],
-    ) -> None:
-        self.shared = shared
-        self.tasks = tasks
-        self.faults = faults
-        self.written = written
-        self.network = Process("network")
+    def __init__(self, server: SimServer) -> None:
+        self.server = server
+        self.world = server.world
 
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[SimSession]:
-        yield SimSession(self)
+    def session(self) -> SimSession:
+        return SimSession(self.server)
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
-        await self.hop()
-        if self.tasks.chance(self.faults.lost_look):
+        server, faults = self.server, self.server.faults
+        epoch = server.epoch
+        if self.world.chance(faults.lost_look):
+            server.seen["reads lost"] += 1
             raise LinkLostError("simulated: lost while reading")
         replies = []
         for batch in batches:
-            replies.append(self.shared.run(batch))
-            if len(batches) > 1:
-                # Others get in between two batches: each is one moment, not all together.
-                await self.tasks.sleep(0.0)
-        await self.hop()
+            # Others get in between two batches: each is one moment, not all together.
+            await asyncio.sleep(self.world.random() * faults.latency_max_s)
+            if epoch != server.epoch:
+                raise LinkLostError("simulated: fail-over while reading")
+            replies.append(server.memory.run(batch))
         return replies
 
     async def wait_entries(
         self, after: Mapping[str, str], count: int, block_s: float
     ) -> Mapping[str, Sequence[StreamEntry]]:
-        await self.hop()
-        return await self.shared.wait_entries(after, count, 0.0)
+        faults = self.server.faults
+        found = await self.server.memory.wait_entries(after, count, 0.0)
+        if not found and block_s > 0:
+            await self.server.news(block_s)
+        await asyncio.sleep(self.world.random() * (faults.feed_max_s or faults.latency_max_s))
+        return found or await self.server.memory.wait_entries(after, count, 0.0)
 
     async def listen(self, pattern: str) -> AsyncIterator[str]:
         raise NotImplementedError(pattern)
@@ -76,57 +181,87 @@ class SimKeyspace:
     async def close(self) -> None:
         return
 
-    async def hop(self) -> None:
-        await self.tasks.sleep(self.tasks.dice.random() * self.faults.latency_max_s)
-
 
 class SimSession:
     """One connection; `common.metadata.keyspace.Session`."""
 
-    def __init__(self, keyspace: SimKeyspace) -> None:
-        self._keyspace = keyspace
-        self._inner = MemorySession(keyspace.shared)
+    def __init__(self, server: SimServer) -> None:
+        self._server = server
+        self._world = server.world
+        self._epoch = server.epoch
+        self._inner = MemorySession(server.memory)
+
+    async def __aenter__(self) -> SimSession:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return
 
     async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
-        await self._keyspace.hop()
-        if self._keyspace.tasks.chance(self._keyspace.faults.lost_look):
+        server = self._server
+        if self._world.chance(server.faults.lost_look):
+            server.seen["reads lost"] += 1
             raise LinkLostError("simulated: lost while reading")
+        self._check_epoch(sent=False)
         replies = self._inner.look_now(watch, reads)
-        await self._keyspace.hop()
+        await self._hop()
+        self._check_epoch(sent=False)
         return replies
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
-        keyspace = self._keyspace
-        tasks, faults = keyspace.tasks, keyspace.faults
-        await keyspace.hop()
-        if tasks.chance(faults.late_exec):
-            delay_s = tasks.dice.random() * faults.late_max_s
-            tasks.tell(f"EXEC late by {delay_s:.2f} s")
-            at_s = tasks.now_s() + delay_s
-            tasks.call_at(at_s, keyspace.network, lambda: self._apply(effects) and None)
-            raise LinkLostError("simulated: lost at EXEC, on its way", sent=True)
-        if tasks.chance(faults.lost_exec):
-            applied = tasks.chance(0.5) and self._apply(effects)
-            tasks.tell(f"EXEC lost, applied={applied}")
+        server, world, faults = self._server, self._world, self._server.faults
+        late = world.chance(faults.late_exec)
+        lost = not late and world.chance(faults.lost_exec)
+        arrived = asyncio.get_running_loop().create_future()
+        if not lost or world.chance(0.5):
+            # It is on its way: whoever sent it may die, it arrives.
+            way_s = world.random() * (LATE_MAX_S if late else faults.latency_max_s)
+            server.network.call_later(way_s, self._arrive, effects, arrived)
+        if late or lost:
+            server.seen["EXEC late" if late else "EXEC lost"] += 1
+            await self._hop()
             raise LinkLostError("simulated: lost at EXEC", sent=True)
-        done = self._apply(effects)
-        await keyspace.hop()
-        return done
+        number: int | None = await arrived
+        if number is None:
+            raise LinkLostError("simulated: fail-over before EXEC", sent=True)
+        await self._hop()
+        self._check_epoch(sent=True)
+        if number and durable:
+            await self._hop()
+            self._check_epoch(sent=True)
+            server.replicated(number)
+        return bool(number)
 
-    def _apply(self, effects: Sequence[Command]) -> bool:
-        done = self._inner.execute_now(effects)
-        if done:
-            self._keyspace.written(effects)
-        return done
+    def _arrive(self, effects: Sequence[Command], arrived: asyncio.Future[int | None]) -> None:
+        gone = self._epoch != self._server.epoch
+        number = None if gone else self._server.write(self._inner, effects)
+        if not arrived.done():
+            arrived.set_result(number)
+
+    def _check_epoch(self, *, sent: bool) -> None:
+        if self._epoch != self._server.epoch:
+            raise LinkLostError("simulated: fail-over", sent=sent)
+
+    async def _hop(self) -> None:
+        await asyncio.sleep(self._world.random() * self._server.faults.latency_max_s)
 
 
-def sim_store(keyspace: SimKeyspace, tries_max: int) -> KeyspaceStore:
+def sim_store(server: SimServer, tries_max: int) -> KeyspaceStore:
     """Return the production store over a simulated connection, more or less patient."""
-    tasks = keyspace.tasks
     return KeyspaceStore(
-        keyspace,
+        SimKeyspace(server),
         patience=Patience(tries_max=tries_max),
-        sleep=tasks.sleep,
-        chance=tasks.dice.random,
+        sleep=asyncio.sleep,
+        chance=server.world.random,
         new_store_id=lambda: "store-sim",
     )
+
+
+def sim_memory(world: World) -> MemoryKeyspace:
+    """Return the values of the server, on the world's clock."""
+    return MemoryKeyspace(world)

@@ -1,121 +1,339 @@
-"""The truth about rows and files, against which every step of a simulation is held.
+"""The truth, against which every write of a simulation is held at once.
 
-Files carry sets of row ids. After every write to the store the invariants of the
-metadata protocol that concern rows, files, reservations and readers are asserted.
+Told what clients were promised, it asserts the invariants of the metadata protocol on
+what a write has touched: rows and files, reservations, requests, tablets, readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from common.errors import InputError
 from common.metadata.commands import Command
-from common.metadata.keys import TabletKeys
-from common.metadata.memory import MemoryStore
 from common.metadata.memory_keyspace import MemoryKeyspace
-from common.model.file import DataFile
-from common.model.tablet import Tablet, TabletId
-from tests.support.sim_tasks import run_now
+from common.metadata.request_predicates import cancelled_here, meets
+from common.model.job import Kind
+from common.model.request import Request, RequestState, TransformKind
+from common.model.table import TableState
+from common.model.tablet import PLUS_INFINITY, OperationStep, Record, TabletId
+from tests.support.sim_disk import Disk, key_bytes
+from tests.support.sim_views import NOTHING, Touched, View, Views
 
-ROW_BYTES = 1000
-"""Size of a row; nothing shrinks when it is merged."""
-
-
-@dataclass
-class Disk:
-    """Files by path and the rows in them; deleted ones are remembered as such."""
-
-    files: dict[str, frozenset[int]] = field(default_factory=dict)
-    deleted: dict[str, None] = field(default_factory=dict)
-
-    def write(self, path: str, rows: frozenset[int]) -> None:
-        assert path not in self.files, f"{path} is written twice"
-        assert path not in self.deleted, f"{path} is written again after it was deleted"
-        self.files[path] = rows
-
-    def read(self, path: str) -> frozenset[int]:
-        if path not in self.files:
-            raise InputError(f"simulated: {path} is not there")
-        return self.files[path]
-
-    def delete(self, path: str) -> bool:
-        if self.files.pop(path, None) is None:
-            return False
-        self.deleted[path] = None
-        return True
-
-
-@dataclass
-class Ledger:
-    """What appenders know of one tablet's rows."""
-
-    offered: dict[int, None] = field(default_factory=dict)
-    acknowledged: dict[int, None] = field(default_factory=dict)
+_AFTER = {
+    None: {RequestState.ACTIVE},
+    RequestState.ACTIVE: {RequestState.CANCELLING, RequestState.DONE},
+    RequestState.CANCELLING: {RequestState.CANCELLED, RequestState.FAILED},
+}
 
 
 class Truth:
-    """Checks the store against disk and ledgers after every write."""
+    """Checks the server against disk and promises after every write."""
 
-    def __init__(self, shared: MemoryKeyspace, tablets: Sequence[TabletId]) -> None:
+    def __init__(self, memory: MemoryKeyspace) -> None:
+        self.memory = memory
         self.disk = Disk()
-        self.ledgers = {tablet: Ledger() for tablet in tablets}
+        self.disk.on_delete = self._deleted
+        self.views: dict[TabletId, View] = {}
+        self.requests: dict[tuple[str, str], Request] = {}
+        self.states: dict[str, TableState | None] = {}
+        self.offered: dict[str, dict[int, None]] = {}
+        """Table → rows that somebody has tried to add."""
+        self.acknowledged: dict[str, dict[int, None]] = {}
         self.holders: dict[str, str] = {}
-        """Attempt → the process that was given it."""
+        """Attempt → the one incarnation that was given it."""
         self.pinned: dict[str, tuple[str, ...]] = {}
         """Pin → files that its reader has listed."""
-        self.checks = 0
-        self._store = MemoryStore(keyspace=shared)
-        self._keys = {tablet: TabletKeys.of(tablet) for tablet in tablets}
+        self.seen: Counter[str] = Counter()
+        self._reads = Views(memory)
+        self._where: dict[str, TabletId] = {}
+        """Visible file → its tablet."""
+        self._row_in: dict[str, dict[int, str]] = {}
+        """Table → visible row → its file."""
+        self._chosen: dict[tuple[TabletId, str], tuple[int, ...]] = {}
+        """Standing selection → the rows that its request's transform must touch."""
 
-    def read(self, tablet: TabletId) -> Tablet:
-        """Return a tablet as it is now, by no connection."""
-        found = run_now(self._store.tablet(tablet))
-        assert isinstance(found, Tablet), tablet
-        return found
+    # What others tell.
 
-    def written(self, effects: Sequence[Command]) -> None:
-        """Hold the tablets that a write has touched against the truth."""
-        for tablet, keys in self._keys.items():
-            touched = (keys.files, keys.running)
-            if any(len(effect) > 1 and effect[1] in touched for effect in effects):
-                self.check(tablet)
-
-    def check(self, tablet: TabletId) -> None:
-        """Assert everything that is always true of a tablet."""
-        self.checks += 1
-        found = self.read(tablet)
-        self._check_rows(tablet, found.files)
-        held = [path for entry in found.running.values() for path in entry.inputs]
-        assert len(held) == len(set(held)), f"{tablet}: a file is in two reservations: {held}"
-        gone = sorted(set(held) - found.files.keys())
-        assert not gone, f"{tablet}: reserved files do not exist: {gone}"
-        self.check_readers()
-
-    def check_readers(self) -> None:
-        """Assert that every file which a pinned reader has listed is still there."""
-        for pin, paths in self.pinned.items():
-            lost = [path for path in paths if path not in self.disk.files]
-            assert not lost, f"reader {pin} has lost {lost}"
+    def promise(self, table: str, rows: Iterable[int]) -> None:
+        """Note rows whose add was acknowledged: they are visible from now on."""
+        rows = list(rows)
+        self.acknowledged.setdefault(table, {}).update(dict.fromkeys(rows))
+        if self.drops(table):
+            return
+        lost = [row for row in rows if row not in self._row_in.get(table, {})]
+        assert not lost, f"{table}: acknowledged rows are not visible: {lost}"
 
     def assigned(self, attempt: str, holder: str) -> None:
         """Note who was given an attempt: never two."""
         known = self.holders.setdefault(attempt, holder)
         assert known == holder, f"attempt {attempt} was given to {known} and to {holder}"
 
-    def _check_rows(self, tablet: TabletId, files: Mapping[str, DataFile]) -> None:
-        ledger = self.ledgers[tablet]
-        missing = sorted(path for path in files if path not in self.disk.files)
-        assert not missing, f"{tablet}: visible files are not on disk: {missing}"
-        rows = [row for path in files for row in self.disk.files[path]]
-        seen = set(rows)
-        assert len(rows) == len(seen), f"{tablet}: rows are doubled"
-        lost = [row for row in ledger.acknowledged if row not in seen]
-        assert not lost, f"{tablet}: acknowledged rows are lost: {lost}"
-        strange = sorted(row for row in seen if row not in ledger.offered)
-        assert not strange, f"{tablet}: rows from nowhere: {strange}"
-        for path, file in files.items():
-            held = len(self.disk.files[path])
-            assert file.rows == held, f"{tablet}: {path} says {file.rows} rows and holds {held}"
-        size = sum(file.size_bytes for file in files.values())
-        assert size == ROW_BYTES * len(rows), f"{tablet}: bytes in are not bytes held"
+    def pin(self, pin: str, paths: tuple[str, ...]) -> None:
+        """Note what a reader has listed under its pin."""
+        lost = [path for path in paths if path not in self.disk.files]
+        assert not lost, f"reader {pin} has listed {lost}, which are gone"
+        self.pinned[pin] = paths
+
+    def drops(self, table: str) -> bool:
+        """Return whether a table goes or is gone."""
+        return self.states.get(table) not in {TableState.LIVE, TableState.PAUSED}
+
+    def tablets(self, table: str) -> dict[TabletId, View]:
+        """Return the tablets of a table, in order."""
+        found = [(tablet, view) for tablet, view in self.views.items() if view.bounds]
+        return dict(sorted(each for each in found if each[0].table == table))
+
+    def record(self, tablet: TabletId) -> Record:
+        """Return the record of a tablet."""
+        return self._reads.record(tablet)
+
+    def _deleted(self, path: str) -> None:
+        where = self._where.get(path)
+        assert where is None, f"{where}: the visible file {path} is deleted"
+        for pin, paths in self.pinned.items():
+            assert path not in paths, f"reader {pin} has lost {path}"
+
+    # What writes do.
+
+    def written(self, effects: Sequence[Command]) -> None:
+        """Hold what a write has touched against the truth."""
+        touched = self._reads.touched(effects)
+        for table in touched.tables:
+            self._table_changed(table)
+        for table, request in touched.requests:
+            self._request_changed(table, request)
+        if touched.tablets:
+            before, after = self._read(touched)
+            self._check_rows(before, after)
+            for tablet, view in after.items():
+                self._check_tablet(tablet, before[tablet], view)
+            self._check_bounds(before, after)
+        self.seen["writes"] += 1
+
+    def went_back(self) -> None:
+        """A fail-over has forgotten writes: read everything anew, and check it as it stands."""
+        everything = self._reads.all_keys()
+        self.states = {table: self._reads.state(table) for table in everything.tables}
+        found = {name: self._reads.request(*name) for name in everything.requests}
+        self.requests = {name: request for name, request in found.items() if request is not None}
+        self.views, self._where, self._row_in = {}, {}, {}
+        before, after = self._read(everything)
+        for table in everything.tables:
+            own = {tablet: view for tablet, view in after.items() if tablet.table == table}
+            self._check_rows({tablet: before[tablet] for tablet in own}, own)
+        for tablet, view in after.items():
+            self._check_tablet(tablet, view, view)
+        for table in everything.tables:
+            self._check_tiles(table)
+            if not self.drops(table):
+                rows = self._row_in.get(table, {})
+                lost = [row for row in self.acknowledged.get(table, ()) if row not in rows]
+                assert not lost, f"{table}: acknowledged rows are lost by a fail-over: {lost}"
+        self._chosen.clear()
+        for tablet, view in after.items():
+            self._note_selection(tablet, NOTHING, view)
+
+    def _read(self, touched: Touched) -> tuple[dict[TabletId, View], dict[TabletId, View]]:
+        before = {tablet: self.views.get(tablet, NOTHING) for tablet in touched.tablets}
+        after = {
+            tablet: self._reads.tablet(tablet, before[tablet], tuple(parts))
+            for tablet, parts in touched.tablets.items()
+        }
+        self.views.update(after)
+        return before, after
+
+    def _table_changed(self, table: str) -> None:
+        self.states[table] = self._reads.state(table)
+
+    def _request_changed(self, table: str, name: str) -> None:
+        before = self.requests.get((table, name))
+        after = self._reads.request(table, name)
+        if after is None:
+            self.requests.pop((table, name), None)
+            return
+        self.requests[table, name] = after
+        state = before.state if before else None
+        if state is after.state:
+            return
+        allowed = _AFTER.get(state, set())
+        assert after.state in allowed, f"{name}: {state} becomes {after.state}"
+        self.seen[f"requests {after.state.value}"] += 1
+        if not after.state.ended:
+            return
+        for tablet, view in self.tablets(table).items():
+            self._check_nothing_of(name, tablet, view)
+            if after.state is RequestState.DONE and view.bounds and meets(after.range, view.bounds):
+                assert name in view.done, f"{name} is DONE, but not in {tablet}"
+
+    def _check_nothing_of(self, name: str, tablet: TabletId, view: View) -> None:
+        held = view.selection is not None and view.selection.request == name
+        runs = [attempt for attempt, entry in view.running.items() if entry.request == name]
+        left = name in view.waiting or held or runs
+        assert not left, f"{tablet}: something of {name} is left, which has ended"
+
+    # Rows and files.
+
+    def _check_rows(self, before: Mapping[TabletId, View], after: Mapping[TabletId, View]) -> None:
+        """Hold files that came and went against each other: no row is lost or doubled."""
+        old = {path for view in before.values() for path in view.files if path in self._where}
+        new = self._placed(old, after)
+        gone = sorted(old.difference(new))
+        came = [path for path in new if path not in old]
+        if gone or came:
+            table = next(iter(after)).table
+            where = self._row_in.setdefault(table, {})
+            left = {row for path in gone for row in self.disk.ever(path)}
+            for row in left:
+                where.pop(row, None)
+            for path in came:
+                self._came(new[path], path, after[new[path]], where)
+                left.difference_update(self.disk.files[path])
+            assert not left or self.drops(table), f"{table}: rows are lost: {sorted(left)}"
+        for path in gone:
+            del self._where[path]
+        self._where.update(new)
+
+    def _placed(self, old: set[str], after: Mapping[TabletId, View]) -> dict[str, TabletId]:
+        """Return which tablet holds which file: each is in one."""
+        new: dict[str, TabletId] = {}
+        for tablet, view in after.items():
+            for path in view.files:
+                other = new.get(path) or (None if path in old else self._where.get(path))
+                assert other is None, f"{path} is in {other} and in {tablet}"
+                new[path] = tablet
+        return new
+
+    def _came(self, tablet: TabletId, path: str, view: View, where: dict[int, str]) -> None:
+        rows = self.disk.files.get(path)
+        assert rows is not None, f"{tablet}: the visible file {path} is not on disk"
+        offered, file = self.offered.get(tablet.table, {}), view.files[path]
+        assert file.rows == len(rows), f"{tablet}: {path} says {file.rows} rows, holds {len(rows)}"
+        for row, touches in rows.items():
+            assert row in offered, f"{tablet}: row {row} comes from nowhere"
+            assert row not in where, f"{tablet}: row {row} is in {where[row]} and in {path}"
+            where[row] = path
+            if len(touches) > 1:
+                twice = [name for name, times in Counter(touches).items() if times > 1]
+                assert not twice, f"{tablet}: row {row} was transformed twice by {twice}"
+
+    # One tablet.
+
+    def _check_tablet(self, tablet: TabletId, before: View, view: View) -> None:
+        if view.bounds is None:
+            assert view.empty, f"{tablet}: there is no such tablet, but it has keys"
+            return
+        held = [path for entry in view.running.values() for path in entry.inputs]
+        assert len(held) == len(set(held)), f"{tablet}: a file is in two reservations: {held}"
+        missing = sorted(set(held) - view.files.keys())
+        assert not missing, f"{tablet}: reserved files are not there: {missing}"
+        self._check_selection(tablet, view)
+        for attempt, entry in view.running.items():
+            if attempt not in before.running:
+                self._check_reserved(tablet, attempt, before, view)
+            if entry.request is not None:
+                self._check_active(tablet, entry.request, "runs")
+        for name in view.waiting:
+            assert view.selection is None, f"{tablet}: {name} waits beside a selection"
+            self._check_active(tablet, name, "waits")
+        self._check_done(tablet, before, view)
+        self._note_selection(tablet, before, view)
+        for path, file in view.files.items():
+            if path in before.files and before.bounds == view.bounds:
+                continue
+            assert file.key_min is not None, path
+            assert file.key_max is not None, path
+            inside = view.bounds.holds(file.key_min, file.key_max)
+            assert inside, f"{tablet}: {path} lies outside of {view.bounds}"
+
+    def _check_reserved(self, tablet: TabletId, attempt: str, before: View, view: View) -> None:
+        entry = view.running[attempt]
+        self.seen["reservations " + entry.kind.value] += 1
+        if entry.kind is Kind.SYSTEM:
+            first = before.waiting or view.waiting
+            assert not first, f"{tablet}: system attempt {attempt} begins though {first} waits"
+        step = before.operation.step if before.operation else None
+        free = step in {None, OperationStep.CUT}
+        assert free, f"{tablet}: attempt {attempt} begins under {before.operation}"
+
+    def _check_selection(self, tablet: TabletId, view: View) -> None:
+        files = set(view.selection.files) if view.selection else set()
+        owner = view.selection.request if view.selection else ""
+        if view.selection:
+            assert files, f"{tablet}: the selection of {owner} is empty"
+            assert files <= view.files.keys(), f"{tablet}: selected files of {owner} are gone"
+            self._check_active(tablet, owner, "holds files")
+        for attempt, entry in view.running.items():
+            inputs = set(entry.inputs)
+            if entry.kind is Kind.SYSTEM:
+                taken = sorted(inputs & files)
+                assert not taken, f"{tablet}: system attempt {attempt} holds selected {taken}"
+            else:
+                own = owner == entry.request and inputs <= files
+                assert own, f"{tablet}: attempt {attempt} is outside of its request's selection"
+
+    def _check_active(self, tablet: TabletId, name: str, how: str) -> None:
+        request = self.requests.get((tablet.table, name))
+        assert request is not None, f"{tablet}: {name} {how}, but does not exist"
+        assert not request.state.ended, f"{tablet}: {name} {how}, but is {request.state}"
+
+    def _note_selection(self, tablet: TabletId, before: View, view: View) -> None:
+        old, new = before.selection, view.selection
+        if new is not None and (old is None or old.request != new.request):
+            request = self.requests[tablet.table, new.request]
+            self._chosen[tablet, new.request] = tuple(self._wanted(request, new.files))
+            self.seen["selections"] += 1
+        elif new is None and old is not None:
+            self._chosen.pop((tablet, old.request), None)
+
+    def _wanted(self, request: Request, paths: Iterable[str]) -> list[int]:
+        """Return the rows of files that a request's transform is for."""
+        if request.transform.kind is TransformKind.NONE:
+            return []
+        key_of, holds = self.disk.key_of, request.range.holds
+        rows = [row for path in paths for row in self.disk.ever(path)]
+        return [row for row in rows if holds(key_bytes(key_of[row]))]
+
+    def _check_done(self, tablet: TabletId, before: View, view: View) -> None:
+        """Assert that a request which is done here has touched every row that it chose."""
+        held = before.selection
+        if held is None or held.request not in view.done or held.request in before.done:
+            return
+        name = held.request
+        request = self.requests[tablet.table, name]
+        assert view.bounds is not None, tablet
+        if cancelled_here(request, view.bounds):
+            return
+        where = self._row_in.get(tablet.table, {})
+        chosen = self._chosen.get((tablet, name), ())
+        for row in chosen:
+            touches = self.disk.files[where[row]][row]
+            assert name in touches, f"{tablet}: {name} is done, but row {row} was not transformed"
+        self.seen["rows transformed"] += len(chosen)
+        self.seen["selections done"] += 1
+
+    # All tablets.
+
+    def _check_bounds(
+        self, before: Mapping[TabletId, View], after: Mapping[TabletId, View]
+    ) -> None:
+        moved = [tablet for tablet, view in after.items() if view.bounds != before[tablet].bounds]
+        if not moved or self.drops(moved[0].table):
+            return
+        for tablet in moved:
+            view = before[tablet]
+            busy = view.running or view.selection or view.waiting or view.done
+            assert not busy, f"{tablet}: its bounds change under {view}"
+        if any(before[tablet].bounds for tablet in moved):
+            grown = len([each for each in moved if after[each].bounds is None])
+            self.seen["merges" if grown else "splits"] += 1
+        self._check_tiles(moved[0].table)
+
+    def _check_tiles(self, table: str) -> None:
+        if self.drops(table):
+            return
+        reached = None
+        for tablet, view in self.tablets(table).items():
+            assert view.bounds is not None, tablet
+            assert view.bounds.start == reached, f"{tablet}: begins at {view.bounds.start!r}"
+            reached = tablet.end
+        assert reached == PLUS_INFINITY, f"{table}: its tablets end at {reached!r}"

@@ -1,0 +1,65 @@
+"""The files of a simulation and the rows in them; deleted ones are remembered as such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from common.errors import InputError
+from common.model.file import DataFile
+
+ROW_BYTES = 1000
+"""Size of a row; nothing shrinks when it is merged."""
+LAST_KEY = 0xFEFF
+"""Keys are numbers of two bytes, and sort before the end of the last tablet."""
+
+Rows = Mapping[int, tuple[str, ...]]
+"""Row → the requests that have transformed it, each as often as it did."""
+
+
+def key_bytes(number: int) -> bytes:
+    """Return a key as tablets order it."""
+    return number.to_bytes(2, "big")
+
+
+class Disk:
+    """Files by path. Every row has one key, whatever file holds it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Rows] = {}
+        self.deleted: dict[str, Rows] = {}
+        self.written_s: dict[str, float] = {}
+        self.key_of: dict[int, int] = {}
+        self.on_delete: Callable[[str], None] = lambda _path: None
+
+    def write(self, path: str, rows: Rows, now_s: float) -> DataFile:
+        """Write a file and return what is said of it."""
+        assert path not in self.files, f"{path} is written twice"
+        assert path not in self.deleted, f"{path} is written again after it was deleted"
+        assert rows, path
+        self.files[path], self.written_s[path] = rows, now_s
+        keys = [self.key_of[row] for row in rows]
+        return DataFile(
+            path=path,
+            size_bytes=ROW_BYTES * len(rows),
+            rows=len(rows),
+            key_min=key_bytes(min(keys)),
+            key_max=key_bytes(max(keys)),
+            clean=True,
+        )
+
+    def read(self, path: str) -> Rows:
+        if path not in self.files:
+            raise InputError(f"simulated: {path} is not there")
+        return self.files[path]
+
+    def ever(self, path: str) -> Rows:
+        """Return the rows of a file, also of a deleted one."""
+        return self.files[path] if path in self.files else self.deleted[path]
+
+    def delete(self, path: str) -> bool:
+        rows = self.files.pop(path, None)
+        if rows is None:
+            return False
+        self.deleted[path] = rows
+        self.on_delete(path)
+        return True
