@@ -1,11 +1,13 @@
 """An output on a local disk.
 
-The bytes go from file to file inside the system (`copy_file_range`), and both sums are
-worked out by threads beside it.
+The bytes go from file to file inside the system (`copy_file_range`); both sums are worked
+out by threads beside it, and another has the disk write what is there so far, so that
+making the file durable at the end is short.
 """
 
 import errno
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from common.parquet.location import Location
 from compactor.rewrite.files import NewFile
@@ -16,6 +18,8 @@ from compactor.rewrite.stitch.target import STEP_BYTES, OnCopied
 
 _NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 """Why a file system does not copy by itself."""
+FLUSH_BYTES = 32 * 1024**2
+"""So much is handed to the disk at a time."""
 
 
 class LocalTarget:
@@ -33,6 +37,9 @@ class LocalTarget:
         self._on_copied = on_copied
         self._wanted, self._found = RunningSum(), RunningSum()
         self._by_system = hasattr(os, "copy_file_range")
+        self._flusher = ThreadPoolExecutor(1, "flush")
+        self._flushing: Future[None] | None = None
+        self._flushed = 0
         self.position = 0
 
     def write(self, content: bytes) -> None:
@@ -51,6 +58,7 @@ class LocalTarget:
                 self._copy_step(source.descriptor, step)
             at = step.end
             self._on_copied(step.size)
+            self._flush()
 
     def settle(self) -> None:
         """Wait until no source is read any more, so that it may be closed."""
@@ -59,6 +67,8 @@ class LocalTarget:
     def finish(self) -> tuple[int, int]:
         """Make it durable and read it back; return both sums."""
         try:
+            if self._flushing is not None:
+                self._flushing.result()
             self._file.close()
             return self._wanted.settle(), self._found.settle()
         finally:
@@ -94,6 +104,16 @@ class LocalTarget:
             self.write(content)
             at += len(content)
 
+    def _flush(self) -> None:
+        """Have the disk begin with what is there, unless it is busy with what was before."""
+        busy = self._flushing is not None and not self._flushing.done()
+        if busy or self.position - self._flushed < FLUSH_BYTES:
+            return
+        if self._flushing is not None:
+            self._flushing.result()
+        self._flushed = self.position
+        self._flushing = self._flusher.submit(os.fdatasync, self._descriptor)
+
     def _put(self, content: bytes) -> None:
         begun, rest = self.position, memoryview(content)
         while rest:
@@ -103,6 +123,7 @@ class LocalTarget:
         self._found.add_range(self._reader, Span(begun, self.position - begun))
 
     def _close(self) -> None:
+        self._flusher.shutdown(cancel_futures=True)
         self._wanted.close()
         self._found.close()
         if self._reader >= 0:

@@ -190,15 +190,14 @@ def require_unchanged(source: Source, layout: Layout) -> None:
         layout: As it was read before.
 
     Raises:
-        InputError: Size or footer are others.
-        ReadError: It cannot be read.
+        ReadError: Size or footer are others, or cannot be read.
     """
     size = source.size()
     if size != layout.size_bytes:
-        raise InputError(f"changed while it was copied: {size} bytes, not {layout.size_bytes}")
+        raise ReadError(f"changed while it was copied: {size} bytes, not {layout.size_bytes}")
     start = size - _ENDING_BYTES - len(layout.footer)
     if source.read(Span(start, len(layout.footer))) != layout.footer:
-        raise InputError("changed while it was copied: it has another footer")
+        raise ReadError("changed while it was copied: it has another footer")
 
 
 def read_spans(source: Source, spans: Sequence[Span], bytes_max: int) -> dict[Span, bytes]:

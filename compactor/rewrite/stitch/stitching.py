@@ -8,8 +8,10 @@ Whatever goes wrong: the inputs are as they were, and no output is left.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from common.errors import InputError, NotStitchableError, RewriteError, VerificationError
 from common.parquet.location import Location
@@ -158,15 +160,27 @@ def _copied(looked: _Looked, target: Target, output: str) -> list[MovedGroup]:
     with opened_source(looked.location, looked.piece.path) as source:
         require_unchanged(source, looked.layout)
         placed = place(looked.groups, target.position, _bloom_sizes(source, looked))
-        if sum(span.size for span in placed.copies) > looked.layout.size_bytes:
-            raise NotStitchableError("row groups share bytes")
-        indexed = [_with_indexes(source, moved) for moved in placed.groups]
-        with _output_faults(output):
-            for span in placed.copies:
-                target.copy(source, span)
-            target.settle()
+        _require_apart(placed.copies)
+        with ThreadPoolExecutor(1, "copy") as thread:
+            copying = thread.submit(_copy_all, source, placed.copies, target)
+            indexed = [_with_indexes(source, moved) for moved in placed.groups]
+            with _output_faults(output):
+                copying.result()
         require_unchanged(source, looked.layout)
         return indexed
+
+
+def _require_apart(spans: Sequence[Span]) -> None:
+    """Refuse ranges that meet: a small file could be copied into a huge one."""
+    ordered = sorted(spans, key=lambda span: span.start)
+    if any(before.end > after.start for before, after in pairwise(ordered)):
+        raise NotStitchableError("row groups share bytes")
+
+
+def _copy_all(source: Source, spans: Sequence[Span], target: Target) -> None:
+    for span in spans:
+        target.copy(source, span)
+    target.settle()
 
 
 def _bloom_sizes(source: Source, looked: _Looked) -> dict[int, int]:

@@ -124,6 +124,8 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
         ThriftError: It has more than 64 bits.
         IndexError: The buffer ends in it.
     """
+    if (first := buffer[at]) < 0x80:
+        return first, at + 1
     value = shift = 0
     for _ in range(VARINT_BYTES_MAX):
         byte = buffer[at]

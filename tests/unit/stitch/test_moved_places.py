@@ -1,0 +1,110 @@
+"""Page indexes and Bloom filters are found at their new places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.parquet.location import open_location
+from compactor.rewrite.stitch.footer import Chunk, Span
+from compactor.rewrite.stitch.moving import PAGE_BYTES, PAGE_OFFSET, PAGES
+from compactor.rewrite.stitch.pieces import Piece
+from compactor.rewrite.stitch.stitching import read_file_layout, stitch
+from compactor.rewrite.stitch.thrift import elements, integer
+from compactor.rewrite.stitch.thrift_read import decode, decode_whole
+
+ROWS = 6000
+PAGE_HEADER_COMPRESSED = 3
+
+
+def write(folder: Path, number: int, **options: Any) -> None:
+    rows = pa.table(
+        {
+            "k": [(n * 7919) % ROWS + number * ROWS for n in range(ROWS)],
+            "s": [f"v{n % 300}-{number}" for n in range(ROWS)],
+        }
+    )
+    given = {"row_group_size": 2000, "data_page_size": 2000, "write_page_index": True}
+    given["write_batch_size"] = 100
+    pq.write_table(rows, folder / f"{number}.parquet", **given | options)
+
+
+def join(folder: Path, *pieces: Piece) -> tuple[bytes, list[Chunk]]:
+    location = open_location(folder.as_uri())
+    stitch(location, pieces, "s.parquet")
+    layout = read_file_layout(location, "s.parquet")
+    return (folder / "s.parquet").read_bytes(), [c for g in layout.groups for c in g.chunks]
+
+
+def part(content: bytes, span: Span | None) -> bytes:
+    assert span is not None
+    return content[span.start : span.end]
+
+
+def test_every_page_is_where_the_offset_index_says(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write(tmp_path, number)
+    content, chunks = join(tmp_path, Piece("2.parquet", (2, 0)), Piece("1.parquet"))
+    assert len(chunks) == 10
+    for chunk in chunks:
+        index = decode_whole(part(content, chunk.offset_index), {PAGES: {}})
+        pages = [
+            (integer(each, PAGE_OFFSET), integer(each, PAGE_BYTES))
+            for each in elements(index, PAGES)
+        ]
+        assert len(pages) > 1
+        for at, size in pages:
+            assert at is not None
+            header, body = decode(content, {}, at)
+            assert size == body - at + (integer(header, PAGE_HEADER_COMPRESSED) or 0)
+        last, size = pages[-1]
+        assert (last or 0) + (size or 0) == chunk.data.end
+
+
+def test_column_indexes_come_over_as_they_were(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    before = (tmp_path / "1.parquet").read_bytes()
+    old = read_file_layout(open_location(tmp_path.as_uri()), "1.parquet").groups[1].chunks
+    content, chunks = join(tmp_path, Piece("1.parquet", (1,)))
+    assert [part(content, each.column_index) for each in chunks] == [
+        part(before, each.column_index) for each in old
+    ]
+
+
+def test_a_file_without_page_index_beside_one_that_has_one(tmp_path: Path) -> None:
+    write(tmp_path, 1, write_page_index=False)
+    write(tmp_path, 2)
+    _, chunks = join(tmp_path, Piece("1.parquet"), Piece("2.parquet"))
+    assert [each.column_index is None for each in chunks] == [True] * 6 + [False] * 6
+    assert [each.offset_index is None for each in chunks] == [True] * 6 + [False] * 6
+    assert pq.read_table(tmp_path / "s.parquet").num_rows == 2 * ROWS
+
+
+def probe(path: Path, value: str) -> list[bool]:
+    """Return for every row group whether its filter rules the value out."""
+    found = duckdb.sql(f"select * from parquet_bloom_probe('{path}', 's', '{value}')").fetchall()
+    return [excluded for _, _, excluded in sorted(found)]
+
+
+def test_bloom_filters_still_rule_out(tmp_path: Path) -> None:
+    write(tmp_path, 1, bloom_filter_options={"s": {"ndv": 300, "fpp": 0.001}})
+    rows = f"select range as k, 'v' || (range % 300) || '-2' as s from range({ROWS})"
+    duckdb.sql(f"copy ({rows}) to '{tmp_path}/2.parquet' (row_group_size 2048)")
+    again = pq.read_table(tmp_path / "2.parquet").schema
+    assert again.names == ["k", "s"]
+    join(tmp_path, Piece("2.parquet"))
+    assert probe(tmp_path / "s.parquet", "v7-2") == [False] * 3
+    assert probe(tmp_path / "s.parquet", "v7-1") == [True] * 3
+    (tmp_path / "s.parquet").rename(tmp_path / "3.parquet")
+    join(tmp_path, Piece("1.parquet", (1, 2)))
+    assert probe(tmp_path / "s.parquet", "v7-1") == [False] * 2
+    assert probe(tmp_path / "s.parquet", "v7-2") == [True] * 2
+    (tmp_path / "s.parquet").rename(tmp_path / "4.parquet")
+    _, chunks = join(tmp_path, Piece("3.parquet", (2, 0)), Piece("3.parquet", (1,)))
+    assert [each.bloom_start is None for each in chunks] == [True, False] * 3
+    assert probe(tmp_path / "s.parquet", "v7-2") == [False] * 3
+    assert probe(tmp_path / "s.parquet", "nothing") == [True] * 3
