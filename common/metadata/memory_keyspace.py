@@ -5,6 +5,7 @@ not by an effect that changes nothing (`SADD` of a member, `DEL` of no key).
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -84,10 +85,13 @@ class MemoryKeyspace:
     def _entries(self, after: Mapping[str, str], count: int) -> dict[str, Sequence[StreamEntry]]:
         found: dict[str, Sequence[StreamEntry]] = {}
         for key, position in after.items():
-            low = position_key(position)
-            later = [entry for entry in self.values.stream(key) if position_key(entry[0]) > low]
-            if later:
-                found[key] = [(place, dict(fields)) for place, fields in later[:count]]
+            entries = self.values.stream(key)
+            first = bisect_right(
+                entries, position_key(position), key=lambda entry: position_key(entry[0])
+            )
+            if first < len(entries):
+                later = entries[first : first + count]
+                found[key] = [(place, dict(fields)) for place, fields in later]
         return found
 
 

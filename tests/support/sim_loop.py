@@ -39,6 +39,7 @@ class World:
         self._heap: list[tuple[float, int, asyncio.Handle]] = []
         self._count = 0
         self._processes: list[SimLoop] = []
+        self._running: SimLoop | None = None
 
     def now_s(self) -> float:
         return self._now_s
@@ -89,39 +90,40 @@ class World:
         Raises:
             BaseException: What somebody has failed with.
         """
-        heap = self._heap
+        heap, moment = self._heap, 0
+        self._running = None
         try:
             while True:
-                self._run_ready()
-                if not heap or heap[0][0] > until_s:
+                if self.ready:
+                    self._run(self.ready.popleft())
+                    moment += 1
+                    assert moment < STEPS_AT_ONE_MOMENT_MAX, f"{self._running} turns for ever"
+                elif heap and heap[0][0] <= until_s:
+                    when_s, _, handle = heapq.heappop(heap)
+                    if when_s > self._now_s:
+                        self._now_s, moment = when_s, 0
+                    self._run(handle)
+                else:
                     break
-                when_s, _, handle = heapq.heappop(heap)
-                if when_s > self._now_s:
-                    self._now_s = when_s
-                self.ready.append(handle)
+                if self.failure is not None:
+                    raise self.failure
         finally:
             asyncio._set_running_loop(None)
         self._now_s = max(self._now_s, until_s)
 
-    def _run_ready(self) -> None:
-        ready, steps = self.ready, 0
-        while ready:
-            handle = ready.popleft()
-            loop: SimLoop = handle._loop  # type: ignore[attr-defined]  # every handle has one
-            if handle._cancelled or not loop.alive:
-                continue
-            if loop.frozen_until_s > self._now_s:
-                self.push(loop.frozen_until_s, handle)
-                continue
-            steps += 1
+    def _run(self, handle: asyncio.Handle) -> None:
+        """Let a process do what it has scheduled, unless it is dead or frozen."""
+        loop: SimLoop = handle._loop  # type: ignore[attr-defined]  # every handle has one
+        if handle._cancelled or not loop.alive:
+            return
+        if loop.frozen_until_s > self._now_s:
+            self.push(loop.frozen_until_s, handle)
+            return
+        self.steps += 1
+        if loop is not self._running:
             asyncio._set_running_loop(loop)
-            handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # as asyncio does
-            if self.failure is not None:
-                raise self.failure
-            if steps > STEPS_AT_ONE_MOMENT_MAX:
-                message = f"{loop.name} turns for ever at one moment"
-                raise AssertionError(message)
-        self.steps += steps
+            self._running = loop
+        handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # so does asyncio
 
     def end(self) -> None:
         """Cancel everything that is left, so that nothing is collected while it waits."""
@@ -132,10 +134,7 @@ class World:
                 task.cancel()
         self.failure = None
         self._heap.clear()
-        try:
-            self._run_ready()
-        finally:
-            asyncio._set_running_loop(None)
+        self.run_until(self._now_s)
 
 
 class SimLoop(asyncio.AbstractEventLoop):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib.metadata
 import os
 import sys
 from collections import Counter
@@ -17,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from unittest import mock
 
+from coordinator import registry
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
@@ -54,12 +54,12 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
 @contextlib.contextmanager
 def _as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
-    points = functools.cache(importlib.metadata.entry_points)
+    points = functools.cache(registry._points)
     collects = gc.isenabled()
     with (
         mock.patch("coordinator.recovery.LEAD_CHECK_S", options.lead_s),
         mock.patch("common.metadata.reading.TABLETS_PER_MULTI", 1),
-        mock.patch("coordinator.registry.entry_points", points),
+        mock.patch("coordinator.registry._points", points),
     ):
         gc.disable()
         try:
