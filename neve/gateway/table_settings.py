@@ -25,6 +25,7 @@ _CHECKS: dict[str, Check] = {
     "file_limit": (lambda value: value == 0 or value >= 2, "0 (no limit known) or at least 2"),
     "target_bytes": (lambda value: value >= 1024, "at least 1 KiB"),
     "row_group_bytes": (lambda value: 64 * 1024 <= value <= 1024**3, "64 KiB to 1 GiB"),
+    "split_bytes": (lambda value: value == 0 or value >= 1024, "0 (never) or at least 1 KiB"),
     "ttl_s": (lambda value: value is None or value > 0, "more than 0, or none"),
     "codec": (lambda value: value in CODECS, "one of " + ", ".join(CODECS)),
     "weight": (lambda value: 0 < value <= 1000, "more than 0, at most 1000"),
@@ -71,6 +72,11 @@ def changed_settings(
         raise RequestError(
             f"setting codec_level {settings.codec_level} is not one of {settings.codec}, "
             f"wanted {low} to {high}"
+        )
+    if settings.split_bytes and settings.merge_bytes > settings.split_bytes // 2:
+        raise RequestError(
+            f"setting merge_bytes {settings.merge_bytes} is above half of split_bytes "
+            f"{settings.split_bytes}, wanted at most that: else splits and merges chase each other"
         )
     _check_plugin("configurer", settings, load_configurer)
     _check_plugin("selector", settings, load_selector)

@@ -31,9 +31,18 @@ def test_options_are_a_mapping_or_a_text(written: object) -> None:
     assert unpack_settings("here", pack_settings(settings)) == settings
 
 
+def test_sizes_of_tablets() -> None:
+    settings = changed(split="2GB", merge="1GB")
+    assert (settings.split_bytes, settings.merge_bytes) == (2 * 1024**3, 1024**3)
+    assert changed(merge_bytes="1GB").split_bytes == 0
+    assert changed(split_bytes=0).split_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
+        ({"split_bytes": "1000"}, "split_bytes '1000' is not allowed, wanted 0 .never. or at"),
+        ({"split": "1MB", "merge": "600KB"}, "merge_bytes 614400 is above half of split_bytes"),
         ({"configurer": "by-seize"}, "setting configurer: .*'by-seize' is not installed"),
         ({"configurer": "by-size"}, "by-size lacks the option threshold"),
         ({"configurer_options": {"codec": "gzip"}}, "has codec, but configurer is not set"),
