@@ -102,7 +102,7 @@ class RecoveryCalls:
                 part.open("wb") as sink,
                 self._connection.stream("/v1/backup", {}, "POST", body=asdict(options)) as chunks,
             ):
-                _write_archive(_lines(chunks), sink.write, progress)
+                _write_archive(lines_of(chunks), sink.write, progress)
             part.replace(path)
         finally:
             with suppress(OSError):
@@ -159,8 +159,8 @@ class RecoveryCalls:
     ) -> T:
         """Return the result at the end of lines that say how far it is."""
         with self._connection.stream(path, parameters or {}, "POST", **sent) as chunks:
-            for line in _lines(chunks):
-                body = _checked(line)
+            for line in lines_of(chunks):
+                body = checked_line(line)
                 if body["kind"] == "result":
                     return decode(kind, body["result"])
                 if progress is not None:
@@ -168,7 +168,7 @@ class RecoveryCalls:
         raise ProtocolError("the service's answer broke off before its result")
 
 
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield lines with their ends."""
     rest = b""
     for chunk in chunks:
@@ -178,7 +178,7 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
             raise ProtocolError("the service's answer has a line without an end")
 
 
-def _checked(line: bytes) -> dict[str, Any]:
+def checked_line(line: bytes) -> dict[str, Any]:
     """Return a line that tells no error; raise what it tells."""
     try:
         body = json.loads(line)
@@ -197,7 +197,7 @@ def _write_archive(
     """Write the lines of an archive, and hold them against its digest."""
     digest, count = hashlib.sha256(), 0
     for line in lines:
-        body = _checked(line)
+        body = checked_line(line)
         if body["kind"] == "progress":
             if progress is not None:
                 progress(str(body.get("text", "")))

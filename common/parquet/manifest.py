@@ -8,7 +8,7 @@ For engines that know no Névé. The format is described for users in
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -48,6 +48,11 @@ class Totals:
     rows: int = 0
     size_bytes: int = 0
     merge: bool = False
+    """Whether some can only be read together with others."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return them as JSON knows them."""
+        return asdict(self)
 
     def add(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Count entries."""
@@ -145,10 +150,5 @@ def header(table: Table, number: int, begun_s: float, totals: Totals | None) -> 
         "partition_by": list(table.partition_by),
     }
     if totals is not None:
-        body |= {
-            "files": totals.files,
-            "rows": totals.rows,
-            "size_bytes": totals.size_bytes,
-            "merge": totals.merge,
-        }
+        body["totals"] = totals.plain()
     return body

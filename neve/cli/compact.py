@@ -7,7 +7,7 @@ import typer
 from common.errors import RequestError
 from neve.cli import render_requests
 from neve.cli.session import Session, pairs, verb
-from neve.cli.tables import Name
+from neve.cli.words import Name
 from neve.client_errors import CallerError
 from neve.client_requests import Request
 

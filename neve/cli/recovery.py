@@ -7,7 +7,7 @@ import typer
 
 from neve.cli import render_recovery as render
 from neve.cli.session import Session, pairs, verb
-from neve.cli.tables import Columns, Name, absolute, names
+from neve.cli.words import Columns, Name, absolute, names
 
 Pairs = Annotated[list[str] | None, typer.Option(help="`TABLE=VALUE`; may be repeated.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]

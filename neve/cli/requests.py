@@ -7,7 +7,7 @@ import typer
 from neve.cli import render_requests
 from neve.cli.compact import Timeout, Wait, wait_for
 from neve.cli.session import Session, verb
-from neve.cli.tables import Name
+from neve.cli.words import Name
 
 RequestId = Annotated[
     str, typer.Argument(help="As `compact` and `request list` tell it.", metavar="REQUEST")

@@ -8,7 +8,7 @@ import typer
 
 from neve.cli import render, row_files
 from neve.cli.session import Session, verb
-from neve.cli.tables import Name, names
+from neve.cli.words import Name, names
 
 LIMIT_DEFAULT = 20
 

@@ -1,19 +1,13 @@
 """`neve table …`, `neve pause`, `neve resume`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from neve.cli import render
+from neve.cli import imports, operations, render
 from neve.cli.row_files import read_schema
 from neve.cli.session import Session, pairs, verb
-
-Name = Annotated[str, typer.Argument(help="Of the table.", metavar="TABLE", show_default=False)]
-Columns = Annotated[str | None, typer.Option(help="Column names, with commas between them.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")
-]
+from neve.cli.words import Columns, Name, Settings, absolute, names
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +21,8 @@ def register(app: typer.Typer) -> None:
     verb(table, "files")(files)
     verb(table, "set")(set_settings)
     verb(table, "drop")(drop)
+    imports.register(table)
+    operations.register(table)
     verb(app, "pause")(pause)
     verb(app, "resume")(resume)
 
@@ -138,13 +134,3 @@ def resume(session: Session, name: Name) -> None:
     """End a pause of a table."""
     found = session.client.resume(name)
     session.show(found, f"{name} is {found.state}")
-
-
-def names(written: str | None) -> tuple[str, ...]:
-    """Return column names from a text with commas."""
-    return tuple(part.strip() for part in (written or "").split(",") if part.strip())
-
-
-def absolute(location: str) -> str:
-    """Return a location; a relative path is meant from here."""
-    return location if "://" in location else str(Path(location).expanduser().resolve())

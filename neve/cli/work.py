@@ -10,7 +10,7 @@ from common.clock import SystemClock
 from common.errors import InputError, RequestError
 from neve.cli import render_work
 from neve.cli.session import Session, pairs, verb
-from neve.cli.tables import Name
+from neve.cli.words import Name
 
 Count = Annotated[int, typer.Option(help="At most so many.")]
 

@@ -20,6 +20,7 @@ from neve.gateway import problems
 from neve.gateway.guard import Counted, Guard
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.routes_data import DataRoutes
+from neve.gateway.routes_import import ImportRoutes
 from neve.gateway.routes_operations import OperationRoutes
 from neve.gateway.routes_recovery import RecoveryRoutes
 from neve.gateway.routes_requests import RequestRoutes
@@ -56,6 +57,7 @@ def create_app(services: Services) -> FastAPI:
     for routes in (
         TableRoutes(services),
         DataRoutes(services),
+        ImportRoutes(services),
         RequestRoutes(services),
         OperationRoutes(services),
         WorkRoutes(services),

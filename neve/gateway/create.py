@@ -33,9 +33,24 @@ async def create_table(services: Services, body: api.NewTable) -> Table:
         RequestError: Something was written wrongly; the message names it.
         RefusedError: The name is taken, or the location belongs to another.
     """
+    table, splits = await new_table(services, body)
+    store = await services.store.store_id()
+    await services.footers.run(lambda: claim(open_location(table.location), store))
+    applied(await services.store.apply(CreateTable(table=table, splits=splits)))
+    with suppress(UnavailableError):  # The coordinator writes it, too, but later.
+        await services.footers.run(write_description, open_location(table.location), table)
+    return await services.table(table.name)
+
+
+async def new_table(services: Services, body: api.NewTable) -> tuple[Table, tuple[bytes, ...]]:
+    """Return the table that would be created, and its splits; nothing is written.
+
+    Raises:
+        RequestError: Something was written wrongly; the message names it.
+        RefusedError: The name is taken, or the location belongs to another.
+    """
     checked_label(body.name, "table name")
     location = storage.normal_location(body.location)
-    store = await services.store.store_id()
     columns = await _columns(services, body, location)
     table = Table(
         id=services.ids.next("t"),
@@ -56,11 +71,7 @@ async def create_table(services: Services, body: api.NewTable) -> Table:
     check_columns(table)
     splits = parse_splits(table, body.splits)
     await _refuse_taken(services, table)
-    await services.footers.run(lambda: claim(open_location(location), store))
-    applied(await services.store.apply(CreateTable(table=table, splits=splits)))
-    with suppress(UnavailableError):  # The coordinator writes it, too, but later.
-        await services.footers.run(write_description, open_location(location), table)
-    return await services.table(table.name)
+    return table, splits
 
 
 async def _columns(services: Services, body: api.NewTable, location: str) -> tuple[Column, ...]:

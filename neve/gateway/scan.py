@@ -92,15 +92,26 @@ async def scanned(
         table: Which is read.
         asked: Columns and range.
     """
+    async with pinned(services, table):
+        # A partition may hold any key, so all are read; a file's own bounds tell more.
+        span = (None, None) if table.partition_by else (asked.start, asked.end)
+        tablets = await services.store.read_range(table.id, *span)
+        yield _pieces(services, table, tablets, asked)
+
+
+@asynccontextmanager
+async def pinned(services: Services, table: Table) -> AsyncIterator[None]:
+    """Keep every file that is listed in the block until its end.
+
+    Raises:
+        RefusedError: The table's location is another store's.
+    """
     await check_owner(services, table)
     pin = services.ids.next("pin")
     applied(await services.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S)))
     renewing = asyncio.create_task(_renew(services, table, pin))
     try:
-        # A partition may hold any key, so all are read; a file's own bounds tell more.
-        span = (None, None) if table.partition_by else (asked.start, asked.end)
-        tablets = await services.store.read_range(table.id, *span)
-        yield _pieces(services, table, tablets, asked)
+        yield
     finally:
         renewing.cancel()
         # A task of its own: a reader who left has this one cancelled at every await.

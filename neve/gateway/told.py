@@ -44,9 +44,11 @@ async def told(work: Work, log: Log) -> AsyncIterator[bytes]:
     task.add_done_callback(lambda _done: put(None))
     try:
         last: News = ("begun", {})
-        while not task.done():
+        while True:
             if last is not None:
                 yield line_of("progress", text=last[0], **last[1])
+            if task.done() and news.empty():
+                break
             try:
                 async with asyncio.timeout(BEAT_S):
                     last = await news.get()

@@ -22,7 +22,7 @@ from common.settings import StoreSettings
 from neve.cli.app import build
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, ProtocolError, RefusedError
-from neve.client_recovery import _checked, _lines, _write_archive
+from neve.client_recovery import _write_archive, checked_line, lines_of
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.redis_server import RedisServer, executable, running
 
@@ -227,13 +227,13 @@ def test_errors_are_what_they_are(client: Client, gateway: Gateway, tmp_path: Pa
 
 def test_what_breaks_off_is_no_answer() -> None:
     with pytest.raises(ProtocolError, match="no line of JSON"):
-        _checked(b"{")
+        checked_line(b"{")
     with pytest.raises(ProtocolError, match="no kind"):
-        _checked(b"[]")
+        checked_line(b"[]")
     with pytest.raises(NeveError, match="worse"):
-        _checked(b'{"kind": "error", "status": 500, "detail": "worse"}')
+        checked_line(b'{"kind": "error", "status": 500, "detail": "worse"}')
     with pytest.raises(ProtocolError, match="broke off"):
-        _write_archive(_lines(iter([b'{"kind":"archive"}\n{"kind":'])), lambda _line: None, None)
+        _write_archive(lines_of(iter([b'{"kind":"archive"}\n{"kind":'])), lambda _line: None, None)
     with pytest.raises(ProtocolError, match="digest"):
         _write_archive(iter([b'{"kind":"end","lines":1}\n']), lambda _line: None, None)
 

@@ -141,7 +141,8 @@ def test_other_engines_read_a_table_by_its_manifest(tmp_path: Path) -> None:
         assert await site.manifests.look(site.table)
         pointer = site.pointer
         assert (pointer["format"], pointer["version"], pointer["number"]) == ("neve-manifest", 1, 1)
-        assert (pointer["files"], pointer["rows"], pointer["merge"]) == (3, 4, False)
+        totals = pointer["totals"]
+        assert (totals["files"], totals["rows"], totals["merge"]) == (3, 4, False)
         assert pointer["partition_by"] == ["day"]
         wanted = [(1, 7), (2, 7), (3, 8), (4, 8)]
 

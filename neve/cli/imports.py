@@ -1,0 +1,165 @@
+"""`neve table import`, `neve table export`."""
+
+import codecs
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from neve.api_import import ImportProgress
+from neve.cli import render_import as render
+from neve.cli.session import Session, pairs, verb
+from neve.cli.words import Columns, Name, Settings, absolute, names
+
+EXIT_MISFITS = 1
+
+
+def register(table: typer.Typer) -> None:
+    """Add the verbs to `neve table`."""
+    verb(table, "import")(import_)
+    verb(table, "export")(export)
+
+
+def import_(
+    session: Session,
+    location: Annotated[str, typer.Argument(help="The directory: a URI or path.")],
+    *,
+    name: Annotated[str, typer.Option(help="Of the new table.")],
+    key: Columns = None,
+    version_column: Annotated[
+        str | None, typer.Option("--version-column", "--version", help="Tells which row is newer.")
+    ] = None,
+    tombstone_column: Annotated[
+        str | None,
+        typer.Option("--tombstone-column", "--tombstone", help="Bool column of deleted rows."),
+    ] = None,
+    time_column: Annotated[
+        str | None, typer.Option("--time-column", "--time", help="For expiry and time windows.")
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(help="Partition columns; else those that the folders name.")
+    ] = None,
+    partition_type: Annotated[
+        list[str] | None,
+        typer.Option(help="`column=type` of a partition column; may be repeated. Else told."),
+    ] = None,
+    settings: Settings = None,
+    leave_misfits: Annotated[
+        bool, typer.Option("--leave-misfits", help="Import what fits, leave what does not.")
+    ] = False,
+    readers_use_manifest: Annotated[
+        bool,
+        typer.Option(
+            "--readers-use-manifest",
+            help="Every reader uses the manifest: compact in place. Else the table stays paused.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+) -> None:
+    """Make a table of a directory of Parquet files. Repeat it to go on after a failure.
+
+    With --dry-run the exit code is 1 if files do not fit.
+    """
+    with _Bar(session) as bar:
+        report = session.client.import_table(
+            absolute(location),
+            name,
+            progress=bar.show,
+            key=names(key),
+            version_column=version_column,
+            tombstone_column=tombstone_column,
+            time_column=time_column,
+            partition_by=None if partition_by is None else names(partition_by),
+            partition_types=pairs(partition_type or [], "partition type"),
+            settings=pairs(settings or [], "setting"),
+            leave_misfits=leave_misfits,
+            readers_use_manifest=readers_use_manifest,
+            dry_run=dry_run,
+        )
+    session.show(report, lambda: render.imported(report))
+    if report.misfits and not leave_misfits:
+        raise typer.Exit(EXIT_MISFITS)
+
+
+def export(
+    session: Session,
+    name: Name,
+    to: Annotated[Path | None, typer.Option("--to", help="Write a file.")] = None,
+) -> None:
+    """Write which files a reader should read now: a name each, or with --json the manifest."""
+    as_names = not session.as_json
+    if to is None:
+        text = codecs.getincrementaldecoder("utf-8")()  # A chunk may end inside a letter.
+        session.client.export(
+            name, names=as_names, write=lambda data: session.write(text.decode(data))
+        )
+        return
+    size_bytes = session.client.export(name, to, names=as_names)
+    session.show(
+        {"output": str(to), "size_bytes": size_bytes}, f"wrote {size_bytes:,} bytes to {to}"
+    )
+
+
+class _Bar:
+    """A bar on standard error for a person; elsewhere a sentence when the work changes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._said = ""
+        self._bar: Progress | None = None
+        if sys.stderr.isatty() and not session.as_json:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[told]}"),
+                DownloadColumn(binary_units=True),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("begun", total=None, told="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, told: ImportProgress) -> None:
+        """Show how far the import is."""
+        if self._bar is None:
+            if told.files and told.text != self._said:
+                self._said = told.text
+                self._session.say(f"{told.text}: {told.files:,} files")
+            return
+        if not told.files:
+            self._bar.update(self._task, description=told.text)
+            return
+        if told.text != self._said:
+            self._said = told.text
+            self._bar.reset(self._task)
+        self._bar.update(
+            self._task,
+            description=told.text,
+            told=f"{told.files_done:,} of {told.files:,} files, {told.rows:,} rows",
+            completed=told.bytes_done,
+            total=max(1, told.size_bytes),
+        )

@@ -1,0 +1,46 @@
+"""The manifest of this moment, for one reader: pinned while it is listed, and streamed."""
+
+import json
+from collections.abc import AsyncGenerator
+
+from common.metadata.walk import walk_tiles
+from common.model.table import Table
+from common.parquet.location import open_location
+from common.parquet.manifest import Totals, entries_of, header
+from neve.gateway.scan import pinned
+from neve.gateway.services import Services
+
+
+async def exported(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
+    """Yield a table's manifest as one JSON object: what the table is, its files, their totals.
+
+    Raises:
+        RefusedError: The location is another store's.
+        ConflictError: Its tablets keep changing; try again.
+    """
+    location, totals = open_location(table.location), Totals()
+    async with pinned(services, table):
+        begun_s = await services.store.now_s()
+        head = json.dumps(header(table, 0, begun_s, None), indent=1)
+        yield head.removesuffix("\n}").encode() + b',\n "files": ['
+        comma = b"\n"
+        async for page in walk_tiles(services.store, table):
+            for tablet in page:
+                entries = entries_of(location, table, tablet)
+                totals.add(entries)
+                for entry in entries:
+                    yield comma + b"  " + json.dumps(entry).encode()
+                    comma = b",\n"
+        yield b'\n ],\n "totals": ' + json.dumps(totals.plain()).encode() + b"\n}\n"
+
+
+async def exported_names(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
+    """Yield the absolute names of a table's files, a line each."""
+    location = open_location(table.location)
+    async with pinned(services, table):
+        yield b""  # What is refused is refused before the answer begins.
+        async for page in walk_tiles(services.store, table):
+            for tablet in page:
+                names = [entry["file"] for entry in entries_of(location, table, tablet)]
+                if names:
+                    yield "".join(f"{name}\n" for name in names).encode()
