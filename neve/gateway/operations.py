@@ -4,7 +4,7 @@ A wish is met at once if nothing is left to do, or if what is under way is just 
 may be sent again. The coordinator hears of what has begun, and does the rest.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from common.errors import RefusedError, RequestError
 from common.metadata.bounds_predicates import operated
@@ -12,9 +12,10 @@ from common.metadata.request_changes import AbandonOperation, BeginOperation
 from common.model.keys import PLUS_INFINITY, KeyType, parse_key
 from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
-from coordinator.core.operations import Wait, has_ranges, next_change
+from coordinator.core.operations import has_ranges
 from coordinator.splitting import choose_split_keys
 from neve import api_operations as api
+from neve.gateway.operation_views import operating, operation_view, tablets_of
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.services import Services, bounded, check_writable
 from neve.gateway.views import key_text, key_types
@@ -73,7 +74,7 @@ async def merge(services: Services, table: Table, wish: api.Merge) -> api.Begun:
     both = (first, following[0])
     for tablet in await services.store.tablets(both):
         if tablet is not None and _is_merge(tablet, both):
-            return api.Begun(operation=await _view(services, table, tablet))
+            return api.Begun(operation=await operation_view(services, table, tablet))
     change = BeginOperation(
         kind=OperationKind.MERGE,
         tablets=both,
@@ -84,27 +85,16 @@ async def merge(services: Services, table: Table, wish: api.Merge) -> api.Begun:
     return api.Begun(operation=await _operation(services, table, both[1], change))
 
 
-async def under_way(services: Services, table: Table, tablet: str | None) -> api.Operations:
-    """Return the operations of a table, or of one tablet.
-
-    Raises:
-        UnknownTabletError: There is no such tablet.
-    """
-    found = [each async for each in _operating(services, table, tablet)]
-    views = [await _view(services, table, each) for each in found]
-    return api.Operations(operations=tuple(dict.fromkeys(views)))
-
-
 async def abandon(services: Services, table: Table, operation: str) -> None:
     """Give an operation up; one that is over, or never was, is so already.
 
     Raises:
         RefusedError: The table does not take changes.
     """
-    async for tablet in _operating(services, table, None):
+    async for tablet in operating(services, table, None):
         present = tablet.operation
         if present is not None and present.operation_id == operation:
-            tablets = await _tablets_of(services, tablet)
+            tablets = await tablets_of(services, tablet)
             change = AbandonOperation(tablets=tablets, operation=operation)
             applied(await services.store.apply(change))
             return
@@ -152,7 +142,7 @@ async def _begun(
     texts = tuple(key_text(key, types) or "" for key in keys)
     present = tablet.operation
     if present is not None and present.kind is OperationKind.SPLIT and present.at == at:
-        return api.Begun(operation=await _view(services, table, tablet), keys=texts)
+        return api.Begun(operation=await operation_view(services, table, tablet), keys=texts)
     change = BeginOperation(
         kind=OperationKind.SPLIT,
         tablets=(tablet.id,),
@@ -170,7 +160,7 @@ async def _operation(
     """Return what has just begun, though it may be over by now."""
     found = await services.store.tablet(tablet)
     if found is not None and found.operation is not None:
-        return await _view(services, table, found)
+        return await operation_view(services, table, found)
     at = change.tablets[0].end if change.at is None else change.at
     return api.Operation(
         id=change.operation,
@@ -208,54 +198,4 @@ def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:
     present = tablet.operation
     return (
         present is not None and present.kind is OperationKind.MERGE and operated(tablet) == tablets
-    )
-
-
-async def _operating(services: Services, table: Table, tablet: str | None) -> AsyncIterator[Tablet]:
-    """Yield the tablets in which something is under way; all of the table, or one."""
-    if tablet is not None:
-        read = await services.store.tablet(await services.tablet(table, tablet))
-        if read is not None and read.operation is not None:
-            yield read
-        return
-    after: bytes | None = None
-    while ids := await services.store.tablet_ids(table.id, after):
-        records = await services.store.records(ids)
-        busy = [
-            each
-            for each, record in zip(ids, records, strict=True)
-            if record is not None and record.operation
-        ]
-        for found in await services.store.tablets(busy) if busy else ():
-            if found is not None and found.operation is not None:
-                yield found
-        after = ids[-1].end
-
-
-async def _tablets_of(services: Services, tablet: Tablet) -> tuple[TabletId, ...]:
-    tablets = operated(tablet)
-    if tablets is not None:
-        return tablets
-    following = await services.store.tablet_ids(tablet.id.table, tablet.id.end, 1)
-    return (tablet.id, *following)
-
-
-async def _view(services: Services, table: Table, tablet: Tablet) -> api.Operation:
-    operation = tablet.operation
-    assert operation is not None, tablet.id
-    ids = await _tablets_of(services, tablet)
-    read = [each for each in await services.store.tablets(ids) if each is not None]
-    own = [each for each in read if each.operation == operation]
-    now_s = await services.store.now_s()
-    following = next_change(own or [tablet], now_s, lasts_max_s=float("inf"))
-    return api.Operation(
-        id=operation.operation_id,
-        kind=operation.kind.value,
-        step=operation.step.value,
-        tablets=tuple(each.text for each in ids),
-        left="" if operation.at is None else TabletId(table.id, operation.at).text,
-        at=key_text(operation.at, key_types(table)),
-        since_s=operation.since_s,
-        reason=operation.reason,
-        waits=following.reason if isinstance(following, Wait) else "",
     )

@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from neve import api_operations as api
-from neve.gateway.operations import abandon, merge, split, under_way
+from neve.gateway.operation_views import under_way
+from neve.gateway.operations import abandon, merge, split
 from neve.gateway.services import Services
 
 
