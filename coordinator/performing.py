@@ -1,4 +1,4 @@
-"""The actions that wait for the store: reserve, release, note. Each answers with an event.
+"""The actions that wait for the store: reserve and release. Each answers with an event.
 
 They run concurrently and decide nothing: what the store says becomes an event, and
 what it does not say for sure is passed on as unknown.
@@ -20,7 +20,6 @@ from common.metadata.changes import (
     Unknown,
 )
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
 from common.model.request import TransformKind
@@ -78,15 +77,13 @@ class StoreActions:
         self._transforming.pop(attempt)
         return known
 
-    async def perform(self, action: do.Reserve | do.Release | do.NoteAnalysis) -> None:
+    async def perform(self, action: do.Reserve | do.Release) -> None:
         """Perform one action; its answer has been submitted when this returns."""
         match action:
             case do.Reserve():
                 await self._reserve(action)
             case do.Release():
                 await self._release(action)
-            case do.NoteAnalysis():
-                await self._note(action)
 
     async def _reserve(self, action: do.Reserve) -> None:
         """Reserve under a fresh attempt id: JobReserved, JobRefused or JobReserveUnknown."""
@@ -197,22 +194,7 @@ class StoreActions:
             return None
         return mark.end if mark is not None else AttemptEnd.LOST
 
-    async def _note(self, action: do.NoteAnalysis) -> None:
-        """Write what was said of a tablet; only a note, so a failure costs one more look."""
-        change = WriteAnalysis(
-            tablet=action.tablet,
-            analysis=action.analysis,
-            version=action.version,
-            settings_version=action.settings_version,
-            due_at_s=action.due_at_s,
-        )
-        outcome = await self._apply(change)
-        if isinstance(outcome, Unknown):
-            self._context.log(
-                "analysis not written", tablet=str(action.tablet), cause=outcome.reason
-            )
-
-    async def _apply(self, change: Reserve | DropHold | Release | WriteAnalysis) -> Outcome:
+    async def _apply(self, change: Reserve | DropHold | Release) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
         try:
             outcome = await self._context.store.apply(change)

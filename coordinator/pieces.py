@@ -13,7 +13,7 @@ from typing import Protocol
 
 from common.errors import PluginError
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import WriteAnalysis
+from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.due import next_look_s
@@ -32,7 +32,8 @@ from coordinator.ports import PlanTablet
 PAGE_TABLETS = 1000
 BATCH_TABLETS = 256
 """Read and planned before the loop may do something else."""
-NOTES_AT_ONCE = 16
+NOTES_AT_ONCE = 64
+"""Written in one change."""
 RESULT_BYTES_MAX = 1024**2
 """Of the ends in one answer; a piece that has more goes on in another."""
 
@@ -197,5 +198,5 @@ class _Scan:
     async def _write(self, notes: Sequence[WriteAnalysis]) -> None:
         """Write what was said of tablets that rest; one that has changed meanwhile is refused."""
         for first in range(0, len(notes), NOTES_AT_ONCE):
-            some = notes[first : first + NOTES_AT_ONCE]
-            await asyncio.gather(*(self._store.apply(note) for note in some))
+            some = tuple(notes[first : first + NOTES_AT_ONCE])
+            await self._store.apply(WriteAnalyses(table=self._piece.table.id, notes=some))

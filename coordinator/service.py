@@ -14,6 +14,7 @@ from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
+from coordinator.noting import Noting
 from coordinator.performing import Context, StoreActions
 from coordinator.scanner import Scanner
 
@@ -30,6 +31,7 @@ class CoordinatorService:
         self._context = context
         self._scanner = scanner
         self._store_actions = StoreActions(context, self.submit)
+        self._notes = Noting(context.store, self._spawn, context.log)
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}
@@ -43,7 +45,7 @@ class CoordinatorService:
     @property
     def conflicts(self) -> int:
         """How often a change of ours was tried again after a lost race."""
-        return self._store_actions.conflicts
+        return self._store_actions.conflicts + self._notes.conflicts
 
     def submit(self, event: on.Event) -> None:
         """Let the state handle an event, and perform what it wants.
@@ -144,8 +146,10 @@ class CoordinatorService:
 
     def _perform(self, action: do.Action) -> None:
         match action:
-            case do.Reserve() | do.Release() | do.NoteAnalysis():
+            case do.Reserve() | do.Release():
                 self._spawn(self._store_actions.perform(action))
+            case do.NoteAnalysis():
+                self._notes.put(action)
             case do.Assign():
                 self._resolve(action.take, self._store_actions.assignment(action.attempt))
             case do.AnswerNothing():

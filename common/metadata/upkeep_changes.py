@@ -31,6 +31,14 @@ class WriteAnalysis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAnalyses:
+    """Write notes of many tablets of one table at once; one that is refused is left out."""
+
+    table: str
+    notes: tuple[WriteAnalysis, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StampGarbage:
     """Stamp entries that a collector sees for the first time, with Redis `TIME`."""
 
@@ -100,6 +108,7 @@ class PublishManifest:
 
 UpkeepChange = (
     WriteAnalysis
+    | WriteAnalyses
     | StampGarbage
     | KeepGarbage
     | ForgetGarbage

@@ -27,6 +27,7 @@ _Garbage = (
 )
 _Notes = (
     upkeep_changes.WriteAnalysis
+    | upkeep_changes.WriteAnalyses
     | upkeep_changes.ClaimCoordination
     | upkeep_changes.BumpGeneration
     | upkeep_changes.PublishManifest
@@ -96,6 +97,8 @@ def _of_note(change: _Notes) -> Transaction:
     match change:
         case upkeep_changes.WriteAnalysis():
             return notes.write_analysis(change)
+        case upkeep_changes.WriteAnalyses():
+            return notes.write_analyses(change)
         case upkeep_changes.ClaimCoordination():
             return notes.claim_coordination(change)
         case upkeep_changes.BumpGeneration():

@@ -4,7 +4,7 @@ from common.metadata import codec_table
 from common.metadata.changes import Applied
 from common.metadata.codec import pack
 from common.metadata.codec_tablet import ANALYSIS, SELECTOR, SELECTOR_DUE, SETTLED, VERSION
-from common.metadata.commands import Word, get, hget, hgetall, hset, incr, set_string
+from common.metadata.commands import Command, Word, get, hget, hgetall, hset, incr, set_string
 from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.requirements import gone, refused_by_table, table_state
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
@@ -13,6 +13,7 @@ from common.metadata.upkeep_changes import (
     BumpGeneration,
     ClaimCoordination,
     PublishManifest,
+    WriteAnalyses,
     WriteAnalysis,
 )
 from common.model.outcome import Refusal
@@ -28,21 +29,61 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
 
     Table and bounds are watched only so that no key is left behind in a dropped table.
     """
-    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    reads = {"bounds": get(keys.bounds), "version": hget(keys.record, VERSION)}
+    table = TableKeys(change.tablet.table)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen) or _refused_note(change, seen):
+            return refusal
+        effects = _note_effects(change)
+        return Write(effects) if effects else Done()
+
+    return Transaction(table_state(table) | _note_needs(change), decide)
+
+
+def write_analyses(change: WriteAnalyses) -> Transaction:
+    """Return the transaction that notes many analyses of one table.
+
+    Each by the rules of `write_analysis`; those that these refuse are left out.
+    """
+    table = TableKeys(change.table)
+    assert all(note.tablet.table == change.table for note in change.notes), change.table
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
-        if seen["bounds"] is None:
-            return gone(change.tablet)
-        present = int(seen["version"] or 0)
-        if change.version not in {present, -1}:
-            return Refusal("version", f"tablet {change.tablet} is at version {present} by now")
-        fields = _notes(change)
-        return Write((hset(keys.record, fields),)) if fields else Done()
+        effects = tuple(
+            effect
+            for note in change.notes
+            if _refused_note(note, seen) is None
+            for effect in _note_effects(note)
+        )
+        return Write(effects) if effects else Done()
 
-    return Transaction(table_state(table) | Needs((keys.bounds,), reads), decide)
+    each = [_note_needs(note) for note in change.notes]
+    watch = tuple(key for needs in each for key in needs.watch)
+    reads = {name: read for needs in each for name, read in needs.reads.items()}
+    return Transaction(table_state(table) | Needs(watch, reads), decide)
+
+
+def _note_needs(change: WriteAnalysis) -> Needs:
+    keys, text = TabletKeys.of(change.tablet), change.tablet.text
+    reads = {f"bounds {text}": get(keys.bounds), f"version {text}": hget(keys.record, VERSION)}
+    return Needs((keys.bounds,), reads)
+
+
+def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
+    text = change.tablet.text
+    if seen[f"bounds {text}"] is None:
+        return gone(change.tablet)
+    present = int(seen[f"version {text}"] or 0)
+    if change.version not in {present, -1}:
+        return Refusal("version", f"tablet {change.tablet} is at version {present} by now")
+    return None
+
+
+def _note_effects(change: WriteAnalysis) -> tuple[Command, ...]:
+    fields = _notes(change)
+    return (hset(TabletKeys.of(change.tablet).record, fields),) if fields else ()
 
 
 def _notes(change: WriteAnalysis) -> dict[str, Word]:

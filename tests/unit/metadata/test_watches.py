@@ -58,6 +58,17 @@ WATCHES: list[tuple[on.Change, str]] = [
         upkeep.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
         "table bounds",
     ),
+    (
+        upkeep.WriteAnalyses(
+            table="t1",
+            notes=(
+                upkeep.WriteAnalysis(
+                    tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1
+                ),
+            ),
+        ),
+        "table bounds",
+    ),
     (on.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "table"),
     (on.ChangeTable(table="t1", settings_version=1), "table"),
     (on.DropTable(table="t1"), "table"),

@@ -1,0 +1,222 @@
+"""A full scan over Redis, and how soon a change is planned, with very many tablets stored.
+
+    python -m benchmarks.bench_scan [--tablets N] [--changed N] [--rate N] [--seconds S]
+
+Starts a redis-server of its own and fills it (about 1.6 KB per tablet of ten files). The
+coordinator runs in this process, all loops but Ray's; adds come from a process of their
+own, ten tablets at a time, each to a tablet that had none before. A change is planned
+when the core has been told: the time from sending the add is measured.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from common.clock import SystemClock
+from common.ids import RandomIds, call_id
+from common.metadata.changes import AddFiles, Applied
+from common.metadata.redis import connect
+from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.store import KeyspaceStore
+from common.model.file import DataFile
+from common.model.tablet import TabletId
+from common.settings import CoordinatorSettings, Settings, StoreSettings
+from coordinator.core import events as on
+from coordinator.core.scan_rules import Span
+from coordinator.performing import Context
+from coordinator.pieces import Piece, ScansHere
+from coordinator.recovery import recover
+from coordinator.registry import planner_for
+from coordinator.wiring import Parts, assemble
+from tests.support.many_tablets import Many, key_of, many_tablets
+from tests.support.redis_server import running
+
+TABLETS_PER_ADD = 10
+CHANGED_MIN, UNCHANGED_MIN, LATENCY_MAX_MS, MEMORY_MAX_MB = 15_000, 100_000, 100.0, 1024.0
+ROUNDS = 3
+
+
+def rss_mb() -> float:
+    """Return the resident memory of this process, in MB."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        pages = int(file.read().split()[1])
+    return pages * resource.getpagesize() / 1024**2
+
+
+def verdict(value: float, goal: float, *, more: bool) -> str:
+    reached = value >= goal if more else value <= goal
+    return f"{'reached' if reached else 'MISSED'} {goal:,.0f}"
+
+
+async def scan_rate(store: KeyspaceStore, many: Many, span: Span, *, every: bool) -> float:
+    """Return tablets per second of processor time, of the best round."""
+    scans = ScansHere(store, planner_for(Settings()))
+    best = 0.0
+    for _ in range(ROUNDS):
+        begun_s = time.process_time()
+        rest: Span | None = span
+        tablets = 0
+        while rest is not None:
+            done = await scans.scan(Piece(table=many.table, span=rest, every=every))
+            tablets, rest = tablets + done.tablets, done.rest
+        best = max(best, tablets / (time.process_time() - begun_s))
+    return best
+
+
+def add_for_a_while(
+    url: str, table: str, numbers: Sequence[int], rate: int, to: Connection
+) -> None:
+    """Add a file to each of these tablets, so many a second; send when each was sent."""
+
+    async def adds() -> None:
+        store = connect(StoreSettings(url=url))
+        sent_s: dict[int, float] = {}
+        gate, begun_s = asyncio.Semaphore(16), time.monotonic()
+
+        async def add(some: Sequence[int]) -> None:
+            files = {key_of(number): (small_file(number),) for number in some}
+            async with gate:
+                sent_s.update(dict.fromkeys(some, time.monotonic()))
+                outcome = await store.apply(AddFiles(table=table, call=call_id(), files=files))
+            assert isinstance(outcome, Applied), outcome
+
+        async with asyncio.TaskGroup() as tasks:
+            for first in range(0, len(numbers), TABLETS_PER_ADD):
+                due_s = begun_s + first / rate
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                tasks.create_task(add(numbers[first : first + TABLETS_PER_ADD]))
+        to.send((sent_s, time.monotonic() - begun_s))
+        await store.close()
+
+    asyncio.run(adds())
+
+
+def small_file(number: int) -> DataFile:
+    key = key_of(number)
+    version = (1_800_000_000_000_000).to_bytes(8, "big")
+    return DataFile(
+        path=f"new/{number:08x}.parquet",
+        size_bytes=1_000,
+        rows=10,
+        key_min=key,
+        key_max=key,
+        version_min=version,
+        version_max=version,
+    )
+
+
+@contextlib.asynccontextmanager
+async def coordinator(url: str, told: Callable[[on.Event], None]) -> Any:
+    """Run a coordinator's loops in this process; whatever its core is told is told, too."""
+    settings = Settings(
+        store=StoreSettings(url=url), coordinator=CoordinatorSettings(full_scan_interval_s=5.0)
+    )
+    store = connect(settings.store)
+    ids = RandomIds()
+    context = Context(store, SystemClock(), ids, lambda *_, **__: None, ids.next("coord"))
+    parts: Parts = assemble(settings, context)
+    submit = parts.service.submit
+
+    def heard(event: on.Event) -> None:
+        submit(event)
+        told(event)
+
+    parts.scanner.attach(heard)
+    await recover(store, parts.scanner, context.coordinator, context.log)
+    loops = [asyncio.create_task(loop) for loop in parts.loops(settings)]
+    try:
+        yield parts
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await parts.service.stop()
+        await store.close()
+
+
+async def latencies(url: str, many: Many, rate: int, seconds: float) -> dict[str, float]:
+    """Return how long changes take to be planned, in milliseconds, and what it took."""
+    planned_s: dict[bytes, float] = {}
+
+    def told(event: on.Event) -> None:
+        if isinstance(event, on.TabletPlanned):
+            planned_s.setdefault(event.tablet.end, time.monotonic())
+
+    numbers = random.Random(1).sample(range(1, many.tablets + 1), int(rate * seconds))
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    spawn = multiprocessing.get_context("spawn")
+    async with coordinator(url, told) as parts:
+        while parts.full_scan.counts.scans < 1:
+            await asyncio.sleep(0.1)
+        writer = spawn.Process(
+            target=add_for_a_while, args=(url, many.table.id, numbers, rate, theirs)
+        )
+        begun_s = time.process_time()
+        writer.start()
+        sent_s, lasted_s = await asyncio.to_thread(ours.recv)
+        until_s = time.monotonic() + 30
+        wanted = {key_of(number) for number in numbers}
+        while wanted - planned_s.keys() and time.monotonic() < until_s:
+            await asyncio.sleep(0.05)
+        writer.join()
+        cpu_s = time.process_time() - begun_s
+        missing = len(wanted - planned_s.keys())
+        waits = sorted(
+            1000 * (planned_s[key_of(number)] - at_s)
+            for number, at_s in sent_s.items()
+            if key_of(number) in planned_s
+        )
+        return {
+            "p50": waits[len(waits) // 2],
+            "p99": waits[int(len(waits) * 0.99)],
+            "most": waits[-1],
+            "missing": missing,
+            "rate": len(numbers) / lasted_s,
+            "cpu": cpu_s / lasted_s,
+            "scans": parts.full_scan.counts.scans,
+            "rss": rss_mb(),
+        }
+
+
+async def measure(url: str, given: argparse.Namespace) -> None:
+    keyspace, store = RedisKeyspace(url, timeout_s=60.0), connect(StoreSettings(url=url))
+    begun_s = time.monotonic()
+    many = await many_tablets(store, keyspace, given.tablets, analysis="stable")
+    print(f"{given.tablets:,} tablets stored in {time.monotonic() - begun_s:.0f} s", end="; ")
+    print(f"load {os.getloadavg()[0]:.1f}", flush=True)
+    part = Span(None, key_of(min(given.changed, given.tablets)))
+    changed = await scan_rate(store, many, part, every=True)
+    print(f"changed    {changed:>10,.0f} tablets/s  {verdict(changed, CHANGED_MIN, more=True)}")
+    quiet = await scan_rate(store, many, part, every=False)
+    print(f"unchanged  {quiet:>10,.0f} tablets/s  {verdict(quiet, UNCHANGED_MIN, more=True)}")
+    await keyspace.close()
+    await store.close()
+    told = await latencies(url, many, given.rate, given.seconds)
+    print(f"change → plan at {told['rate']:,.0f}/s: p50 {told['p50']:.1f} ms, p99 ", end="")
+    print(f"{told['p99']:.1f} ms  {verdict(told['p99'], LATENCY_MAX_MS, more=False)} ms")
+    print(json.dumps({name: round(value, 2) for name, value in told.items()}))
+    print(f"memory     {told['rss']:>10,.0f} MB  {verdict(told['rss'], MEMORY_MAX_MB, more=False)}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="measure full scans and change to plan")
+    options.add_argument("--tablets", type=int, default=1_000_000)
+    options.add_argument("--changed", type=int, default=50_000)
+    options.add_argument("--rate", type=int, default=1_000)
+    options.add_argument("--seconds", type=float, default=20.0)
+    given = options.parse_args()
+    with running(append_only=False) as server:
+        asyncio.run(measure(server.url, given))
+
+
+if __name__ == "__main__":
+    main()
