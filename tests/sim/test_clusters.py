@@ -26,6 +26,7 @@ REGRESSIONS = {
     4: "after a fail-over the reservation of a commit that was forgotten stood for ever",
     113: "a part of a request was cancelled under a split: its done marker was lost",
     263: "a fail-over forgot who leads, and nothing could be released for silence",
+    2046: "a fail-over forgot a pin: its reader lost a file",
     2168: "a check of ours that allowed a late release too little",
 }
 """Seed → what it found, in the code of its day."""

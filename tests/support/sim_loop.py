@@ -19,6 +19,8 @@ from typing import Any
 EPOCH_S = 1_700_000_000.0
 STORY_LINES_MAX = 80
 STEPS_AT_ONE_MOMENT_MAX = 100_000
+CANCELS_MAX = 3
+"""What is cancelled at the end may wait once more, to tidy up."""
 THREAD_MAX_S = 0.05
 """Longest work in a thread, in simulated time."""
 
@@ -128,13 +130,15 @@ class World:
     def end(self) -> None:
         """Cancel everything that is left, so that nothing is collected while it waits."""
         self.over = True
-        for process in self._processes:
-            process.alive, process.frozen_until_s = True, 0.0
-            for task in asyncio.all_tasks(process):
+        for _ in range(CANCELS_MAX):
+            left = [task for process in self._processes for task in asyncio.all_tasks(process)]
+            for process in self._processes:
+                process.alive, process.frozen_until_s = True, 0.0
+            for task in left:
                 task.cancel()
-        self.failure = None
-        self._heap.clear()
-        self.run_until(self._now_s)
+            self.failure = None
+            self._heap.clear()
+            self.run_until(self._now_s)
 
 
 class SimLoop(asyncio.AbstractEventLoop):

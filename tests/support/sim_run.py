@@ -12,7 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from unittest import mock
 
@@ -21,6 +21,7 @@ from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
 
+FAILURES_MAX = 10
 SEEDS_AT_ONCE = 20
 """Seeds that a worker runs before it tells."""
 
@@ -94,7 +95,7 @@ def seeds(text: str) -> list[int]:
     return found
 
 
-def run_some(some: Sequence[int]) -> tuple[Counter[str], list[str]]:
+def run_some(some: Sequence[int], failures_max: int) -> tuple[Counter[str], list[str]]:
     """Run seeds one after the other; return what happened, and what failed."""
     seen: Counter[str] = Counter()
     failed: list[str] = []
@@ -105,10 +106,12 @@ def run_some(some: Sequence[int]) -> tuple[Counter[str], list[str]]:
             failed.append(str(error))
         seen["seeds"] += 1
         gc.collect()
+        if len(failed) >= failures_max:
+            break
     return seen, failed
 
 
-def run_all(every: Sequence[int], failures_max: int = 3) -> tuple[Counter[str], list[str]]:
+def run_all(every: Sequence[int], failures_max: int = 1) -> tuple[Counter[str], list[str]]:
     """Run seeds on all cores; stop early when enough have failed."""
     cores = len(os.sched_getaffinity(0))
     size = min(SEEDS_AT_ONCE, max(1, len(every) // (4 * cores)))
@@ -116,13 +119,14 @@ def run_all(every: Sequence[int], failures_max: int = 3) -> tuple[Counter[str], 
     seen: Counter[str] = Counter()
     failed: list[str] = []
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        for done, wrong in pool.map(run_some, parts):
+        for part in as_completed([pool.submit(run_some, part, failures_max) for part in parts]):
+            done, wrong = part.result()
             seen.update(done)
             failed += wrong
             if len(failed) >= failures_max:
                 pool.shutdown(wait=True, cancel_futures=True)
                 break
-    return seen, failed
+    return seen, sorted(failed)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -132,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
         for seed in every:
             print(simulate(seed).world.digest)
         return 0
-    seen, failed = run_all(every)
+    seen, failed = run_all(every, FAILURES_MAX)
     for name, count in sorted(seen.items()):
         print(f"{count:10d} {name}")
     for text in failed:

@@ -85,7 +85,8 @@ def pin(change: Pin) -> Transaction:
                 return Refusal("pin", f"pin {change.pin} has run out, begin a new one")
             since_s = present.since_s
         entry = PinEntry(pin=change.pin, since_s=since_s, until_s=seen.now_s + change.lease_s)
-        return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),))
+        # A fail-over must not forget it: the reader goes on to list files.
+        return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),), durable=True)
 
     needs = table_state(keys) | Needs((keys.pins,), {"pin": hget(keys.pins, change.pin)})
     return Transaction(needs, decide)

@@ -1,0 +1,63 @@
+"""Which changes replicas must have before they count: a fail-over may forget all others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from common.ids import call_id
+from common.metadata.changes import AddFiles, Change
+from common.metadata.commands import Command
+from common.metadata.memory_keyspace import MemorySession
+from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
+from common.metadata.upkeep_changes import ClaimCoordination, Pin
+from common.model.request import KeyRange, Request, RequestState
+from common.model.tablet import PLUS_INFINITY, TabletId
+from tests.support.store_harness import Harness, applied, commit, file, reserve
+from tests.unit.metadata.test_mutation import memory
+
+REQUEST = Request(id="r1", table="")
+
+
+def promised(table: str, harness: Harness) -> list[Change]:
+    """Return changes on whose answer somebody builds."""
+    added = AddFiles(table=table, call=call_id(harness.clock), files={PLUS_INFINITY: (file("n"),)})
+    cancelling = RequestState.CANCELLING
+    return [
+        added,
+        SubmitRequest(request=replace(REQUEST, table=table)),
+        CancelRange(table=table, request="r1", range=KeyRange()),
+        MoveRequest(table=table, request="r1", state=cancelling),
+        Pin(table=table, pin="p1", lease_s=60.0),
+        ClaimCoordination(coordinator="c1"),
+    ]
+
+
+def test_what_is_acknowledged_outlives_a_fail_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags: list[bool] = []
+
+    async def execute(
+        self: MemorySession, effects: Sequence[Command], *, durable: bool = False
+    ) -> bool:
+        flags.append(durable)
+        return self.execute_now(effects)
+
+    async def story() -> None:
+        harness = memory()
+        tablet: TabletId = await harness.tablet_with("a", splits=())
+        applied(await harness.apply(Pin(table=tablet.table, pin="p0", lease_s=60.0)))
+        monkeypatch.setattr(MemorySession, "execute", execute)
+        for change in promised(tablet.table, harness):
+            flags.clear()
+            applied(await harness.apply(change))
+            assert flags == [True], change
+        # Reservations and commits need no replica: they are seen again, or made again.
+        flags.clear()
+        applied(await harness.apply(reserve(tablet, "t1", "a")))
+        applied(await harness.apply(commit(tablet, "t1")))
+        assert flags == [False, False]
+
+    asyncio.run(story())
