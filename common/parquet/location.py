@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from common.errors import ConfigError, RequestError, UnavailableError
+from common.parquet.object_store import cause_of, s3_filesystem
 
 SCHEMES = ("file", "s3", "gs", "abfs", "abfss")
 
@@ -89,7 +90,7 @@ def open_location(uri: str) -> Location:
         message = f"location {uri} is not a folder's URI, wanted one of {', '.join(SCHEMES)}://…"
         raise RequestError(message)
     try:
-        filesystem, root = arrow_fs.FileSystem.from_uri(uri)
+        filesystem, root = _filesystem(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = f"location {uri} cannot be used: {error}"
         raise RequestError(message) from error
@@ -97,6 +98,21 @@ def open_location(uri: str) -> Location:
         message = f"location {uri}: its storage cannot be reached from here: {error}"
         raise ConfigError(message) from error
     return Location(uri, filesystem, root.rstrip("/"))
+
+
+def _filesystem(uri: str) -> tuple[arrow_fs.FileSystem, str]:
+    scheme, host, path = _split(uri)
+    if scheme != "s3" or urlsplit(uri).query:
+        filesystem, root = arrow_fs.FileSystem.from_uri(uri)
+        return filesystem, root
+    return s3_filesystem(host, os.environ), f"{host}/{path.strip('/')}"
+
+
+def fault(location: Location, path: str, error: OSError) -> str:
+    """Return the sentence about an error of a location's storage, with what to do about it."""
+    cause = cause_of(error)
+    what = f"{cause}; " if cause else ""
+    return f"storage of {location.uri} does not answer for {path}: {what}{error}"
 
 
 def resolve(location: str, path: str) -> str:
@@ -118,8 +134,7 @@ def size_of(location: Location, path: str) -> int:
     try:
         found = location.filesystem.get_file_info(location.full(path))
     except OSError as error:
-        message = f"storage of {location.uri} does not answer for {path}: {error}"
-        raise UnavailableError(message) from error
+        raise UnavailableError(fault(location, path, error)) from error
     if found.type != arrow_fs.FileType.File:
         what = "is a folder" if found.type == arrow_fs.FileType.Directory else "does not exist"
         message = f"file {path} {what} in {location.uri}"

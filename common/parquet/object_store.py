@@ -1,0 +1,93 @@
+"""Object stores that speak S3: how they are reached, and what their errors mean.
+
+Credentials come from the default chain alone: environment, profile, web identity (IRSA),
+instance. Endpoint and region have the names that other tools know, too:
+
+    AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL    of a store that is not Amazon's, such as MinIO
+    AWS_REGION, AWS_DEFAULT_REGION           unset: the bucket is asked where it is
+
+Bytes go through Arrow's client, never through Hadoop's.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from pyarrow import fs as arrow_fs
+
+from common.errors import ConfigError
+
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+REGION_WITH_ENDPOINT = "us-east-1"
+"""What stores with an endpoint of their own take for signatures, if nothing else is said."""
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 60.0
+TRIES_MAX = 5
+CLIENTS_MAX = 64
+
+_CAUSES = (
+    ("NO_SUCH_BUCKET", "there is no such bucket: create it, or correct the name"),
+    ("INVALID_ACCESS_KEY_ID", "the access key is not known there"),
+    ("INVALID_CLIENT_TOKEN_ID", "the access key is not known there"),
+    ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not fit the access key"),
+    ("EXPIRED_TOKEN", "the credentials have expired"),
+    ("MISSING_AUTHENTICATION_TOKEN", "no credentials were found"),
+    ("PermanentRedirect", "the bucket is in another region: set AWS_REGION to it"),
+    ("AuthorizationHeaderMalformed", "the bucket is in another region: set AWS_REGION to it"),
+    ("HTTP status 301", "the bucket is in another region: set AWS_REGION to it"),
+    ("HTTP status 400", "the bucket may be in another region (AWS_REGION), or no token was sent"),
+    (
+        "ACCESS_DENIED",
+        "the credentials in use do not allow it, or none were found "
+        "(environment, profile, web identity and instance were looked through)",
+    ),
+    ("NETWORK_CONNECTION", "nothing answers: look at AWS_ENDPOINT_URL and at the network"),
+)
+
+
+def s3_filesystem(bucket: str, environ: Mapping[str, str]) -> arrow_fs.FileSystem:
+    """Return the client for a bucket; the same one for the same bucket and environment.
+
+    Args:
+        bucket: Its name.
+        environ: Where endpoint and region are looked up.
+
+    Raises:
+        ConfigError: The endpoint is no URL, or nobody says where the bucket is.
+    """
+    endpoint = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
+    region = next(filter(None, map(environ.get, REGION_VARIABLES)), "")
+    # A client has threads; a forked child must have its own.
+    return _client(os.getpid(), bucket, endpoint, region)
+
+
+def cause_of(error: OSError) -> str | None:
+    """Return what an operator can do about an error of an object store; None: not known."""
+    text = str(error)
+    return next((cause for sign, cause in _CAUSES if sign in text), None)
+
+
+@lru_cache(CLIENTS_MAX)
+def _client(_process: int, bucket: str, endpoint: str, region: str) -> arrow_fs.FileSystem:
+    parts = urlsplit(endpoint)
+    if endpoint and (parts.scheme not in ("http", "https") or not parts.netloc):
+        message = f"endpoint {endpoint!r} is not a URL such as https://minio.example:9000"
+        raise ConfigError(message)
+    where = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if endpoint else {}
+    return arrow_fs.S3FileSystem(
+        region=region or (REGION_WITH_ENDPOINT if endpoint else _region_of(bucket)),
+        connect_timeout=CONNECT_TIMEOUT_S,
+        request_timeout=REQUEST_TIMEOUT_S,
+        retry_strategy=arrow_fs.AwsStandardS3RetryStrategy(max_attempts=TRIES_MAX),
+        **where,
+    )
+
+
+def _region_of(bucket: str) -> str:
+    try:
+        return str(arrow_fs.resolve_s3_region(bucket))
+    except OSError as error:
+        message = f"bucket {bucket}: its region is not known, set AWS_REGION: {error}"
+        raise ConfigError(message) from error

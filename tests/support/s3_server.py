@@ -1,0 +1,84 @@
+"""An object store for tests: moto's S3 server, as a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyarrow import fs
+
+START_TIMEOUT_S = 60.0
+REGION = "eu-central-1"
+VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION")
+
+
+class S3Server:
+    """A running server, reachable on this machine only."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.endpoint = f"http://127.0.0.1:{port}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables by which every client finds it."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def create_bucket(self, name: str) -> None:
+        client = fs.S3FileSystem(
+            access_key="test",
+            secret_key="test",
+            endpoint_override=f"127.0.0.1:{self.port}",
+            scheme="http",
+            region=REGION,
+            allow_bucket_creation=True,
+        )
+        client.create_dir(name)
+
+    def answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/moto-api/")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+@contextmanager
+def s3_server(environ: Mapping[str, str] | None = None) -> Iterator[S3Server]:
+    """Run a server until the block ends; `environ` adds to its environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server"]
+    process = subprocess.Popen(
+        [*command, "-H", "127.0.0.1", "-p", str(port)],
+        env={**os.environ, **(environ or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        server = S3Server(port)
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not server.answers():
+            assert process.poll() is None, f"moto ended with {process.returncode}"
+            assert time.monotonic() < deadline_s, "moto did not start in time"
+            time.sleep(0.05)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(30)
