@@ -23,7 +23,8 @@ from common.model.job import Job, Kind
 from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
-from coordinator.core.request_facts import facts_of, range_of, shown_files
+from common.model.tablet_range import range_of
+from coordinator.core.request_facts import facts_of, shown_files
 from coordinator.core.requests import (
     NOTHING,
     Asked,

@@ -29,8 +29,24 @@ class Client(DataCalls, WorkCalls, RequestCalls, ImportCalls, OperationCalls, Re
     repeated `add_files` or `append` counts once.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
-        self._connection = Connection(url, token, timeout_s=timeout_s)
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 60.0,
+        retry_s: float | None = None,
+    ) -> None:
+        """Connect when something is asked.
+
+        Args:
+            url: Of the service.
+            token: Bearer token.
+            timeout_s: Longest wait for one answer.
+            retry_s: How long a call that may be repeated is, while nobody answers; None:
+                a minute for a service that has answered, else a few tries.
+        """
+        self._connection = Connection(url, token, timeout_s=timeout_s, retry_s=retry_s)
 
     @property
     def url(self) -> str:

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from neve.client import Client
-from neve.client_errors import UnavailableError
+from neve.client_errors import CallerError, UnavailableError
 
 URL_VARIABLE = "NEVE_URL"
 TOKEN_VARIABLE = "NEVE_TOKEN"
 HOME_VARIABLE = "NEVE_HOME"
 STACK_VARIABLE = "NEVE_STACK"
+RETRY_VARIABLE = "NEVE_RETRY_S"
 STACK_DEFAULT = "default"
+RETRY_MAX_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,26 @@ def connect(url: str | None = None, token: str | None = None, *, timeout_s: floa
 
     Raises:
         UnavailableError: No URL was given, and no stack runs on this machine.
+        CallerError: `NEVE_RETRY_S` is no number of seconds.
     """
     target = find_target(url, token)
-    return Client(target.url, token=target.token, timeout_s=timeout_s)
+    return Client(target.url, token=target.token, timeout_s=timeout_s, retry_s=_retry_s())
+
+
+def _retry_s() -> float | None:
+    """Return how long calls are repeated, by `NEVE_RETRY_S`, or None if it is not set."""
+    text = os.environ.get(RETRY_VARIABLE)
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= RETRY_MAX_S:
+        raise CallerError(
+            f"{RETRY_VARIABLE} is {text!r}, expected seconds from 0 to {RETRY_MAX_S:.0f}"
+        )
+    return seconds
 
 
 def find_target(

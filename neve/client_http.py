@@ -23,9 +23,12 @@ from neve.client_errors import (
     error_of,
 )
 
-TRIES_MAX = 4
+TRIES_MIN = 4
+"""Of a service that has not answered this connection before: it may not be there at all."""
+RETRY_S = 60.0
+"""How long one that has answered is asked again: a gateway that is restarted comes back."""
 PAUSE_FIRST_S = 0.2
-PAUSE_MAX_S = 2.0
+PAUSE_MAX_S = 3.0
 MESSAGE_BYTES_MAX = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 
@@ -49,14 +52,18 @@ class Connection:
         token: str | None,
         *,
         timeout_s: float = 60.0,
+        retry_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise CallerError(f"URL {url!r} of the service must begin with http:// or https://")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url.rstrip("/")
-        self._sleep = sleep
+        self._sleep, self._clock = sleep, clock
+        self._retry_s = retry_s
+        self._answered = False
         self._http = httpx.Client(
             base_url=self.url,
             headers=headers,
@@ -103,7 +110,7 @@ class Connection:
             method, path, params=_present(parameters), json=body, content=content, headers=sent
         )
         repeatable = method == "GET" or call is not None
-        response = self._send(request, tries_max=TRIES_MAX if repeatable else 1)
+        response = self._send(request, repeats=repeatable)
         if response.status_code >= 400:
             raise _problem(response)
         return _json(response)
@@ -125,8 +132,7 @@ class Connection:
         """
         sent["json"] = sent.pop("body", None)
         request = self._http.build_request(method, path, params=_present(parameters), **sent)
-        tries_max = TRIES_MAX if method == "GET" else 1
-        response = self._send(request, tries_max=tries_max, stream=True)
+        response = self._send(request, repeats=method == "GET", stream=True)
         try:
             if response.status_code >= 400:
                 with _translated(self.url):
@@ -137,10 +143,13 @@ class Connection:
             response.close()
 
     def _send(
-        self, request: httpx.Request, *, tries_max: int, stream: bool = False
+        self, request: httpx.Request, *, repeats: bool, stream: bool = False
     ) -> httpx.Response:
-        for number in range(1, tries_max + 1):
-            last = number == tries_max
+        begun_s, number = self._clock(), 0
+        while True:
+            pause_s = _pause_s(number)
+            last = not repeats or self._gives_up(number, self._clock() + pause_s - begun_s)
+            number += 1
             try:
                 with _translated(self.url, writes=request.method != "GET"):
                     response = self._http.send(request, stream=stream)
@@ -148,11 +157,35 @@ class Connection:
                 if last:
                     raise
             else:
-                if last or response.status_code not in (502, 503, 504):
+                self._answered = True
+                told = _tells_itself(response) and number >= TRIES_MIN
+                if last or told or response.status_code not in (502, 503, 504):
                     return response
                 response.close()
-            self._sleep(min(PAUSE_FIRST_S * 2 ** (number - 1), PAUSE_MAX_S))
-        raise AssertionError("a bounded loop ends in its last try")
+            self._sleep(pause_s)
+
+    def _gives_up(self, tries: int, spent_s: float) -> bool:
+        """Return whether another try is the last one.
+
+        Args:
+            tries: That were made before it.
+            spent_s: Since the first, with the pause that would follow it.
+        """
+        if self._retry_s is None and not self._answered:
+            return tries + 1 >= TRIES_MIN
+        return spent_s > (RETRY_S if self._retry_s is None else self._retry_s)
+
+
+def _tells_itself(response: httpx.Response) -> bool:
+    """Return whether the service itself says that it cannot, so that it is there to say so."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.startswith(PROBLEM)
+
+
+def _pause_s(number: int) -> float:
+    """Return a pause that grows, with chance in it: clients that waited together part."""
+    longest_s = min(PAUSE_FIRST_S * 2.0 ** min(number, 10), PAUSE_MAX_S)
+    return longest_s * (0.5 + 0.5 * secrets.randbelow(1001) / 1000)
 
 
 @contextmanager

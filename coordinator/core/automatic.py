@@ -14,8 +14,8 @@ from common.model.file import DataFile
 from common.model.request import Request, SelectorSpec
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.model.tablet_range import range_of
 from common.spi.selector import Chosen
-from coordinator.core.request_facts import range_of
 
 PREFIX = "auto-"
 

@@ -2,8 +2,8 @@
 
 from common.metadata.request_predicates import meets
 from common.model.file import DataFile
-from common.model.request import KeyRange, Request
-from common.model.tablet import PLUS_INFINITY, Bounds, Tablet
+from common.model.request import Request
+from common.model.tablet import Bounds, Tablet
 from common.spi.planner import RequestFacts
 
 
@@ -62,18 +62,6 @@ def is_done(request: Request, tablet: Tablet) -> bool:
 def holds(request: Request, tablet: Tablet) -> bool:
     """Return whether the selection of a tablet is a request's."""
     return tablet.selection is not None and tablet.selection.request == request.id
-
-
-def range_of(bounds: Bounds) -> KeyRange:
-    """Return the keys of one tablet: no other tablet meets them."""
-    # Bounds exclude the start and include the end, ranges the other way round: the first
-    # key behind another is that key and a zero byte.
-    if bounds.partition is not None:
-        return KeyRange(bounds.end, bounds.end + b"\x00")
-    return KeyRange(
-        None if bounds.start is None else bounds.start + b"\x00",
-        None if bounds.end == PLUS_INFINITY else bounds.end + b"\x00",
-    )
 
 
 def _in_range(request: Request, file: DataFile) -> bool:

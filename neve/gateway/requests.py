@@ -10,6 +10,7 @@ from common.model.keys import PLUS_INFINITY
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
+from common.model.tablet_range import covers, range_of
 from common.wire import AttemptProgress
 from coordinator.core.request_facts import concerns
 from coordinator.core.request_progress import progress_here
@@ -145,10 +146,7 @@ async def _part(
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
     else:
         raise RequestError("tablet is given, and start or end, too: wanted one way to say it")
-    return KeyRange(
-        _first_key(inside[0]),
-        None if inside[-1].end == PLUS_INFINITY else inside[-1].end + b"\x00",
-    )
+    return range_of(inside[0], inside[-1])
 
 
 async def _wholly_between(
@@ -159,7 +157,7 @@ async def _wholly_between(
         tablet.bounds
         async for page in tablets_of(services, table, replace(request, range=part))
         for tablet in page
-        if _covers(part, tablet.bounds)
+        if covers(part, tablet.bounds)
     ]
     if not inside:
         raise RequestError(
@@ -167,17 +165,3 @@ async def _wholly_between(
             "only whole tablets are cancelled; `neve table tablets` shows where they end"
         )
     return inside
-
-
-def _first_key(bounds: Bounds) -> bytes | None:
-    """Return the first bytes that a key of a tablet may have; None: from the beginning."""
-    if bounds.partition is not None:
-        return bounds.end
-    return None if bounds.start is None else bounds.start + b"\x00"
-
-
-def _covers(keys: KeyRange, bounds: Bounds) -> bool:
-    """Return whether every key of a tablet is in a range."""
-    first = _first_key(bounds)
-    begins = keys.start is None or (first is not None and first >= keys.start)
-    return begins and (keys.until is None or bounds.end < keys.until)

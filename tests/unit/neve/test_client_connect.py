@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from neve.client_connect import find_target
-from neve.client_errors import UnavailableError
+from neve.client_connect import connect, find_target
+from neve.client_errors import CallerError, UnavailableError
 
 
 @pytest.fixture
@@ -77,3 +77,13 @@ def test_a_notebook_with_a_folder_named_common_can_use_the_client(tmp_path: Path
     )
 
     assert said.stdout.strip() == "[]"
+
+
+def test_how_long_calls_are_repeated_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEVE_RETRY_S", "0")
+    with pytest.raises(UnavailableError, match="nobody answers"):
+        connect("http://127.0.0.1:1", "t").tables()
+    for wrong in ("soon", "-1", "1e9"):
+        monkeypatch.setenv("NEVE_RETRY_S", wrong)
+        with pytest.raises(CallerError, match=f"NEVE_RETRY_S is '{wrong}', expected seconds"):
+            connect("http://127.0.0.1:1", "t")

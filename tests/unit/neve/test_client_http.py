@@ -20,12 +20,14 @@ from neve.client_errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from neve.client_http import TRIES_MAX, Connection, new_call
+from neve.client_http import RETRY_S, TRIES_MIN, Connection, new_call
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
-def connection(*answers: Answer) -> tuple[Connection, list[httpx.Request], list[float]]:
+def connection(
+    *answers: Answer, retry_s: float | None = None
+) -> tuple[Connection, list[httpx.Request], list[float]]:
     """Return a connection whose tries get these answers, the last one for ever."""
     seen: list[httpx.Request] = []
     pauses: list[float] = []
@@ -35,7 +37,12 @@ def connection(*answers: Answer) -> tuple[Connection, list[httpx.Request], list[
         return answers[min(len(seen), len(answers)) - 1](request)
 
     made = Connection(
-        "http://service/", "t0ken", sleep=pauses.append, transport=httpx.MockTransport(answer)
+        "http://service/",
+        "t0ken",
+        sleep=pauses.append,
+        clock=lambda: sum(pauses),
+        transport=httpx.MockTransport(answer),
+        retry_s=retry_s,
     )
     return made, seen, pauses
 
@@ -76,8 +83,8 @@ def test_a_call_with_an_id_is_sent_again_under_the_same_id(failure: Answer) -> N
 
     assert made.call("POST", "/v1/x", call="c-1") == {"done": True}
     assert [request.headers[CALL_HEADER] for request in seen] == ["c-1"] * 3
-    assert pauses == sorted(pauses)
     assert len(pauses) == 2
+    assert 0.1 <= pauses[0] <= 0.2 <= pauses[1] <= 0.4
 
 
 def test_a_write_without_an_id_is_sent_once() -> None:
@@ -93,8 +100,47 @@ def test_tries_are_bounded() -> None:
 
     with pytest.raises(UnavailableError, match=r"nobody answers at http://service") as caught:
         made.call("GET", "/v1/x")
-    assert len(seen) == TRIES_MAX
+    assert len(seen) == TRIES_MIN
     assert not isinstance(caught.value, UnknownOutcomeError)
+
+
+@pytest.mark.parametrize("failure", [nobody, broken, lambda _: httpx.Response(502)])
+def test_a_service_that_has_answered_is_waited_for(failure: Answer) -> None:
+    made, seen, pauses = connection(ok, *[failure] * 15, ok)
+
+    assert made.call("GET", "/v1/x") == {"done": True}
+    assert made.call("POST", "/v1/x", call="c-1") == {"done": True}
+    assert len(seen) == 17
+    assert sum(pauses) > 15.0
+
+
+def test_a_service_that_says_it_cannot_is_asked_a_few_times() -> None:
+    made, seen, _ = connection(ok, problem(503, error="UnavailableError", detail="no coordinator"))
+
+    made.call("GET", "/v1/x")
+    with pytest.raises(UnavailableError, match=r"no coordinator"):
+        made.call("GET", "/v1/x")
+    assert len(seen) == 1 + TRIES_MIN
+
+
+def test_it_is_not_waited_for_for_ever() -> None:
+    made, seen, pauses = connection(ok, nobody)
+
+    made.call("GET", "/v1/x")
+    with pytest.raises(UnavailableError):
+        made.call("GET", "/v1/x")
+    assert RETRY_S - 4.0 <= sum(pauses) <= RETRY_S
+    assert len(seen) < 60
+
+
+@pytest.mark.parametrize(("retry_s", "tries"), [(0.0, 1), (600.0, 100)])
+def test_the_user_says_how_long_to_wait(retry_s: float, tries: int) -> None:
+    made, seen, pauses = connection(nobody, retry_s=retry_s)
+
+    with pytest.raises(UnavailableError):
+        made.call("GET", "/v1/x")
+    assert len(seen) >= tries
+    assert sum(pauses) <= retry_s
 
 
 @pytest.mark.parametrize(
