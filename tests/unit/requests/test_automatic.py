@@ -10,7 +10,7 @@ from common.model.request import Request, SelectorSpec
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet, TabletId
 from common.model.tablet_range import covers, range_of
-from common.spi.selector import Chosen, SelectorParameters
+from common.spi.selector import Chosen
 from coordinator.core.automatic import (
     automatic_request,
     selector_hash,
@@ -18,9 +18,8 @@ from coordinator.core.automatic import (
     wants_answer,
 )
 from coordinator.core.request_facts import concerns
-from coordinator.plugins.selectors.by_name import ByName
 from tests.support.planning import TABLET, files_of
-from tests.support.request_shell import TABLE, WAIT_MAX_S, Cluster, Shell, ended, run, until
+from tests.support.request_shell import TABLE, WAIT_MAX_S, Cluster, ended, run, until
 
 pytestmark = pytest.mark.unit
 NOW_S = 1_000.0
@@ -133,63 +132,6 @@ def test_a_selector_that_is_set_later_is_asked_about_what_is_there() -> None:
             (request,) = await submitted(cluster, 1)
             await it.finish(request)
             await ended(cluster, request)
-
-    run(story())
-
-
-def test_a_selector_is_called_once_for_the_same_files_and_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also by a coordinator that is new: what it was asked about is noted in the store."""
-    calls: list[int] = []
-    select = ByName.select
-
-    def noted(self: ByName, parameters: SelectorParameters) -> Chosen:
-        calls.append(len(parameters.files))
-        return select(self, parameters)
-
-    monkeypatch.setattr(ByName, "select", noted)
-    settings = TableSettings(selector="name", selector_options={"pattern": "none*"}, ratio=50)
-    table = replace(TABLE, settings=settings)
-
-    async def story() -> None:
-        cluster = await with_selector(table)
-
-        async def settled() -> bool:
-            spec = spec_of(table)
-            assert spec is not None
-            seen = await cluster.tablet()
-            return not wants_answer(seen, table, spec, cluster.clock.now_s())
-
-        async with cluster.coordinator() as it:
-            await until(settled)
-            await look_again(it)
-            assert calls == [2]
-            await cluster.add(PLUS_INFINITY, "c")
-            await until(settled)
-            await look_again(it)
-            assert calls == [2, 3]
-        async with cluster.coordinator() as it:
-            await look_again(it)
-            assert calls == [2, 3]
-            other = replace(settings, selector_options={"pattern": "nobody*"})
-            change = ChangeTable(table="t1", settings_version=1, settings=other)
-            assert isinstance(await cluster.store.apply(change), Applied)
-            await until(lambda: asked(3))
-            await look_again(it)
-            assert calls == [2, 3, 3]
-
-    async def asked(times: int) -> bool:
-        return len(calls) >= times
-
-    async def look_again(it: Shell) -> None:
-        """Have the tablet read and planned ten times more."""
-        for _ in range(10):
-            planned = it.parts.scanner.planned
-            it.parts.scanner.ask(TabletId("t1", PLUS_INFINITY))
-            while it.parts.scanner.planned == planned:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
 
     run(story())
 

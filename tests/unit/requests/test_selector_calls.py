@@ -1,0 +1,91 @@
+"""How often a table's own selector is called: once for the same files and settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from common.metadata.changes import Applied, ChangeTable
+from common.model.table import TableSettings
+from common.model.tablet import PLUS_INFINITY, TabletId
+from common.spi.selector import Chosen, SelectorParameters
+from coordinator.core.automatic import spec_of, wants_answer
+from coordinator.plugins.selectors.by_name import ByName
+from tests.support.request_shell import TABLE, Cluster, Shell, run, until
+
+pytestmark = pytest.mark.unit
+
+PATTERN = "only this test asks for it"
+SETTINGS = TableSettings(selector="name", selector_options={"pattern": PATTERN}, ratio=50)
+WITH_SELECTOR = replace(TABLE, settings=SETTINGS)
+OTHERS = replace(SETTINGS, selector_options={"pattern": f"{PATTERN}, too"})
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files the selector was shown, call by call; it chooses none."""
+    noted: list[int] = []
+    select = ByName.select
+
+    def and_note(self: ByName, parameters: SelectorParameters) -> Chosen:
+        if parameters.options["pattern"].startswith(PATTERN):
+            noted.append(len(parameters.files))
+        return select(self, parameters)
+
+    monkeypatch.setattr(ByName, "select", and_note)
+    return noted
+
+
+def asked(cluster: Cluster) -> Callable[[], Awaitable[bool]]:
+    """Return whether it is noted that the selector was asked about the files as they are."""
+    spec = spec_of(WITH_SELECTOR)
+    assert spec is not None
+
+    async def known() -> bool:
+        seen = await cluster.tablet()
+        return not wants_answer(seen, WITH_SELECTOR, spec, cluster.clock.now_s())
+
+    return known
+
+
+async def look_again(it: Shell) -> None:
+    """Have the tablet read and planned ten times more."""
+    for _ in range(10):
+        planned = it.parts.scanner.planned
+        it.parts.scanner.ask(TabletId("t1", PLUS_INFINITY))
+        while it.parts.scanner.planned == planned:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+
+
+def test_it_is_called_when_files_or_its_settings_have_changed(calls: list[int]) -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(WITH_SELECTOR, splits=())
+        await cluster.add(PLUS_INFINITY, "a", "b")
+        async with cluster.coordinator() as it:
+            await until(asked(cluster))
+            await look_again(it)
+            assert calls == [2]
+            await cluster.add(PLUS_INFINITY, "c")
+            await until(asked(cluster))
+            await look_again(it)
+            assert calls == [2, 3]
+        # A new coordinator knows: it is noted in the store.
+        async with cluster.coordinator() as it:
+            await look_again(it)
+            assert calls == [2, 3]
+            change = ChangeTable(table="t1", settings_version=1, settings=OTHERS)
+            assert isinstance(await cluster.store.apply(change), Applied)
+            await until(lambda: again(3))
+            await look_again(it)
+            assert calls == [2, 3, 3]
+        assert not await cluster.store.requests("t1")
+
+    async def again(times: int) -> bool:
+        return len(calls) >= times
+
+    run(story())
