@@ -73,8 +73,8 @@ chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs
 	@$(PY) -m tests.chaos
 
 .PHONY: bench
-bench: install  ## Measure queue, planning, store and memory; figures: docs/benchmarks.md
-	@for name in queue planning store memory; do $(PY) -m benchmarks.bench_$$name || exit 1; done
+bench: install  ## Measure queue, planning, store, memory and latency; figures: docs/benchmarks.md
+	@for name in queue planning store memory latency; do $(PY) -m benchmarks.bench_$$name || exit 1; done
 
 .PHONY: bench-rewrite
 bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less
