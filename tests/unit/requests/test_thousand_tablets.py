@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.property, pytest.mark.slow, pytest.mark.timeout(600)]
 TABLETS = 1000
 FILES = 2
 DEATHS = 25
-CHANGES = 6 * TABLETS
+CHANGES = 4 * TABLETS
 """About so many changes the store sees; deaths are spread over them."""
 TELL_MAX_S = 400.0
 
