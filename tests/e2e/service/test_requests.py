@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
+from neve.client import Client
 from neve.client_errors import RequestFailedError
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import Service
@@ -13,6 +15,7 @@ from tests.support.stack import Service
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 DONE_MAX_S = 180.0
+APPEND_EVERY_S = 0.1
 
 
 def rows_of(table: LedgerTable) -> dict[int, tuple[int, str]]:
@@ -92,3 +95,87 @@ def test_a_correction_that_fails_leaves_every_row_as_it_was(service: Service) ->
     with pytest.raises(RequestFailedError):
         wish.wait(timeout_s=DONE_MAX_S)
     assert rows_of(table) == before
+
+
+def test_three_requests_at_once_each_touch_their_own_rows_once(service: Service) -> None:
+    table = loaded(service)
+    before = rows_of(table)
+    client = service.client
+    client.resume(table.name)
+    ranges = {"a": (1, 300), "b": (101, 400), "c": (151, 250)}
+    wishes = [
+        client.compact(
+            table.name, set=f"text = concat(text, '{word}')", start=str(low), end=str(up)
+        )
+        for word, (low, up) in ranges.items()
+    ]
+    for wish in wishes:
+        assert wish.wait(timeout_s=DONE_MAX_S).state == "done"
+    wanted = {
+        key: (v, text + "".join(word for word, (low, up) in ranges.items() if low <= key <= up))
+        for key, (v, text) in before.items()
+    }
+    assert rows_of(table) == wanted
+    service.wait_until_at_rest(table)
+    service.wait_until_clean(table)
+
+
+def test_a_request_ends_though_rows_are_appended_all_the_while(service: Service) -> None:
+    client = service.client
+    table = LedgerTable(client, service.folder, keyed=False, stem="bag", paused=True)
+    table.add(*(bag_rows(300, seed) for seed in range(25)))
+    old = table.listed()
+    client.resume(table.name)
+    wish, over = client.compact(table.name), threading.Event()
+    appended: list[int] = []
+
+    def append() -> None:
+        while not over.wait(APPEND_EVERY_S):
+            table.append(bag_rows(10, 1000 + len(appended)))
+            appended.append(10)
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    try:
+        assert wish.wait(timeout_s=DONE_MAX_S).state == "done"
+        # Whoever looks as soon as the call has returned sees the files that it made.
+        files = Client(service.stack.gateway_url, token=service.stack.token).files(table.name)
+        assert not old & {file.path for file in files}
+    finally:
+        over.set()
+        writer.join()
+    assert appended, "nothing was appended meanwhile"
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    service.wait_until_clean(table)
+
+
+def test_a_table_of_which_a_third_is_deleted_compacts_by_itself(service: Service) -> None:
+    client = service.client
+    settings = {"ratio": 50, "selector": "deletes", "selector_options": {"threshold": "0.3"}}
+    table = LedgerTable(client, service.folder, keyed=True, settings=settings)
+    table.add(keyed_rows(range(700), 1), keyed_rows(range(300), 2))
+    service.wait_until_at_rest(table)
+    assert len(table.listed()) == 2
+    assert not client.requests(table.name)
+
+    client.pause_group("default")
+    try:
+        table.add(keyed_rows(range(330), 3, gone=True))
+        (own,) = service.wait("request", lambda: client.requests(table.name), table=table)
+        says = f"request {own.id} (made by the table's selector) holds 3 files"
+        service.wait(
+            "hold that is explained",
+            lambda: any(each.startswith(says) for each in client.explain(table.name)[0].sentences),
+            table=table,
+        )
+    finally:
+        client.resume_group("default")
+    assert own.automatic
+    assert client.request(table.name, own.id).wait(timeout_s=DONE_MAX_S).state == "done"
+    (file,) = client.files(table.name)
+    assert file.request == own.id
+    service.wait_until_at_rest(table)
+    assert len(client.requests(table.name)) == 1, "it asks once"
+    table.check_rows()
+    service.wait_until_clean(table)
