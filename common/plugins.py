@@ -1,11 +1,12 @@
-"""Plug-ins that rewrites use, found by the name of an entry point.
+"""Plug-ins, found by the name of an entry point; and those that rewrites use.
 
 Packages bring them as entry points; Névé's own come through the same door. Run from a
 source tree that was never installed, Névé has no entry points, so its own are listed
-here, too; a test keeps this list and `pyproject.toml` alike.
+beside each door, too; a test keeps these lists and `pyproject.toml` alike.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
@@ -13,56 +14,68 @@ from common.errors import ConfigError, PluginError
 from common.spi.output import OutputConfigurer
 from common.spi.transform import RowTransform
 
-TRANSFORMS = "neve.transforms"
-CONFIGURERS = "neve.configurers"
 
-BUILT_IN: dict[str, dict[str, str]] = {
-    TRANSFORMS: {},
-    CONFIGURERS: {"by-size": "compactor.rewrite.by_size:BySize"},
-}
-"""Entry point group → name → `module:class`."""
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One kind of plug-in."""
+
+    group: str
+    """The entry point group, such as `neve.planners`."""
+    methods: tuple[str, ...]
+    """That every plug-in must have."""
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    """Névé's own: name → `module:class`."""
+
+    def names(self) -> list[str]:
+        """Return the names of all plug-ins, sorted."""
+        return sorted({point.name for point in self._points()})
+
+    def load(self, name: str) -> object:
+        """Return a new plug-in.
+
+        Raises:
+            ConfigError: There is no plug-in of this name.
+            PluginError: It cannot be imported or made, lacks a method, or two packages
+                claim the name.
+        """
+        found = {point.value for point in self._points() if point.name == name}
+        if not found:
+            known = ", ".join(self.names()) or "none"
+            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {known}")
+        if len(found) > 1:
+            claims = " and ".join(sorted(found))
+            raise PluginError(
+                f"{self.group}: {name!r} is claimed by {claims}; uninstall one of them"
+            )
+        where = f"{self.group}: {name!r} ({(value := found.pop())})"
+        try:
+            plugin: object = EntryPoint(name, value, self.group).load()()
+        except Exception as error:
+            message = f"{where} does not load: {type(error).__name__}: {error}"
+            raise PluginError(message) from error
+        for method in self.methods:
+            if not callable(getattr(plugin, method, None)):
+                raise PluginError(f"{where} has no method {method}()")
+        return plugin
+
+    def _points(self) -> list[EntryPoint]:
+        own = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
+        return [*entry_points(group=self.group), *own]
 
 
-def plugin_names(group: str) -> list[str]:
-    """Return the names of all plug-ins of an entry point group, sorted."""
-    return sorted({point.name for point in _points(group)})
+TRANSFORMS = Door("neve.transforms", ("apply",))
+CONFIGURERS = Door(
+    "neve.configurers",
+    ("check", "configure"),
+    {"by-size": "compactor.rewrite.by_size:BySize"},
+)
 
 
 def load_transform(name: str) -> RowTransform:
-    """Return a new transform.
-
-    Raises:
-        ConfigError: There is no plug-in of this name.
-        PluginError: It cannot be imported or made, or two packages claim the name.
-    """
-    return cast("RowTransform", _loaded(TRANSFORMS, name, ("apply",)))
+    """Return a new transform; errors as for `Door.load`."""
+    return cast("RowTransform", TRANSFORMS.load(name))
 
 
 def load_configurer(name: str) -> OutputConfigurer:
-    """Return a new configurer; errors as for `load_transform`."""
-    return cast("OutputConfigurer", _loaded(CONFIGURERS, name, ("check", "configure")))
-
-
-def _loaded(group: str, name: str, methods: Iterable[str]) -> object:
-    found = {point.value for point in _points(group) if point.name == name}
-    if not found:
-        known = ", ".join(plugin_names(group)) or "none"
-        raise ConfigError(f"{group}: {name!r} is not installed; installed: {known}")
-    if len(found) > 1:
-        claims = " and ".join(sorted(found))
-        raise PluginError(f"{group}: {name!r} is claimed by {claims}; uninstall one of them")
-    value = found.pop()
-    try:
-        plugin: object = EntryPoint(name, value, group).load()()
-    except Exception as error:
-        message = f"{group}: {name!r} ({value}) does not load: {type(error).__name__}: {error}"
-        raise PluginError(message) from error
-    for method in methods:
-        if not callable(getattr(plugin, method, None)):
-            raise PluginError(f"{group}: {name!r} ({value}) has no method {method}()")
-    return plugin
-
-
-def _points(group: str) -> Iterable[EntryPoint]:
-    built_in = [EntryPoint(name, at, group) for name, at in BUILT_IN.get(group, {}).items()]
-    return [*entry_points(group=group), *built_in]
+    """Return a new configurer; errors as for `Door.load`."""
+    return cast("OutputConfigurer", CONFIGURERS.load(name))

@@ -20,7 +20,7 @@ from common.model.request import (
 )
 from common.model.table import Table
 from common.parquet.codecs import CODECS, LEVELS, codec_name, has_level
-from common.plugins import TRANSFORMS, plugin_names
+from common.plugins import TRANSFORMS
 from common.spi.selector import Selector
 from common.transforms import parse_transform
 from common.units import parse_duration_s, parse_size_bytes
@@ -149,9 +149,9 @@ def _transform(body: NewRequest) -> TransformSpec:
     if body.transform is None:
         return TransformSpec()
     name, options = body.transform.name, dict(body.transform.options)
-    if name not in (known := plugin_names(TRANSFORMS)):
+    if name not in (known := TRANSFORMS.names()):
         listed = ", ".join(known) or "none"
-        raise RequestError(f"{TRANSFORMS}: {name!r} is not installed; installed: {listed}")
+        raise RequestError(f"{TRANSFORMS.group}: {name!r} is not installed; installed: {listed}")
     return TransformSpec(kind=TransformKind.PLUGIN, name=name, options=options)
 
 

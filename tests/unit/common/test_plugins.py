@@ -31,7 +31,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         EntryPoint(name, f"their_plugins:{target}", group)
         for name, target in names.items()
-        for group in (plugins.CONFIGURERS, plugins.TRANSFORMS)
+        for group in (plugins.CONFIGURERS.group, plugins.TRANSFORMS.group)
     ]
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
@@ -40,8 +40,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_built_ins_are_the_entry_points_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for group, points in plugins.BUILT_IN.items():
-        assert project["entry-points"].get(group, {}) == points
+    for door in (plugins.CONFIGURERS, plugins.TRANSFORMS):
+        assert project["entry-points"].get(door.group, {}) == door.built_in
 
 
 def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:

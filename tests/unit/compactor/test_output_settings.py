@@ -115,7 +115,7 @@ def test_a_configurer_that_misbehaves_is_named(monkeypatch: pytest.MonkeyPatch) 
     module = ModuleType("their_configurers")
     module.Odd = Odd  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "their_configurers", module)
-    points = [EntryPoint("odd", "their_configurers:Odd", plugins.CONFIGURERS)]
+    points = [EntryPoint("odd", "their_configurers:Odd", plugins.CONFIGURERS.group)]
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
     )

@@ -209,7 +209,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("their_transforms")
     module.Mask = Mask  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "their_transforms", module)
-    points = [EntryPoint("mask", "their_transforms:Mask", plugins.TRANSFORMS)]
+    points = [EntryPoint("mask", "their_transforms:Mask", plugins.TRANSFORMS.group)]
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
     )

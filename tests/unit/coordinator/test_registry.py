@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from common import plugins
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
 from common.settings import Settings
@@ -37,32 +38,27 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module.Broken, module.Planless, module.Mine = Broken, Planless, RatioPlanner  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "their_planners", module)
     points = [
-        EntryPoint(name, f"their_planners:{target}", registry.PLANNERS)
+        EntryPoint(name, f"their_planners:{target}", registry.PLANNERS.group)
         for name, target in {
             "mine": "Mine", "broken": "Broken", "planless": "Planless", "gone": "Gone",
             "ratio": "Mine",
         }.items()
     ]  # fmt: skip
     monkeypatch.setattr(
-        registry, "entry_points", lambda group: EntryPoints(points).select(group=group)
+        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
     )
 
 
 def test_built_ins_are_the_entry_points_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    ours = {
-        group: points
-        for group, points in project["entry-points"].items()
-        if group in registry.BUILT_IN
-    }
-    assert ours == {group: registry.BUILT_IN[group] for group in ours}
-    assert ours.keys() == registry.BUILT_IN.keys()
+    for door in registry.DOORS:
+        assert project["entry-points"][door.group] == door.built_in
 
 
 def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints().select(group=group))
+    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints().select(group=group))
     assert isinstance(registry.load_planner("ratio"), RatioPlanner)
-    assert "simple" in registry.plugin_names(registry.DISPATCHERS)
+    assert "simple" in registry.DISPATCHERS.names()
 
 
 @pytest.mark.usefixtures("installed")
