@@ -47,6 +47,7 @@ class Operations:
         self._told: dict[TabletId, Told] = {}
         self._tried_s: BoundedMap[TabletId, float] = BoundedMap(LARGE_MAX)
         self._abandoned: BoundedMap[TabletId, tuple[float, str]] = BoundedMap(ABANDONED_MAX)
+        self._beginning = 0
         self._awake = asyncio.Event()
         self._to_walk = asyncio.Event()
 
@@ -136,12 +137,16 @@ class Operations:
         now_s, tried_s = self._context.clock.now_s(), self._tried_s.get(tablet)
         if not self._has_room() or (tried_s is not None and now_s - tried_s < TRY_REST_S):
             return
-        self._tried_s.put(tablet, now_s)
+        self._beginning += 1
         try:
             if await self._steps.split(tablet, table):
                 await self._guarded(tablet)
+            else:
+                self._tried_s.put(tablet, now_s)
         except (MetadataError, UnavailableError) as error:
             self._log("split waits for the store", tablet, cause=str(error))
+        finally:
+            self._beginning -= 1
 
     async def _walk_forever(self) -> None:
         """Walk over the records of tables whose sizes count, one table after the other."""
@@ -201,7 +206,7 @@ class Operations:
     def _has_room(self) -> bool:
         """Return whether fewer operations are under way than may be begun by size."""
         under_way = {told.operation.operation_id for told in self._told.values()}
-        return len(under_way) < self._steps.rules.at_once_max
+        return len(under_way) + self._beginning < self._steps.rules.at_once_max
 
     def _log(self, event: str, tablet: TabletId, **fields: str) -> None:
         self._context.log(event, tablet=str(tablet), **fields)
