@@ -110,7 +110,9 @@ def test_a_long_life(seed: int) -> None:
             await work(life.land, it, life.rests)
             await life.land.check()
         assert (await life.land.ends())[-1] == PLUS_INFINITY
-        steps = [fields["step"] for event, fields in life.land.logged if "moves on" in event]
+        steps = [
+            fields["step"] for event, fields in life.land.logged if event == "operation moves on"
+        ]
         assert "EndOperation" in steps, "some came to their end"
 
     run(story())
