@@ -52,7 +52,6 @@ class SimCoordinator:
         self.parts: Parts | None = None
         self.waiting: dict[asyncio.Future[Any], None] = {}
         """Callers that wait for an answer; they hear of its death."""
-        self.released_for_silence = 0
         self._store = store
         self._settings = settings
         self._truth = truth
@@ -128,7 +127,6 @@ class SimCoordinator:
             answer.get_loop().call_later(self.world.random(), partial(_break, answer))
 
     def _log(self, event: str, **fields: Any) -> None:
-        self.released_for_silence += event == "attempt lost"
         self.world.tell(self.name, event, **fields)
 
     async def _service(self) -> Any:

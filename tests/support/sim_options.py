@@ -106,7 +106,7 @@ def draw_options(seed: int) -> Options:
         hold_expiry_s=dice.choice((4.0, 120.0)),
         bounds=dice.random() < 0.5,
         drops=dice.random() < 0.15,
-        busy_s=dice.choice((20.0, 40.0)),
+        busy_s=dice.choice((15.0, 30.0)),
         queue_jobs_max=dice.choice((1, 2, 100)),
         rewrite_max_s=dice.choice((0.5, 2.0, 12.0)),
         feed_s=dice.choice((0.0, 0.0, 3.0)),

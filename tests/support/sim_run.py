@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from unittest import mock
 
-from coordinator import registry
+from common import plugins
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
@@ -55,12 +55,12 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
 @contextlib.contextmanager
 def _as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
-    points = functools.cache(registry._points)
+    points = functools.cache(plugins.entry_points)
     collects = gc.isenabled()
     with (
         mock.patch("coordinator.recovery.LEAD_CHECK_S", options.lead_s),
         mock.patch("common.metadata.reading.TABLETS_PER_MULTI", 1),
-        mock.patch("coordinator.registry._points", points),
+        mock.patch("common.plugins.entry_points", points),
     ):
         gc.disable()
         try:
@@ -81,6 +81,8 @@ def _check_counts(cluster: Cluster) -> None:
     books = [each.books for each in cluster.coordinators if each.parts is not None]
     orphaned = sum(each.counters.orphaned for each in books)
     assert not (cluster.options.crash_free and orphaned), f"{orphaned} reservations orphaned"
+    lost = cluster.truth.seen["attempts lost"]
+    assert not (cluster.options.calm and lost), f"{lost} attempts lost in a calm run"
 
 
 # Many seeds.

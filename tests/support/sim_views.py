@@ -8,12 +8,14 @@ from typing import Any
 
 from common.metadata.codec_file import unpack_file
 from common.metadata.codec_request import unpack_request
-from common.metadata.codec_table import STATE, unpack_state
+from common.metadata.codec_table import OUTCOME, STATE, unpack_state
 from common.metadata.codec_tablet import BOUNDS, OPERATION, SELECTION, unpack_record, unpack_running
 from common.metadata.commands import Command
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.memory_commands import to_bytes
 from common.metadata.memory_keyspace import MemoryKeyspace
 from common.model.file import DataFile
+from common.model.outcome import AttemptEnd
 from common.model.request import Request
 from common.model.table import TableState
 from common.model.tablet import Bounds, Operation, Record, Reservation, Selection, TabletId
@@ -51,6 +53,8 @@ class Touched:
     tablets: dict[TabletId, dict[str, None]] = field(default_factory=dict)
     requests: dict[tuple[str, str], None] = field(default_factory=dict)
     tables: dict[str, None] = field(default_factory=dict)
+    ends: list[AttemptEnd] = field(default_factory=list)
+    """How attempts ended."""
 
 
 class Views:
@@ -67,6 +71,8 @@ class Views:
         for effect in effects:
             if effect[0] in {"XADD", "PUBLISH"}:
                 continue
+            if effect[0] == "SET" and ":outcome:" in str(effect[1]):
+                found.ends.append(_end(str(effect[1]), to_bytes(effect[2])))
             for key in effect[1:] if effect[0] == "DEL" else effect[1:2]:
                 self._note(str(key), found)
         return found
@@ -144,3 +150,8 @@ class Views:
     def state(self, table: str) -> TableState | None:
         stored = self._memory.values.find(TableKeys(table).table)
         return unpack_state("table", stored[STATE.encode()]) if stored else None
+
+
+def _end(key: str, stored: bytes) -> AttemptEnd:
+    end: AttemptEnd = OUTCOME.unpack(key, stored, attempt=key.rpartition(":")[2]).end
+    return end
