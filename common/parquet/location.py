@@ -111,8 +111,9 @@ def _filesystem(uri: str) -> tuple[arrow_fs.FileSystem, str]:
 def fault(location: Location, path: str, error: OSError) -> str:
     """Return the sentence about an error of a location's storage, with what to do about it."""
     cause = cause_of(error)
-    what = f"{cause}; " if cause else ""
-    return f"storage of {location.uri} does not answer for {path}: {what}{error}"
+    if cause is None:
+        return f"storage of {location.uri} does not answer for {path}: {error}"
+    return f"storage of {location.uri} refuses {path}: {cause} ({error})"
 
 
 def resolve(location: str, path: str) -> str:

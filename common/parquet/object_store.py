@@ -69,6 +69,11 @@ def cause_of(error: OSError) -> str | None:
     return next((cause for sign, cause in _CAUSES if sign in text), None)
 
 
+def may_pass(error: OSError) -> bool:
+    """Return whether an error may go away by itself; a wrong name or key does not."""
+    return cause_of(error) is None or "NETWORK_CONNECTION" in str(error)
+
+
 @lru_cache(CLIENTS_MAX)
 def _client(_process: int, bucket: str, endpoint: str, region: str) -> arrow_fs.FileSystem:
     parts = urlsplit(endpoint)

@@ -6,8 +6,9 @@ A restored or copied store would otherwise delete files of a table that lives on
 
 import posixpath
 
-from common.errors import RefusedError, UnavailableError
-from common.parquet.location import Location
+from common.errors import RefusedError, RequestError, UnavailableError
+from common.parquet.location import Location, fault
+from common.parquet.object_store import may_pass
 
 OWNER_PATH = "_neve/store"
 OWNER_BYTES_MAX = 4096
@@ -25,7 +26,7 @@ def owner_of(location: Location) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnavailableError(f"location {location.uri} cannot be read: {error}") from error
+        raise UnavailableError(fault(location, OWNER_PATH, error)) from error
     return words[0] if words else None
 
 
@@ -38,6 +39,7 @@ def claim(location: Location, store: str) -> None:
 
     Raises:
         RefusedError: It belongs to another store.
+        RequestError: There is no such bucket, or the credentials do not fit it.
         UnavailableError: The storage does not answer, or forbids it.
     """
     if (found := owner_of(location)) is not None:
@@ -50,7 +52,8 @@ def claim(location: Location, store: str) -> None:
         with location.filesystem.open_output_stream(full) as stream:
             stream.write(store.encode() + b"\n")
     except OSError as error:
-        raise UnavailableError(f"location {location.uri} cannot be written: {error}") from error
+        kind = UnavailableError if may_pass(error) else RequestError
+        raise kind(fault(location, OWNER_PATH, error)) from error
 
 
 def refuse_other(location: str, found: str | None, store: str) -> None:

@@ -3,7 +3,7 @@
 import posixpath
 
 from common.errors import UnavailableError
-from common.parquet.location import Location
+from common.parquet.location import Location, fault
 
 
 def read_small(location: Location, path: str, bytes_max: int) -> bytes | None:
@@ -18,7 +18,7 @@ def read_small(location: Location, path: str, bytes_max: int) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnavailableError(f"{path} of {location.uri} cannot be read: {error}") from error
+        raise UnavailableError(fault(location, path, error)) from error
 
 
 def write_small(location: Location, path: str, content: bytes) -> None:
@@ -38,4 +38,4 @@ def write_small(location: Location, path: str, content: bytes) -> None:
         if location.is_local:
             location.filesystem.move(target, full)
     except OSError as error:
-        raise UnavailableError(f"{path} of {location.uri} cannot be written: {error}") from error
+        raise UnavailableError(fault(location, path, error)) from error

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from common.errors import CompactionError, ConfigError, UnavailableError
+from common.clock import SystemClock
+from common.errors import CompactionError, ConfigError
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
@@ -102,27 +103,13 @@ def storage(location: str) -> str:
     """Write, list, read and delete a small file in a location."""
     # Here, so that the client's verbs start without the parts of a service.
     from common.parquet.location import open_location
+    from common.parquet.trial import try_location
     from neve.gateway.storage import normal_location
 
     place = open_location(normal_location(location))
-    path = f"_neve/doctor-{secrets.token_hex(6)}"
-    full, system, step = place.full(path), place.filesystem, "made"
-    try:
-        if place.is_local:
-            system.create_dir(full.rpartition("/")[0], recursive=True)
-        step = "written"
-        with system.open_output_stream(full) as stream:
-            stream.write(b"neve")
-        step = "listed and read"
-        with system.open_input_stream(full) as stream:
-            whole = stream.read()
-        if not system.get_file_info(full).is_file or whole != b"neve":
-            raise UnavailableError(f"{place.uri}: what was written is not what is read")
-        step = "deleted"
-        system.delete_file(full)
-    except OSError as error:
-        raise UnavailableError(f"{place.uri} cannot be {step}: {error}") from error
-    return f"{place.uri} can be written, listed, read and deleted"
+    took_s = try_location(place, f"_neve/doctor-{secrets.token_hex(6)}", SystemClock().now_s)
+    steps = ", ".join(f"{step} {seconds * 1000:.0f} ms" for step, seconds in took_s.items())
+    return f"{place.uri} can be written, listed, read and deleted ({steps})"
 
 
 def _needs(package: str) -> None:

@@ -1,0 +1,89 @@
+"""A whole service over an object store: its processes find it by the environment alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from common.parquet.location import Location, open_location
+from neve.client_errors import NeveError
+from neve.local import LocalStack, StackOptions
+from neve.recovery.stored import Whose, list_location
+from tests.support.s3_server import VARIABLES, s3_server
+from tests.support.stack import SETTINGS, Service
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROWS = 40_000
+SCHEMA = pa.schema(
+    [
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("v", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    options = StackOptions(compactors=1, settings=SETTINGS)
+    folder = tmp_path_factory.mktemp("s3-service")
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        for name, value in server.environ.items():
+            patch.setenv(name, value)
+        server.create_bucket("tables")
+        with LocalStack.start(home=folder, name="s3", options=options) as stack:
+            yield Service(stack, folder, compactors=1)
+
+
+def rows(first: int, count: int, version: int) -> pa.Table:
+    texts = [f"text {n * 7919 % 1009}" for n in range(count)]
+    columns = {"k": range(first, first + count), "v": [version] * count, "text": texts}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def stored(location: Location) -> set[str]:
+    found = list_location(location).values()
+    return {each.path for each in found if each.whose in (Whose.OUTPUT, Whose.APPENDED)}
+
+
+def test_append_compact_scan_and_collect(service: Service) -> None:
+    client, location = service.client, open_location("s3://tables/keyed")
+    client.create_table(
+        "keyed", location="s3://tables/keyed", schema=SCHEMA, key=["k"], version_column="v"
+    )
+    for version in range(4):
+        client.append("keyed", rows(10 * version, 200, version))
+    client.wait_until_at_rest("keyed", timeout_s=120)
+    (left,) = client.files("keyed")
+    assert left.rows == 230
+    found = client.scan("keyed").sort_by("k")
+    assert found["k"].to_pylist() == list(range(230))
+    assert found["v"].to_pylist() == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 200
+    service.wait("clean storage", lambda: stored(location) == {left.path})
+
+
+def test_an_append_only_table_keeps_its_rows(service: Service) -> None:
+    client, location = service.client, open_location("s3://tables/bag")
+    client.create_table(
+        "bag", location="s3://tables/bag", schema=SCHEMA, settings={"row_group_bytes": "1MB"}
+    )
+    for number in range(4):
+        client.append("bag", rows(number * ROWS, ROWS, 1))
+    client.wait_until_at_rest("bag", timeout_s=120)
+    assert sum(each.rows for each in client.files("bag")) == 4 * ROWS
+    assert sorted(client.scan("bag")["k"].to_pylist()) == list(range(4 * ROWS))
+    kept = {each.path for each in client.files("bag")}
+    service.wait("clean storage", lambda: stored(location) == kept)
+    assert any(not each.startswith("_neve/append/") for each in kept)
+
+
+def test_a_bucket_that_is_not_there(service: Service) -> None:
+    with pytest.raises(NeveError, match="no such bucket"):
+        service.client.create_table(
+            "lost", location="s3://no-such-bucket/t", schema=SCHEMA, key=["k"], version_column="v"
+        )
