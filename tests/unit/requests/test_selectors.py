@@ -84,7 +84,7 @@ def test_tombstones_alone_are_too_many() -> None:
     assert choose("deletes", (file("f1", rows=3, tombstones=3),)) == ["f1"]
 
 
-@pytest.mark.parametrize("name", registry.plugin_names(registry.SELECTORS))
+@pytest.mark.parametrize("name", registry.SELECTORS.names())
 def test_of_no_file_none_is_chosen(name: str) -> None:
     options = {
         "name": {"pattern": "*"}, "size": {"larger_than": "0"}, "age": {"older_than": "0"}
