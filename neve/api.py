@@ -52,13 +52,17 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """New values for some settings; the others stay."""
+    """New values for some settings, new and wider columns; the others stay."""
 
     __pydantic_config__ = STRICT
 
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
     settings_version: int | None = None
     """Refuse if the table's settings have another version by now."""
+    add_columns: tuple[Column, ...] = ()
+    """New columns, null in the rows that are there."""
+    widen_columns: tuple[Column, ...] = ()
+    """Columns that are there, with types that hold every value of the old ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,8 @@ class Table:
     location: str
     state: str
     schema: tuple[Column, ...]
+    schema_id: int = 0
+    """Counted up by every change of the schema."""
     key: tuple[str, ...] = ()
     version_column: str | None = None
     tombstone_column: str | None = None
@@ -95,6 +101,8 @@ class File:
     key_min: str | None = None
     key_max: str | None = None
     tombstones: int = 0
+    schema_id: int = 0
+    """Of the newest schema of the table that the file has in full."""
     clean: bool = False
     open: bool = False
     added_at_s: float = 0.0

@@ -68,16 +68,29 @@ class TableCalls:
         return decode(Table, self._connection.call("GET", table_path(table)))
 
     def set(
-        self, table: str, settings: Mapping[str, Any], *, settings_version: int | None = None
+        self,
+        table: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        settings_version: int | None = None,
+        add_columns: Mapping[str, str] | None = None,
+        widen_columns: Mapping[str, str] | None = None,
     ) -> Table:
-        """Change some settings of a table and return it.
+        """Change some settings of a table, or its schema, and return it.
 
         Args:
             table: Its name.
             settings: By name, in the units that `create_table` takes.
             settings_version: Refuse if the settings have another version by now.
+            add_columns: Name → type, such as `int64`; null in the rows that are there.
+            widen_columns: Name → a type that holds every value of the old one.
         """
-        body = {"settings": dict(settings), "settings_version": settings_version}
+        body = {
+            "settings": dict(settings or {}),
+            "settings_version": settings_version,
+            "add_columns": _typed(add_columns),
+            "widen_columns": _typed(widen_columns),
+        }
         return decode(Table, self._connection.call("PATCH", table_path(table), body=body))
 
     def drop(self, table: str, *, delete_files: bool = False) -> None:
@@ -115,3 +128,7 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     return tuple(
         Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
     )
+
+
+def _typed(columns: Mapping[str, str] | None) -> list[dict[str, str]]:
+    return [{"name": name, "type": kind} for name, kind in (columns or {}).items()]

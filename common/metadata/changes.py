@@ -13,7 +13,7 @@ from common.metadata.upkeep_changes import UpkeepChange
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
-from common.model.table import Table, TableSettings, TableState
+from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import Reservation, Tablet, TabletId
 
 
@@ -38,6 +38,8 @@ class ChangeTable:
     settings: TableSettings | None = None
     state: TableState | None = None
     """LIVE or PAUSED."""
+    schema: tuple[Column, ...] | None = None
+    """All columns; with it the schema's id is counted up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,5 +169,6 @@ def _pack_named(value: Any, apart: set[str]) -> bytes:
 
 def _plain_field(name: str, item: Any) -> object:
     if name == "schema":
-        return [[column.name, column.type, column.nullable] for column in item]
+        rows = [[column.name, column.type, column.nullable, column.since] for column in item]
+        return [row if row[-1] else row[:-1] for row in rows]
     return plain_tree(item)

@@ -24,6 +24,8 @@ class Column:
     name: str
     type: str
     nullable: bool = True
+    since: int = 0
+    """Id of the first schema of its table that has it in this form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

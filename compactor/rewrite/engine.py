@@ -107,7 +107,7 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
         time_max_s=rows.time_max_s,
         tombstones=rows.tombstones,
         tombstones_since_s=oldest if rows.tombstones else None,
-        schema_id=max(file.schema_id for file in assignment.inputs),
+        schema_id=assignment.table.schema_id,
         clean=rows.clean,
         added_at_s=assignment.reservation.now_s,
         tags=assignment.job.output_tags,

@@ -100,10 +100,27 @@ def files(session: Session, name: Name) -> None:
 def set_settings(
     session: Session,
     name: Name,
-    settings: Annotated[list[str], typer.Argument(help="`name=value` …", metavar="SETTING...")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="`name=value` …", metavar="[SETTING...]")
+    ] = None,
+    add_column: Annotated[
+        list[str] | None,
+        typer.Option("--add-column", help="`name:type`, null in the rows that are there."),
+    ] = None,
+    widen_column: Annotated[
+        list[str] | None,
+        typer.Option("--widen-column", help="`name:type`, which holds all values of the old."),
+    ] = None,
 ) -> None:
-    """Change settings of a table: all of them, or none."""
-    changed = session.client.set(name, pairs(settings, "setting"))
+    """Change settings or columns of a table: all of them, or none."""
+    if not (settings or add_column or widen_column):
+        raise typer.BadParameter("give a setting, --add-column or --widen-column")
+    changed = session.client.set(
+        name,
+        pairs(settings or [], "setting"),
+        add_columns=_columns(add_column),
+        widen_columns=_columns(widen_column),
+    )
     session.show(changed, lambda: render.table(changed))
 
 
@@ -134,3 +151,16 @@ def resume(session: Session, name: Name) -> None:
     """End a pause of a table."""
     found = session.client.resume(name)
     session.show(found, f"{name} is {found.state}")
+
+
+def _columns(texts: list[str] | None) -> dict[str, str]:
+    """Return name → type of columns written as `name:type`; a type may hold colons itself."""
+    columns: dict[str, str] = {}
+    for text in texts or []:
+        name, colon, kind = text.partition(":")
+        if not (name and colon and kind):
+            raise typer.BadParameter(f"{text!r} is no column: wanted `name:type`")
+        if name in columns:
+            raise typer.BadParameter(f"column {name!r} is given twice")
+        columns[name] = kind
+    return columns

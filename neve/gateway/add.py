@@ -6,6 +6,7 @@ The mark of the call makes a repetition harmless.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from common.errors import RefusedError
 from common.metadata.changes import AddFiles, Applied, Refused
@@ -13,6 +14,7 @@ from common.metadata.ports import TabletStore
 from common.model.table import Table
 from common.parquet.inspect import FileFacts, inspect_file
 from common.parquet.location import Location, open_location
+from common.rows.evolution import schema_id_of
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from neve import api
@@ -91,7 +93,8 @@ async def _route(
 ) -> Routed:
     routed = Routed()
     for each in facts:
-        file = each.data_file(added_at_s=now_s)
+        schema_id = schema_id_of(table, each.schema)
+        file = replace(each.data_file(added_at_s=now_s), schema_id=schema_id)
         if table.partition_by:
             partition = partition_of_path(table, file.path)
             routed.put(partition.end, file, partition)

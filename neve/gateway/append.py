@@ -88,7 +88,8 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
             path = part.path(f"{call}-{digest([content, part.end, *part.between])}")
             scratch = f"{path}.{services.ids.next('part')}"
             facts = await services.rows.run(write_once, location, path, scratch, part.rows, table)
-            routed.put(part.end, facts.data_file(added_at_s=now_s), part.partition)
+            file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
+            routed.put(part.end, file, part.partition)
         outcome = await services.store.apply(routed_change(table, own, routed))
         if await moving.again(outcome, cuts=True):
             continue

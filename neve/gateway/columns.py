@@ -7,6 +7,8 @@ import pyarrow as pa
 
 from common.errors import RequestError
 from common.model.table import Table
+from common.rows.type_text import type_to_text
+from common.rows.types import normal_type
 
 
 def refuse_unknown(table: Table, sources: Sequence[tuple[str, pa.Schema]]) -> None:
@@ -25,7 +27,9 @@ def refuse_unknown(table: Table, sources: Sequence[tuple[str, pa.Schema]]) -> No
             if column not in names:
                 close = difflib.get_close_matches(column, names, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
+                kind = type_to_text(normal_type(schema.field(column).type))
                 raise RequestError(
                     f"{source} has the column {column!r}, "
-                    f"which table {table.name!r} does not have; {hint}"
+                    f"which table {table.name!r} does not have; {hint} To add it: "
+                    f"`neve table set {table.name} --add-column '{column}:{kind}'`"
                 )

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query
 
 from common.errors import RefusedError
 from common.metadata.changes import ChangeTable, DropTable, Refused
-from common.model.table import Table, TableSettings, TableState
+from common.model.table import Column, Table, TableSettings, TableState
+from common.rows.evolution import changed_schema
 from neve import api
 from neve.gateway.create import check_expiry, create_table
 from neve.gateway.problems import applied
@@ -53,18 +54,23 @@ class TableRoutes:
         return table_view(found, await self._totals(found))
 
     async def change(self, table: str, body: api.TableChange) -> api.Table:
-        """Change some settings. Refused as a whole if one is unknown or not allowed."""
+        """Change settings and schema. Refused as a whole if anything is not allowed."""
         services = self._services
         found = await services.table(table)
 
         def wanted(present: TableSettings) -> TableSettings:
             return changed_settings(present, body.settings, services=services.settings.services)
 
+        added = [Column(each.name, each.type, each.nullable) for each in body.add_columns]
+        wider = [Column(each.name, each.type) for each in body.widen_columns]
         for _ in range(TRIES_MAX):
             version = body.settings_version or found.settings_version
             settings = wanted(found.settings)
-            check_expiry(replace(found, settings=settings))
-            change = ChangeTable(table=found.id, settings_version=version, settings=settings)
+            newer = changed_schema(found, added, wider)
+            check_expiry(replace(newer, settings=settings))
+            change = ChangeTable(
+                table=found.id, settings_version=version, settings=settings, schema=newer.schema
+            )
             outcome = await services.store.apply(change)
             again = await services.table(table)
             moved = again.settings_version != found.settings_version

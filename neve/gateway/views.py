@@ -66,7 +66,11 @@ def table_view(table: Table, totals: Totals | None = None) -> api.Table:
         name=table.name,
         location=table.location,
         state=table.state.value,
-        schema=tuple(api.Column(**asdict(column)) for column in table.schema),
+        schema=tuple(
+            api.Column(name=each.name, type=each.type, nullable=each.nullable)
+            for each in table.schema
+        ),
+        schema_id=table.schema_id,
         key=table.key,
         version_column=table.version_column,
         tombstone_column=table.tombstone_column,
@@ -95,6 +99,7 @@ def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File
         key_min=key_text(file.key_min, types),
         key_max=key_text(file.key_max, types),
         tombstones=file.tombstones,
+        schema_id=file.schema_id,
         clean=file.clean,
         open=file.open,
         added_at_s=file.added_at_s,

@@ -21,7 +21,7 @@ from common.metadata.upkeep_changes import (
     WriteAnalysis,
 )
 from common.model.own_paths import GONE_WITH_THE_TABLE
-from common.model.table import Table, TableSettings, TableState
+from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import (
@@ -297,3 +297,20 @@ async def test_a_store_has_one_id(harness: Harness) -> None:
     await harness.write(hset(STORE, {"format": 9}))
     with pytest.raises(MetadataError, match=r"neve:store: the store has format 9"):
         await harness.another().apply(DropTable(table="tbl-1"))
+
+
+async def test_a_schema_grows_and_counts_as_another_version_of_the_settings(
+    harness: Harness,
+) -> None:
+    table = await harness.table()
+    grown = (*table.schema, Column("price", "double", True, 1))
+    change = ChangeTable(table=table.id, settings_version=1, schema=grown)
+    applied(await harness.apply(change))
+    seen = await harness.store.table(table.id)
+    assert seen is not None
+    assert (seen.schema, seen.schema_id, seen.settings_version) == (grown, 1, 2)
+    assert (seen.settings, seen.key, seen.location) == (table.settings, table.key, table.location)
+    applied(await harness.apply(change))  # The same again is done already.
+    other = ChangeTable(table=table.id, settings_version=1, schema=table.schema)
+    refused(await harness.apply(other), "version")
+    assert await harness.store.table(table.id) == seen

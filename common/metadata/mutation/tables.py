@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from common.metadata import codec_table
 from common.metadata.changes import ChangeTable, CreateTable, Refused
-from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, STATE
+from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, SPEC, STATE
 from common.metadata.commands import Command, Word, hgetall, hset
 from common.metadata.keys import TABLES, TableKeys, is_table_id
 from common.metadata.mutation.adds import created
@@ -154,6 +154,10 @@ def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
     fields: dict[str, Word] = {}
     if change.settings is not None and change.settings != present.settings:
         fields[SETTINGS] = codec_table.pack_settings(change.settings)
+    if change.schema is not None and change.schema != present.schema:
+        newer = replace(present, schema=change.schema, schema_id=present.schema_id + 1)
+        fields[SPEC] = codec_table.table_fields(newer)[SPEC]
+    if fields:
         fields[SETTINGS_VERSION] = present.settings_version + 1
     if change.state is not None and change.state is not present.state:
         fields[STATE] = change.state.value

@@ -1,4 +1,4 @@
-"""The selector `schema`: files written with an older schema than others of the tablet."""
+"""The selector `schema`: files that lack columns of the table, or have them in older forms."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from coordinator.plugins.selectors.options import FILES_MIN, check_names, chosen
 
 
 class SchemaDrift:
-    """Chooses files whose schema is not the newest one among the files shown."""
+    """Chooses files whose schema is older than the table's."""
 
     def check(self, options: Mapping[str, str]) -> None:
         """Refuse wrong options.
@@ -20,6 +20,6 @@ class SchemaDrift:
 
     def select(self, parameters: SelectorParameters) -> Chosen:
         """Return the files of older schemas."""
-        newest = max((file.schema_id for file in parameters.files), default=0)
+        newest = parameters.table.schema_id
         found = [file for file in parameters.files if file.schema_id < newest]
         return chosen(found, parameters.options, f"of a schema older than {newest}")

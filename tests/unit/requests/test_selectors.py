@@ -18,7 +18,12 @@ from tests.support.planning import TABLET
 pytestmark = pytest.mark.unit
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_selectors.json").read_text())
 TABLE = Table(
-    id="t1", name="events", location="file:///x", schema=(), settings=TableSettings(ttl_s=100)
+    id="t1",
+    name="events",
+    location="file:///x",
+    schema=(),
+    schema_id=1,
+    settings=TableSettings(ttl_s=100),
 )
 NOW_S = 1000.0
 
