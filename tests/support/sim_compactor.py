@@ -26,6 +26,8 @@ from tests.support.sim_truth import Truth
 
 CALL_MAX_S = 3.0
 TAKE_WAIT_MAX_S = 8.0
+DEATH_AFTER_S = 10.0
+"""How long an engine that may fail waits for a job before it dies, on average."""
 
 
 @dataclass
@@ -75,6 +77,9 @@ class Link:
 
     async def report(self, report: Report) -> None:
         await self._call("report", report)
+
+    async def withdraw(self, take: str) -> None:
+        await self._call("withdraw", take)
 
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
         await self._call("leave", compactor, incarnation, cause)
@@ -153,7 +158,10 @@ class SimEngine:
         return
 
     async def wait_down(self) -> None:
-        await asyncio.get_running_loop().create_future()
+        """Die now and then, if anything ever fails; it is started again at once."""
+        if not self._traits.fails:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(2 * DEATH_AFTER_S * self._world.random())
 
     async def cancel(self, attempt: str) -> None:
         self._cancelled[attempt] = None

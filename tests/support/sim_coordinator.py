@@ -148,6 +148,9 @@ class SimCoordinator:
     async def report(self, report: Report) -> None:
         (await self._service()).report(report)
 
+    async def withdraw(self, take: str) -> None:
+        (await self._service()).withdraw(take)
+
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
         gone = on.CompactorGone(compactor=compactor, cause=cause, incarnation=incarnation)
         (await self._service()).submit(gone)
