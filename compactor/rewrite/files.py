@@ -6,12 +6,13 @@ created exclusively and synced before it counts.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from common.errors import InputError, RequestError
 from common.parquet.inspect import opened
@@ -54,6 +55,21 @@ def read_footer(location: Location, path: str) -> Footer:
             groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
             decoded = sum(group.total_byte_size for group in groups)
             return Footer(parquet.metadata.num_rows, decoded, parquet.schema_arrow)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+@contextmanager
+def opened_input(location: Location, path: str) -> Iterator[pq.ParquetFile]:
+    """Open an input.
+
+    Raises:
+        InputError: It is missing or cannot be read.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with opened(location, path) as parquet:
+            yield parquet
     except RequestError as error:
         raise InputError(str(error)) from error
 

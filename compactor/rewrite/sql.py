@@ -10,7 +10,7 @@ second try beside a first one that was only thought dead would write into them.
 
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,6 +24,9 @@ from common.errors import CompactionError, EngineDiedError, NotStitchableError, 
 from common.expressions import SPARK_SETTINGS
 from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
+from compactor.rewrite.kernel.words import LongKeyError
+from compactor.rewrite.native import Ended, has_long_bounds, is_native, rewrite_natively
+from compactor.rewrite.native_job import Call, merge_natively
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
 from compactor.rewrite.stitch.whole_job import StitchPlan, stitch_whole
@@ -34,7 +37,9 @@ IN_MEMORY_ROWS = 2_000_000
 READ_TASK_BYTES = 32 * 1024**2
 """Decoded bytes that one task reads for a sort, at least."""
 READ_TASKS_MAX = 64
-STITCH = "stitch"
+STITCH, MERGE = "stitch", "merge"
+NATIVE = True
+"""Whether the kernel merges what it knows; tests hold the general ways against it."""
 _RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
 _NOT_WORKED_OUT = re.compile(
     r"(?:org\.apache\.spark\.Spark\w+Exception|java\.lang\.(?:Runtime|Arithmetic)Exception): (.*)"
@@ -64,6 +69,14 @@ def rewrite_with_spark(
             return _outcome(plan, lambda: _one_task(spark, plan, task)), STITCH
     if not plan.rules.key:
         return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_bag)), "bag"
+    if NATIVE and is_native(plan):
+        if _fits_memory(plan):
+            return _outcome(plan, lambda: _one_task(spark, plan, rewrite_natively)), MERGE
+        if not has_long_bounds(plan):
+            with suppress(LongKeyError):
+                run_tasks = partial(_run_tasks, spark, plan)
+                cores = spark.sparkContext.defaultParallelism
+                return merge_natively(plan, run_tasks, cores), MERGE
     if _fits_memory(plan):
         return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_in_memory)), "memory"
     return _outcome(plan, lambda: _sorted(spark, plan)), "sql"
@@ -71,7 +84,8 @@ def rewrite_with_spark(
 
 def passes_of(plan: RewritePlan) -> int:
     """Return how often each row is counted in the marks of progress."""
-    return 2 if plan.rules.key and not _fits_memory(plan) else 1
+    native = NATIVE and is_native(plan)
+    return 2 if plan.rules.key and not _fits_memory(plan) and not native else 1
 
 
 def _fits_memory(plan: RewritePlan) -> bool:
@@ -84,6 +98,21 @@ def _one_task(spark: Any, plan: RewritePlan, task: Task) -> Any:
         return answered.mapInArrow(partial(_run_answered, plan, task), RESULT_SCHEMA)
     one = spark.range(0, 1, 1, numPartitions=1)
     return one.mapInArrow(partial(_run_alone, plan, task), RESULT_SCHEMA)
+
+
+def _run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Ended]:
+    """Run native tasks, each in a task of its own; return how they ended, in order."""
+    numbers = spark.range(0, len(calls), 1, numPartitions=len(calls))
+    rows = _collected(
+        plan, lambda: numbers.mapInArrow(partial(_run_call, tuple(calls)), RESULT_SCHEMA)
+    )
+    return [_result(row) for row in rows]
+
+
+def _run_call(calls: Sequence[Call], batches: Batches) -> Batches:
+    _only_once()
+    for number in _numbers(batches):
+        yield tasks.outcome_batch(calls[number])
 
 
 def _sorted(spark: Any, plan: RewritePlan) -> Any:
@@ -164,14 +193,24 @@ def _only_once() -> None:
 
 def _outcome(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
     """Run the job and return its result, or raise what ended it."""
+    (row,) = _collected(plan, frame)
+    outcome = _result(row)
+    assert isinstance(outcome, TaskResult), type(outcome)
+    return outcome
+
+
+def _collected(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
     try:
-        (row,) = frame().collect()
+        return list(frame().collect())
     except Exception as error:
         raise _translated(plan, error) from error
+
+
+def _result(row: Any) -> Any:
+    """Return what a task has returned, or raise what it has raised."""
     outcome = pickle.loads(row["result"])
     if isinstance(outcome, TaskFailure):
         raise _named_error(outcome.error_class, outcome.cause)
-    assert isinstance(outcome, TaskResult), type(outcome)
     return outcome
 
 

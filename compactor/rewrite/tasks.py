@@ -18,6 +18,7 @@ from common.errors import CompactionError, InputError, RequestError
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
+from common.rows.facts import RowFacts
 from common.rows.merge import merge_tables
 from common.rows.partitions import filled
 from compactor.rewrite.carriers import carried, restored
@@ -42,6 +43,8 @@ class TaskResult:
     files: tuple[WrittenFile, ...]
     digest: int | None = None
     """Sum of the hashes of the rows that should have come out; None: not worked out."""
+    facts: tuple[RowFacts, ...] | None = None
+    """Of each file, as it was read back; None: that is still to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,9 @@ class TaskFailure:
     cause: str
 
 
-def outcome_batch(task: Callable[[], TaskResult]) -> pa.RecordBatch:
+def outcome_batch(task: Callable[[], object]) -> pa.RecordBatch:
     """Run a task that writes outputs; return how it ended, as Spark carries it."""
-    outcome: TaskResult | TaskFailure
+    outcome: object
     try:
         outcome = task()
     except CompactionError as error:

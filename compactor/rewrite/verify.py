@@ -17,6 +17,7 @@ from common.errors import (
     UnavailableError,
     VerificationError,
 )
+from common.parquet.inspect import opened
 from common.parquet.location import Location, size_of
 from common.rows.encode import encode_keys
 from common.rows.facts import RowFacts, RowTally
@@ -61,13 +62,7 @@ class _Output:
         if facts.rows != self._file.rows:
             message = f"output {path} has {facts.rows} rows, but {self._file.rows} were written"
             raise VerificationError(message)
-        low, high = _range_of(self._plan, self._file.part)
-        first, last = facts.key_min, facts.key_max
-        if first is None or last is None:
-            return facts
-        if (low is not None and first <= low) or (high is not None and last > high):
-            keys = f"{first.hex()} to {last.hex()}"
-            raise VerificationError(f"output {path} has keys from {keys}, outside of its range")
+        _require_inside(self._plan, self._file, facts)
         return facts
 
     def _check_keys(self, keys: pa.LargeBinaryArray) -> None:
@@ -98,6 +93,8 @@ def verify(
         message = f"inputs have {plan.rows} rows, but these were accounted for: {counts}"
         raise VerificationError(message)
     location = table_location(plan.location)
+    if result.facts is not None:
+        return _verified_footers(plan, location, result)
     found, digest = [], 0
     for file in result.files:
         output = _Output(plan, file)
@@ -112,6 +109,47 @@ def verify(
         message = f"outputs hash to {digest:016x}, but their rows to {result.digest:016x}"
         raise VerificationError(message)
     return tuple(found)
+
+
+def _verified_footers(
+    plan: RewritePlan, location: Location, result: TaskResult
+) -> tuple[tuple[int, RowFacts], ...]:
+    """Check outputs that tasks have read back: what they are now is what they were then.
+
+    Raises:
+        VerificationError: Something does not add up.
+        UnavailableError: The storage does not answer.
+    """
+    found = []
+    for file, facts in zip(result.files, result.facts or (), strict=True):
+        try:
+            with opened(location, file.path) as parquet:
+                _check_footer(plan, file, parquet)
+                rows = parquet.metadata.num_rows
+            size_bytes = size_of(location, file.path)
+        except RequestError as error:
+            message = f"output {file.path} cannot be read back: {error}"
+            raise VerificationError(message) from error
+        if not rows == facts.rows == file.rows:
+            message = f"output {file.path} has {rows} rows, but {file.rows} were written"
+            raise VerificationError(message)
+        _require_inside(plan, file, facts)
+        found.append((size_bytes, facts))
+    if sum(facts.rows for _, facts in found) != result.counts.rows_out:
+        message = f"outputs do not have the {result.counts.rows_out} rows that should have come out"
+        raise VerificationError(message)
+    return tuple(found)
+
+
+def _require_inside(plan: RewritePlan, file: WrittenFile, facts: RowFacts) -> None:
+    """Refuse an output with keys outside of its range."""
+    low, high = _range_of(plan, file.part)
+    first, last = facts.key_min, facts.key_max
+    if first is None or last is None:
+        return
+    if (low is not None and first <= low) or (high is not None and last > high):
+        keys = f"{first.hex()} to {last.hex()}"
+        raise VerificationError(f"output {file.path} has keys from {keys}, outside of its range")
 
 
 def _read_back(

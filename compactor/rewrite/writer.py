@@ -1,24 +1,21 @@
 """Writes the outputs of a rewrite: one file per part, under its final name."""
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from common.errors import RewriteError
 from common.model.outcome import DroppedRows
 from common.parquet.location import Location
-from common.parquet.write import row_group_rows
 from common.rows.encode import encode_keys
 from compactor.rewrite.files import NewFile, delete_file, table_location
 from compactor.rewrite.plan import RewritePlan
-
-LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
+from compactor.rewrite.row_groups import RowGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class OutputWriter:
         assert self._open is not None
         # By the last file's list a rebuild knows whether an attempt has written all of them.
         outputs = [*(file.path for file in self._written), self.path] if last else None
-        self._open.close(_purge_after(self._plan, dropped), outputs)
+        self._open.close(purge_after(self._plan, dropped), outputs)
         self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
         self._open = None
 
@@ -127,28 +124,22 @@ class OutputWriter:
 
 
 class _OpenFile:
-    """One output being written. Row groups are filled up to the wanted size."""
+    """One output being written."""
 
     def __init__(self, plan: RewritePlan, location: Location, part: int) -> None:
         self.part = part
-        self.rows = 0
         self._plan = plan
-        self._held: list[pa.Table] = []
-        self._held_bytes = 0
         self._file = NewFile(location, plan.outputs[part])
-        try:
-            self._writer = _parquet_writer(plan, self._file.sink)
-        except BaseException:
-            self._file.abandon()
-            raise
+        self._groups = RowGroups(self._file.sink, plan.schema, plan.writing)
+
+    @property
+    def rows(self) -> int:
+        """How many it has so far."""
+        return self._groups.rows
 
     def write(self, table: pa.Table) -> None:
         """Take rows; they are written when a row group is full."""
-        self.rows += table.num_rows
-        self._held.append(table)
-        self._held_bytes += table.nbytes
-        if self._held_bytes >= self._plan.writing.row_group_bytes:
-            self._write_groups()
+        self._groups.write(table)
 
     def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
         """Write what is held and the footer; the file is whole and durable then.
@@ -157,48 +148,30 @@ class _OpenFile:
             purge: The tablet's watermark as it will be.
             outputs: For the last file of an attempt: all of them.
         """
-        self._write_groups(everything=True)
-        footer = {**dict(self._plan.footer), "neve.purge": purge.hex() if purge else ""}
-        if outputs is not None:
-            footer["neve.outputs"] = json.dumps(outputs)
-        self._writer.add_key_value_metadata(footer)
-        self._writer.close()
+        self._groups.close(footer_of(self._plan, purge, outputs))
         self._file.close()
 
     def abandon(self) -> None:
         """Delete the file."""
-        with suppress(OSError, ValueError, pa.ArrowException):
-            self._writer.close()
+        self._groups.abandon()
         self._file.abandon()
 
-    def _write_groups(self, *, everything: bool = False) -> None:
-        """Write full row groups; what is left over waits for more rows, or goes last."""
-        if not self._held:
-            return
-        rows = pa.concat_tables(self._held)
-        group_rows = row_group_rows(rows, self._plan.writing.row_group_bytes)
-        count = rows.num_rows if everything else rows.num_rows // group_rows * group_rows
-        if count:
-            self._writer.write_table(rows.slice(0, count), row_group_size=group_rows)
-        rest = rows.slice(count)
-        self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+
+def footer_of(
+    plan: RewritePlan, purge: bytes | None, outputs: Sequence[str] | None
+) -> dict[str, str]:
+    """Return the key-value metadata of an output.
+
+    Args:
+        plan: Whose.
+        purge: The tablet's watermark as it will be.
+        outputs: For the last file of an attempt: all of them.
+    """
+    footer = {**dict(plan.footer), "neve.purge": purge.hex() if purge else ""}
+    return footer if outputs is None else footer | {"neve.outputs": json.dumps(list(outputs))}
 
 
-def _parquet_writer(plan: RewritePlan, sink: object) -> pq.ParquetWriter:
-    codec = plan.writing.codec.lower()
-    level = plan.writing.codec_level if codec in LEVELLED_CODECS else None
-    return pq.ParquetWriter(
-        sink,
-        plan.schema,
-        compression="none" if codec == "uncompressed" else codec,
-        compression_level=level,
-        write_statistics=True,
-        write_page_index=True,
-        write_page_checksum=True,
-    )
-
-
-def _purge_after(plan: RewritePlan, dropped: DroppedRows | None) -> bytes | None:
+def purge_after(plan: RewritePlan, dropped: DroppedRows | None) -> bytes | None:
     """Return the tablet's watermark as it will be after the commit."""
     known = [plan.purge, dropped.version_max if dropped else None]
     return max((version for version in known if version is not None), default=None)

@@ -40,7 +40,8 @@ from tests.support.tables_on_disk import (
 )
 
 NOW_S = 1_000_000
-WAYS = pytest.mark.parametrize("way", ["memory", "sql"])
+KERNELS = {"whole": "merge", "ranges": "merge", "memory": "memory", "sql": "sql"}
+WAYS = pytest.mark.parametrize("way", KERNELS)
 
 
 def run(assignment: Assignment) -> RewriteResult:
@@ -48,8 +49,9 @@ def run(assignment: Assignment) -> RewriteResult:
 
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have even small jobs sorted by Spark."""
-    if way == "sql":
+    """Have even small jobs cut into ranges, or go the general ways."""
+    monkeypatch.setattr(sql, "NATIVE", way in ("whole", "ranges"))
+    if way in ("ranges", "sql"):
         monkeypatch.setattr(sql, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(sql, "READ_TASK_BYTES", 4000)
 
@@ -98,7 +100,7 @@ def test_a_keyed_merge_gives_what_the_rules_say(
     wanted = expected(table, paths)
     assert plain(outputs(table, result)) == plain(wanted.kept)
     assert result.counts == wanted.counts
-    assert (result.dropped, result.kernel) == (None, way)
+    assert (result.dropped, result.kernel) == (None, KERNELS[way])
     (made,) = result.outputs
     (again,) = inspected(table, [made.path])
     assert replace(made, added_at_s=1000.0, job=None) == again

@@ -1,0 +1,13 @@
+"""The native merge: sorted runs in, rows that stay out, in bounded memory.
+
+    words     key columns as unsigned 64-bit numbers that sort like the keys
+    bounds    encoded keys in the same words; what Parquet statistics say of row groups
+    order     which rows of one step win, by sorting packed numbers
+    reading   row groups of inputs, decoded, with the words of their keys
+    step      the rows of one step, joined
+    steps     one range of keys, a step of bounded size after the other
+    parts     what was written, read back
+
+Rows follow `common.rows` to the letter; what a fast way here does not know, the general
+one of `common.rows` does. Facts behind the design: docs/design/0004-merge-kernel.md.
+"""

@@ -1,0 +1,135 @@
+"""What was written, read back: keys in order, each once, and the facts of the rows.
+
+Only the columns that facts are about are decoded again; the other columns of a file are
+held against nothing here.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import VerificationError
+from common.model.keys import KeyType
+from common.parquet.location import Location
+from common.rows.encode import encode_column, encode_keys
+from common.rows.facts import RowFacts, time_ends_s
+from common.rows.rules import RowRules
+from compactor.rewrite.files import opened_input
+from compactor.rewrite.kernel.bounds import groups_of
+from compactor.rewrite.kernel.reading import Held, Layout, Reader, column_of
+from compactor.rewrite.kernel.words import is_sorted
+
+
+def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema) -> RowFacts:
+    """Return the facts of a file that was just written.
+
+    Args:
+        location: Of the file.
+        path: Relative to it.
+        rules: Of a table with a key.
+        schema: Of its rows.
+
+    Raises:
+        VerificationError: Its keys are not in order, or one is there twice.
+        InputError: It cannot be read.
+    """
+    named = (*rules.key, rules.version_column, rules.tombstone_column, rules.time_column)
+    names = dict.fromkeys(name for name in named if name is not None)
+    layout = Layout(pa.schema([schema.field(name) for name in names]), rules)
+    reader = Reader(location, path, layout)
+    with opened_input(location, path) as parquet:
+        groups = groups_of(0, parquet.metadata, parquet.schema_arrow, rules.key, trusted=False)
+    facts: RowFacts | None = None
+    for group in groups:
+        held = reader.read(group, by_key=False)
+        if not is_sorted(held.levels, held.rows, strictly=True):
+            message = f"output {path} does not have its keys in order, each once"
+            raise VerificationError(message)
+        found = _facts(held, layout)
+        facts = found if facts is None else join_facts([facts, found], f"output {path}")
+    return facts or RowFacts(clean=True)
+
+
+def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
+    """Return the facts of rows that follow each other, by key.
+
+    Raises:
+        VerificationError: The keys of one do not all come after those of the one before.
+    """
+    known = [part for part in parts if part.rows]
+    for before, after in itertools.pairwise(known):
+        assert before.key_max is not None
+        assert after.key_min is not None
+        if before.key_max >= after.key_min:
+            raise VerificationError(f"{source} does not have its keys in order, each once")
+    return RowFacts(
+        rows=sum(part.rows for part in known),
+        key_min=known[0].key_min if known else None,
+        key_max=known[-1].key_max if known else None,
+        version_min=_least(part.version_min for part in known),
+        version_max=_greatest(part.version_max for part in known),
+        time_min_s=_least(part.time_min_s for part in known),
+        time_max_s=_greatest(part.time_max_s for part in known),
+        tombstones=sum(part.tombstones for part in known),
+        clean=all(part.clean for part in known),
+    )
+
+
+_Bound = TypeVar("_Bound", bytes, float)
+
+
+def _least(values: Iterable[_Bound | None]) -> _Bound | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _greatest(values: Iterable[_Bound | None]) -> _Bound | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _facts(held: Held, layout: Layout) -> RowFacts:
+    """Return the facts of rows whose keys ascend."""
+    rules = layout.rules
+    assert rules.version_column is not None
+    ends = pa.table(
+        {name: _column(held, layout, name).take(pa.array([0, held.rows - 1])) for name in rules.key}
+    )
+    keys = encode_keys(ends, rules.key, rules.key_types)
+    version_ends = _encoded_ends(_column(held, layout, rules.version_column), rules.version_type)
+    tombstones = 0
+    if rules.tombstone_column is not None:
+        tombstones = pc.sum(_column(held, layout, rules.tombstone_column)).as_py() or 0
+    times: tuple[float | None, float | None] = (None, None)
+    if rules.time_column is not None:
+        times = time_ends_s(_column(held, layout, rules.time_column))
+    return RowFacts(
+        rows=held.rows,
+        key_min=keys[0].as_py(),
+        key_max=keys[1].as_py(),
+        version_min=version_ends[0],
+        version_max=version_ends[1],
+        time_min_s=times[0],
+        time_max_s=times[1],
+        tombstones=tombstones,
+        clean=tombstones == 0,
+    )
+
+
+def _column(held: Held, layout: Layout, name: str) -> pa.Array:
+    """Return a column of rows as Arrow, in the table's type."""
+    column = column_of(held.frame, held.rest, name)
+    if held.rest is not None and name in held.rest.column_names:
+        return held.rest.column(name).combine_chunks()
+    return column.to_arrow().cast(layout.schema.field(name).type)
+
+
+def _encoded_ends(values: pa.Array, kind: KeyType) -> tuple[bytes, bytes]:
+    """Return the encoded least and greatest of some values; null is the least."""
+    if kind in (KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP, KeyType.STRING):
+        ends = pc.min_max(values)
+        known = [ends["min"], ends["max"], *([None] if values.null_count else [])]
+        values = pa.concat_arrays([pa.array([end], values.type) for end in known])
+    encoded = pc.min_max(encode_column(values, kind))
+    return encoded["min"].as_py(), encoded["max"].as_py()

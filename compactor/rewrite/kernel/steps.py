@@ -1,0 +1,241 @@
+"""One range of keys merged, a step of bounded size after the other.
+
+Row groups are decoded in the order of their least keys. All rows below the least key of
+those not decoded yet can be settled; they are, in steps of so many rows, cut between
+keys. What is held is what overlaps at one place of the range.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from common.errors import InputError
+from common.model.outcome import RowCounts
+from common.rows.rules import DropRule, join_dropped
+from compactor.rewrite.kernel.bounds import Group, Range, bound_words
+from compactor.rewrite.kernel.order import ROWS_MAX
+from compactor.rewrite.kernel.reading import Held, Layout
+from compactor.rewrite.kernel.step import Slice, Step
+from compactor.rewrite.kernel.words import at, rank
+from compactor.rewrite.marks import Mark
+from compactor.rewrite.merging import Tally, sum_counts
+
+STEP_BYTES = 32 * 1024**2
+STEP_ROWS_MIN, STEP_ROWS_MAX = 1 << 10, 1 << 18
+SLACK = 1.3
+"""A step may have that many times the rows that it should, before it is cut."""
+_SAMPLES = 16
+
+
+class StatisticsError(Exception):
+    """A row group has keys outside of what its file says of it; `input` is its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"statistics of input {number} are wrong")
+        self.input = number
+
+
+class Reads(Protocol):
+    """Whoever decodes the row groups of one input."""
+
+    def read(self, group: Group) -> Held:
+        """Return the rows of a row group."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dues:
+    """What a merge owes to its job: the rules of dropping, and word of how it goes."""
+
+    now_s: float
+    """The job's `now`."""
+    drop: DropRule | None
+    """Which dead rows may go; None: none may."""
+    tally: Tally
+    """Counts what becomes of the rows."""
+    mark: Mark
+    """Tells how far the range is."""
+
+
+class RangeMerge:
+    """Merges one range; `tables` yields the rows that stay, by key."""
+
+    def __init__(
+        self, layout: Layout, readers: Mapping[int, Reads], work: Range, dues: Dues
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            layout: Of the table.
+            readers: Of all inputs, by number.
+            work: The range.
+            dues: Owed to the job.
+        """
+        self._layout = layout
+        self._readers = readers
+        self._now_s, self._drop = dues.now_s, dues.drop
+        self._tally, self._mark = dues.tally, dues.mark
+        self._start = None if work.start is None else self._words(work.start)
+        self._end = None if work.end is None else self._words(work.end)
+        # Those of which nothing is known come first: any key may be in them.
+        self._waiting = sorted(work.groups, key=lambda group: group.low or b"", reverse=True)
+        self._held: list[Held] = []
+        self._row_bytes = 1.0
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows that stay.
+
+        Raises:
+            InputError: An input cannot be read.
+            StatisticsError: The statistics of an input are wrong.
+            LongKeyError: A key is too long for words.
+        """
+        while self._waiting or self._held:
+            limit = self._load()
+            settled = [
+                Slice(held, held.done, held.rows if limit is None else self._below(held, limit))
+                for held in self._held
+            ]
+            for step in self._steps([each for each in settled if each.rows]):
+                yield from self._merged(step)
+            for each in settled:
+                each.held.done = each.stop
+            self._held = [held for held in self._held if held.done < held.rows]
+
+    def _words(self, key: bytes) -> list[int]:
+        return bound_words(key, self._layout.kinds, self._layout.key_arrows)
+
+    @property
+    def _step_rows(self) -> int:
+        fitting = int(STEP_BYTES / self._row_bytes)
+        return min(max(fitting, STEP_ROWS_MIN), STEP_ROWS_MAX)
+
+    def _below(self, held: Held, limit: Sequence[int]) -> int:
+        return max(held.done, rank(held.levels, held.rows, limit, after=False))
+
+    def _load(self) -> Sequence[int] | None:
+        """Decode row groups until a step can be settled; return what it must be below."""
+        while self._waiting:
+            wanted, low = self._step_rows, self._waiting[-1].low
+            if low and sum(held.rows - held.done for held in self._held) >= wanted:
+                limit = self._words(low)
+                ready = sum(self._below(held, limit) - held.done for held in self._held)
+                if ready >= wanted:
+                    return limit
+            self._hold(self._waiting.pop())
+        return None
+
+    def _hold(self, group: Group) -> None:
+        held = self._readers[group.input].read(group)
+        self._check_statistics(group, held)
+        begin, end = 0, held.rows
+        if self._start is not None:
+            begin = rank(held.levels, held.rows, self._start, after=True)
+        if self._end is not None:
+            end = rank(held.levels, held.rows, self._end, after=True)
+        self._row_bytes = max(self._row_bytes, held.size_bytes / max(1, held.rows))
+        held.done, held.rows = begin, end
+        self._mark.add(group.size_bytes * (end - begin) // max(1, group.rows), end - begin)
+        if begin < end:
+            self._held.append(held)
+
+    def _check_statistics(self, group: Group, held: Held) -> None:
+        if held.rows == 0:
+            return
+        below = group.low is not None and rank(held.levels, 1, self._words(group.low), after=False)
+        inside = held.rows
+        if group.high is not None:
+            inside = rank(held.levels, held.rows, self._words(group.high), after=True)
+        if below or inside < held.rows:
+            raise StatisticsError(group.input)
+
+    def _steps(self, slices: Sequence[Slice]) -> Iterator[list[Slice]]:
+        """Cut rows into steps between keys."""
+        total, wanted = sum(each.rows for each in slices), self._step_rows
+        if total > SLACK * wanted:
+            for cut in _cuts(slices, wanted, total):
+                step = []
+                for each in slices:
+                    stop = rank(each.held.levels, each.stop, cut, after=True)
+                    if stop > each.start:
+                        step.append(Slice(each.held, each.start, stop))
+                        each.start = stop
+                if step:
+                    yield step
+            slices = [each for each in slices if each.rows]
+        if slices:
+            yield list(slices)
+
+    def _merged(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+        rows = sum(each.rows for each in slices)
+        while rows > ROWS_MAX:  # So many rows of one key, or of a few.
+            slices = [self._condensed(part) for part in _portions(slices, ROWS_MAX // 2)]
+            fewer = sum(each.rows for each in slices)
+            if fewer > rows * 3 // 4:
+                raise InputError(
+                    f"{rows} rows lie between two keys, and do not supersede each other"
+                )
+            rows = fewer
+        step = Step(self._layout, slices)
+        chosen, dropped = step.winners(), None
+        counts = RowCounts(
+            rows_in=step.rows, rows_out=len(chosen), superseded=step.rows - len(chosen)
+        )
+        if self._drop is not None and self._drop.settled is not None:
+            chosen, tombstones, expired, dropped = step.without_dead(
+                chosen, self._now_s, self._drop
+            )
+            counts = RowCounts(
+                rows_in=step.rows,
+                rows_out=len(chosen),
+                superseded=counts.superseded,
+                tombstones_dropped=tombstones,
+                expired_dropped=expired,
+            )
+        self._tally.counts = sum_counts(self._tally.counts, counts)
+        self._tally.dropped = join_dropped((self._tally.dropped, dropped))
+        if len(chosen):
+            yield step.table(chosen)
+
+    def _condensed(self, slices: Sequence[Slice]) -> Slice:
+        """Return the winners of some rows as rows that are merged on; the others are counted."""
+        step = Step(self._layout, slices)
+        chosen = step.winners()
+        gone = step.rows - len(chosen)
+        self._tally.counts = sum_counts(
+            self._tally.counts, RowCounts(rows_in=gone, superseded=gone)
+        )
+        return Slice(step.held(chosen), 0, len(chosen))
+
+
+def _portions(slices: Sequence[Slice], rows_max: int) -> Iterator[list[Slice]]:
+    """Cut rows anywhere into portions of bounded size."""
+    portion: list[Slice] = []
+    room = rows_max
+    for each in slices:
+        start = each.start
+        while start < each.stop:
+            stop = min(each.stop, start + room)
+            portion.append(Slice(each.held, start, stop))
+            room -= stop - start
+            start = stop
+            if room == 0:
+                yield portion
+                portion, room = [], rows_max
+    if portion:
+        yield portion
+
+
+def _cuts(slices: Sequence[Slice], wanted: int, total: int) -> list[tuple[int, ...]]:
+    """Return keys that cut rows into steps of about the wanted size."""
+    stride = max(1, wanted // _SAMPLES)
+    samples = sorted(
+        at(each.held.levels, place)
+        for each in slices
+        for place in range(each.start + min(stride, each.rows) // 2, each.stop, stride)
+    )
+    steps = -(-total // wanted)
+    places = (len(samples) * step // steps for step in range(1, steps))
+    return list(dict.fromkeys(samples[place] for place in places))

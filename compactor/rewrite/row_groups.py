@@ -1,0 +1,142 @@
+"""Writes tables as the row groups of one Parquet file: of about the wanted size each.
+
+Dictionaries are written only for columns in which values come again: for others they
+cost up to half of the time, and make files larger. A sample of the first rows decides.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types as is_type
+
+from common.parquet.write import row_group_rows
+from compactor.rewrite.output_settings import OutputSettings
+
+LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
+SAMPLE_ROWS = 4096
+DISTINCT_MAX = 0.5
+"""Share of different values in a sample up to which a dictionary pays."""
+_SAMPLED = (
+    is_type.is_integer,
+    is_type.is_floating,
+    is_type.is_string,
+    is_type.is_binary,
+    is_type.is_date32,
+    is_type.is_timestamp,
+)
+
+
+class RowGroups:
+    """The rows of one file, in the order in which they come."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, writing: OutputSettings) -> None:
+        """Write nothing yet.
+
+        Args:
+            sink: An open binary file; whoever opened it closes it.
+            schema: Of all rows.
+            writing: Codec and size of row groups.
+        """
+        self.rows = 0
+        self._sink = sink
+        self._schema = schema
+        self._writing = writing
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Take rows; they are written when a row group is full."""
+        self.rows += table.num_rows
+        self._held.append(table)
+        self._held_bytes += table.nbytes
+        if self._held_bytes >= self._writing.row_group_bytes:
+            self._write_groups()
+
+    def close(self, footer: Mapping[str, str]) -> None:
+        """Write what is held and the footer.
+
+        Args:
+            footer: Key-value metadata.
+        """
+        self._write_groups(everything=True)
+        writer = self._opened(self._schema.empty_table())
+        writer.add_key_value_metadata(dict(footer))
+        writer.close()
+
+    def abandon(self) -> None:
+        """Let go of the writer; what it has written is of no use."""
+        if self._writer is not None:
+            with suppress(OSError, ValueError, pa.ArrowException):
+                self._writer.close()
+
+    def _write_groups(self, *, everything: bool = False) -> None:
+        """Write full row groups; what is left over waits for more rows, or goes last."""
+        if not self._held:
+            return
+        rows = pa.concat_tables(self._held)
+        group_rows = row_group_rows(rows, self._writing.row_group_bytes)
+        count = rows.num_rows if everything else rows.num_rows // group_rows * group_rows
+        if count:
+            self._opened(rows).write_table(rows.slice(0, count), row_group_size=group_rows)
+        rest = rows.slice(count)
+        self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+
+    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
+        """Return the writer, opened for rows like these."""
+        if self._writer is None:
+            codec = self._writing.codec.lower()
+            level = self._writing.codec_level if codec in LEVELLED_CODECS else None
+            plain = distinct_columns(rows)
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._schema,
+                compression="none" if codec == "uncompressed" else codec,
+                compression_level=level,
+                use_dictionary=_leaves(self._schema, plain),
+                column_encoding={
+                    name: "DELTA_LENGTH_BYTE_ARRAY"
+                    for name in plain
+                    if _is_text(self._schema.field(name).type)
+                },
+                write_statistics=True,
+                write_page_index=True,
+                write_page_checksum=True,
+            )
+        return self._writer
+
+
+def distinct_columns(rows: pa.Table) -> list[str]:
+    """Return the columns in which values hardly come again.
+
+    Neighbours in the order of keys are alike, so the sample is of all over the rows.
+    """
+    if rows.num_rows == 0:
+        return []
+    stride = -(-rows.num_rows // SAMPLE_ROWS)
+    places = pa.array(range(0, rows.num_rows, stride))
+    names = [field.name for field in rows.schema if any(known(field.type) for known in _SAMPLED)]
+    sample = pl.from_arrow(rows.select(names).take(places))
+    assert isinstance(sample, pl.DataFrame)
+    limit = DISTINCT_MAX * sample.height
+    return [name for name in names if sample.get_column(name).n_unique() > limit]
+
+
+def _leaves(schema: pa.Schema, plain: list[str]) -> list[str]:
+    """Return the paths of the leaf columns that get dictionaries."""
+    kept = pa.schema([field for field in schema if field.name not in plain])
+    if not any(is_type.is_nested(field.type) for field in kept):
+        return list(kept.names)
+    # Only the writer knows how it names what is nested.
+    written = pa.BufferOutputStream()
+    pq.write_table(kept.empty_table(), written)
+    leaves = pq.read_metadata(pa.BufferReader(written.getvalue())).schema
+    return [leaves.column(at).path for at in range(len(leaves))]
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return bool(is_type.is_string(arrow) or is_type.is_binary(arrow))

@@ -1,0 +1,202 @@
+"""Ranges tile the keys; statistics bound the rows; words sort like encoded keys."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.model.keys import KeyType, encode_value
+from common.rows.encode import encode_keys
+from common.rows.schema import arrow_schema
+from compactor.rewrite.kernel.bounds import Group, bound_words, groups_of
+from compactor.rewrite.kernel.order import winners
+from compactor.rewrite.kernel.words import (
+    LongKeyError,
+    at,
+    column_levels,
+    is_sorted,
+    key_levels,
+    rank,
+    sorted_places,
+)
+from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of, points_of, ranges_of
+from tests.property.test_rows_merge import draw_row, draw_rules
+
+
+def key(number: int) -> bytes:
+    return bytes([1, number])
+
+
+def draw_groups(chance: random.Random) -> list[Group]:
+    groups = []
+    for number in range(chance.randint(1, 30)):
+        low, high = sorted(chance.choices(range(40), k=2))
+        groups.append(
+            Group(
+                input=chance.randrange(5),
+                number=number,
+                start=0,
+                rows=1,
+                size_bytes=chance.choice([1, 10, 500]),
+                low=None if chance.random() < 0.1 else key(low),
+                high=None if chance.random() < 0.1 else key(high),
+            )
+        )
+    return groups
+
+
+def may_hold(group: Group, wanted: bytes) -> bool:
+    above = group.low is None or group.low <= wanted
+    return above and (group.high is None or wanted <= group.high)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_ranges_tile_the_keys_and_know_whatever_may_be_in_them(seed: int) -> None:
+    chance = random.Random(seed)
+    groups = draw_groups(chance)
+    cuts = sorted({key(n) for n in chance.choices(range(40), k=chance.randrange(3))})
+    ranges = ranges_of(groups, points_of(groups, {}), chance.randint(1, 5), cuts)
+    parts = parts_of(ranges, cuts)
+    assert set(cuts) <= {work.end for work in ranges}
+    assert sorted(set(parts)) == list(range(len(cuts) + 1))
+    assert parts == sorted(parts)
+    for wanted in map(key, range(41)):
+        holding = [
+            (part, work)
+            for part, work in zip(parts, ranges, strict=True)
+            if (work.start is None or work.start < wanted)
+            and (work.end is None or wanted <= work.end)
+        ]
+        ((part, work),) = holding
+        assert part == sum(cut < wanted for cut in cuts)
+        missed = [each for each in groups if may_hold(each, wanted) and each not in work.groups]
+        assert not missed
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_held_at_once_is_never_more_than_said(seed: int) -> None:
+    chance = random.Random(seed)
+    groups = draw_groups(chance)
+    held = [
+        sum(group.size_bytes for group in groups if may_hold(group, wanted))
+        for wanted in map(key, range(40))
+    ]
+    assert max(held) <= held_bytes(groups) <= sum(group.size_bytes for group in groups)
+    bundles = bundles_of(groups, 600)
+    assert [group for bundle in bundles for group in bundle] == groups
+    for bundle in bundles:
+        assert len(bundle) == 1 or sum(group.size_bytes for group in bundle) <= 600
+
+
+def test_samples_balance_what_bounds_do_not_tell() -> None:
+    groups = [
+        Group(input=n, number=0, start=0, rows=9, size_bytes=100, low=key(0), high=key(200))
+        for n in range(4)
+    ]
+    samples = {(n, 0): [key(at) for at in range(1, 21)] for n in range(4)}
+    (first, second) = ranges_of(groups, points_of(groups, samples), 2)
+    assert first.end == second.start
+    assert first.end in (key(10), key(11))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_words_sort_like_keys_and_bounds_like_both(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    rules = draw_rules(chance)
+    rows = [dict(draw_row(chance, rules)) for _ in range(30)]
+    table = pa.Table.from_pylist(rows, arrow_schema(rules.schema)).select(list(rules.key))
+    arrows = [field.type for field in table.schema]
+    columns = [pl.from_arrow(table.column(name)) for name in rules.key]
+    levels = key_levels(columns, rules.key_types)
+    encoded = encode_keys(table, rules.key, rules.key_types).to_pylist()
+    order = sorted_places(levels, 30)
+    assert [encoded[place] for place in order] == sorted(encoded)
+    for place, wanted in enumerate(encoded):
+        assert tuple(bound_words(wanted, rules.key_types, arrows)) == at(levels, place)
+    assert is_sorted(levels, 30) == (encoded == sorted(encoded))
+
+    known = sorted(encoded)
+    columns = [column[order] for column in columns]
+    levels = key_levels(columns, rules.key_types)
+    assert is_sorted(levels, 30)
+    assert is_sorted(levels, 30, strictly=True) == (len(set(encoded)) == 30)
+    for wanted in known:
+        bound = bound_words(wanted, rules.key_types, arrows)
+        assert rank(levels, 30, bound, after=False) == sum(each < wanted for each in known)
+        assert rank(levels, 30, bound, after=True) == sum(each <= wanted for each in known)
+
+    # What a footer says of keys is never narrower than they are.
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    with pq.ParquetFile(tmp_path / "a.parquet") as parquet:
+        groups = groups_of(0, parquet.metadata, parquet.schema_arrow, rules.key)
+    for group in groups:
+        keys = encoded[group.start : group.start + group.rows]
+        assert group.low is None or group.low <= min(keys)
+        assert group.high is None or group.high >= max(keys)
+
+
+def test_the_beginning_of_a_key_comes_before_the_key() -> None:
+    numbers = pl.Series([1, 1, 2], dtype=pl.Int64)
+    names = pl.Series(["", "a", ""])
+    kinds = [KeyType.INT, KeyType.STRING]
+    levels = key_levels([numbers, names], kinds)
+    bound = bound_words(encode_value(1, kinds[0]), kinds, [pa.int64(), pa.string()])
+    assert rank(levels, 3, bound, after=True) == 0
+    bound = bound_words(encode_value(2, kinds[0]), kinds, [pa.int64(), pa.string()])
+    assert rank(levels, 3, bound, after=True) == 2
+
+
+def draw_kind(text: str) -> object:
+    from common.model.keys import key_type_of
+
+    return key_type_of(text)
+
+
+def test_long_texts_have_no_words() -> None:
+    kind = KeyType.STRING
+    column_levels(pl.Series(["x" * 64]), kind)
+    with pytest.raises(LongKeyError, match="65 bytes"):
+        column_levels(pl.Series(["x" * 65]), kind)
+
+
+WIDTHS = [1, 8, 40, 64]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_winners_are_those_of_plain_sorting(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    rows = int(chance.choice([1, 2, 30, 300]))
+
+    def drawn(bits: int) -> np.typing.NDArray[np.uint64]:
+        high = 1 << int(chance.choice([bits, min(bits, 3)]))
+        pool = chance.integers(0, high, 12, np.uint64, endpoint=False) if high < 1 << 64 else None
+        if pool is None:
+            pool = chance.integers(0, (1 << 64) - 1, 12, np.uint64, endpoint=True)
+        return pool[chance.integers(0, 12, rows)]
+
+    levels = [7, *(drawn(int(bits)) for bits in chance.choice(WIDTHS, chance.integers(0, 4)))]
+    versions = drawn(int(chance.choice(WIDTHS)))
+    tombstones = None if chance.random() < 0.3 else chance.random(rows) < 0.4
+
+    def rank_of(row: int) -> tuple[int, bool]:
+        return int(versions[row]), bool(tombstones is not None and tombstones[row])
+
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row in range(rows):
+        groups.setdefault(at(levels, row), []).append(row)
+    found = winners(levels, versions, tombstones)
+    assert len(found.row) == len(groups)
+    level_with: dict[int, set[int]] = {}
+    for row, group in zip(found.tied.tolist(), found.group.tolist(), strict=True):
+        level_with.setdefault(group, set()).add(row)
+    for place, wanted in enumerate(sorted(groups)):
+        best = max(map(rank_of, groups[wanted]))
+        tied = {row for row in groups[wanted] if rank_of(row) == best}
+        assert int(found.row[place]) in tied
+        assert level_with.get(place, set()) == (tied if len(tied) > 1 else set())

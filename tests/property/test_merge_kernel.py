@@ -1,0 +1,229 @@
+"""The native merge gives what the row rules say, however files, ranges and passes are cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.model.table import Table
+from common.rows.merge import merge_tables
+from common.rows.rules import RowRules
+from common.rows.scan import scan_tables
+from common.rows.schema import arrow_schema
+from common.wire import OutsideFile
+from compactor.rewrite import native_job
+from compactor.rewrite.kernel import bounds, steps
+from compactor.rewrite.kernel.words import LongKeyError
+from compactor.rewrite.native import is_native, rewrite_natively
+from compactor.rewrite.native_job import merge_natively
+from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.verify import verify
+from tests.property.test_rows_merge import NOW_S, draw_drop, draw_row, draw_rules, texts
+from tests.support.assignments import an_assignment
+from tests.support.tables_on_disk import (
+    assignment_over,
+    inspected,
+    keyed_table,
+    read_output,
+    settings,
+)
+
+
+@dataclass(frozen=True)
+class Life:
+    """One table with files, drawn from a seed."""
+
+    table: Table
+    paths: tuple[str, ...]
+    rows: pa.Table
+
+
+def draw_life(chance: random.Random, folder: Path) -> Life:
+    rules = draw_rules(chance)
+    schema = arrow_schema(rules.schema)
+    table = Table(
+        id="table-1",
+        name="events",
+        location=folder.as_uri(),
+        schema=rules.schema,
+        key=rules.key,
+        version_column=rules.version_column,
+        tombstone_column=rules.tombstone_column,
+        time_column=rules.time_column,
+        settings=settings(ttl_s=rules.ttl_s, row_group_bytes=chance.choice([200, 1 << 20])),
+    )
+    paths, known = [], []
+    for at in range(chance.randint(1, 5)):
+        drawn = [dict(draw_row(chance, rules)) for _ in range(chance.choice([0, 1, 7, 40]))]
+        rows = pa.Table.from_pylist(drawn, schema)
+        known.append(rows)
+        if chance.random() < 0.6:
+            order = [(name, "ascending") for name in rules.key]
+            rows = rows.sort_by(order) if rows.num_rows else rows
+        if chance.random() < 0.2:
+            rows = rows.drop_columns(["payload"])
+            known[-1] = known[-1].drop_columns(["payload"])
+        paths.append(f"{at}.parquet")
+        stated = chance.random() < 0.8
+        pq.write_table(
+            rows,
+            folder / paths[-1],
+            row_group_size=chance.choice([1, 3, 20]),
+            write_statistics=stated,
+            use_dictionary=chance.random() < 0.5,
+        )
+    return Life(table, tuple(paths), pa.concat_tables(known, promote_options="default"))
+
+
+def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have bounds so small that every way of the kernel is taken."""
+    monkeypatch.setattr(steps, "STEP_ROWS_MIN", 1)
+    monkeypatch.setattr(steps, "STEP_ROWS_MAX", chance.choice([1, 5, 50]))
+    monkeypatch.setattr(native_job, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(native_job, "BUNDLE_BYTES", chance.choice([1, 400]))
+    monkeypatch.setattr(native_job, "FAN_IN_MAX", 2)
+    monkeypatch.setattr(native_job, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
+
+
+def here(calls: Sequence[Any]) -> list[Any]:
+    return [call() for call in calls]
+
+
+def outputs(life: Life, result: TaskResult) -> pa.Table:
+    schema = arrow_schema(life.table.schema)
+    parts = [read_output(life.table, file.path) for file in result.files]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+@pytest.mark.parametrize("ranged", [False, True])
+@pytest.mark.parametrize("seed", range(150))
+def test_files_merge_like_the_general_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
+) -> None:
+    chance = random.Random(seed)
+    (tmp_path / "progress").mkdir()
+    (tmp_path / "table").mkdir()
+    life = draw_life(chance, tmp_path / "table")
+    rules = RowRules.of(life.table)
+    drop = draw_drop(chance, rules)
+    squeeze(chance, monkeypatch)
+    more = {"settled": drop.settled, "outside": drop.outside} if drop else {}
+    assignment = assignment_over(life.table, life.paths, now_s=NOW_S, **more)
+    plan = make_plan(assignment, str(tmp_path / "progress"))
+    assert is_native(plan)
+    result = merge_natively(plan, here, chance.randint(1, 4)) if ranged else rewrite_natively(plan)
+
+    wanted = merge_tables([life.rows], rules, NOW_S, plan.drop)
+    assert texts(outputs(life, result)) == texts(wanted.table)
+    assert (result.counts, result.dropped) == (wanted.counts, wanted.dropped)
+    verified = verify(plan, result, lambda: False)
+    # What tasks say of their files is what a reader of every byte finds.
+    slowly = TaskResult(counts=result.counts, dropped=result.dropped, files=result.files)
+    assert verify(plan, slowly, lambda: False) == verified
+
+
+def simple_plan(folder: Path, *parts: pa.Table, **options: Any) -> RewritePlan:
+    """Return the plan of a table with key k and version v over these files."""
+    for name in ("progress", "table"):
+        (folder / name).mkdir()
+    paths = [f"{at}.parquet" for at in range(len(parts))]
+    for path, rows in zip(paths, parts, strict=True):
+        pq.write_table(rows, folder / "table" / path, **options)
+    table = keyed_table(
+        folder / "table", parts[0].schema, key=("k",), tombstone_column=None, time_column=None
+    )
+    return make_plan(assignment_over(table, paths, now_s=NOW_S), str(folder / "progress"))
+
+
+def test_statistics_that_are_wrong_are_found_and_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A footer that hides half of the keys from one of two ranges."""
+    rows = pa.table({"k": list(range(100)), "v": [1] * 100})
+    plan = simple_plan(tmp_path, rows, rows.set_column(1, "v", pa.array([2] * 100)))
+    turns: list[int] = []
+    true = bounds.groups_of
+
+    def wrong(at: int, *parts: Any, trusted: bool = True) -> list[bounds.Group]:
+        found = true(at, *parts, trusted=trusted)
+        if at != 1 or not trusted:
+            return found
+        turns.append(at)
+        return [replace(group, high=group.low) for group in found]
+
+    monkeypatch.setattr(native_job, "groups_of", wrong)
+    result = merge_natively(plan, here, 2)
+    assert turns == [1]
+    assert (result.counts.rows_in, result.counts.superseded) == (200, 100)
+    verify(plan, result, lambda: False)
+
+
+def test_keys_too_long_for_words_go_the_general_way(tmp_path: Path) -> None:
+    rows = pa.table({"k": ["x" * 70, "x" * 69 + "y"], "v": [1, 1]})
+    plan = simple_plan(tmp_path, rows)
+    with pytest.raises(LongKeyError):
+        merge_natively(plan, here, 2)
+    assert list((tmp_path / "table").glob("_neve/**/*.parquet")) == []
+    assert rewrite_natively(plan).counts.rows_out == 2
+
+
+def test_many_versions_of_one_key_are_merged_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "ROWS_MAX", 40)
+    parts = [pa.table({"k": [7] * 90, "v": list(range(at, at + 90))}) for at in range(3)]
+    plan = simple_plan(tmp_path, *parts, row_group_size=30)
+    result = merge_natively(plan, here, 1)
+    assert (result.counts.rows_in, result.counts.rows_out) == (270, 1)
+    (file,) = result.files
+    assert pq.read_table(tmp_path / "table" / file.path).to_pylist() == [{"k": 7, "v": 91}]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_order_and_grouping_of_compactions_shows_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A random life of a tablet: some files are compacted, the result joins the others."""
+    chance = random.Random(seed)
+    (tmp_path / "table").mkdir()
+    life = draw_life(chance, tmp_path / "table")
+    rules = RowRules.of(life.table)
+    squeeze(chance, monkeypatch)
+    files = list(life.paths)
+    for turn in range(3):
+        chosen = chance.sample(files, chance.randint(1, len(files)))
+        left = [path for path in files if path not in chosen]
+        (tmp_path / f"progress-{turn}").mkdir()
+        assignment = an_assignment(
+            inspected(life.table, chosen),
+            table=life.table,
+            now_s=NOW_S,
+            attempt=f"attempt-{turn}",
+            outside=tuple(
+                OutsideFile(
+                    path=file.path,
+                    key_min=file.key_min,
+                    key_max=file.key_max,
+                    version_min=file.version_min,
+                )
+                for file in inspected(life.table, left)
+            ),
+            settled=b"\xff",
+        )
+        plan = make_plan(assignment, str(tmp_path / f"progress-{turn}"))
+        result = merge_natively(plan, here, chance.randint(1, 3))
+        verify(plan, result, lambda: False)
+        files = left + [file.path for file in result.files]
+        if not files:
+            break
+    rows = [read_output(life.table, path) for path in files]
+    shown = scan_tables(rows, rules, NOW_S)
+    assert texts(shown) == texts(scan_tables([life.rows], rules, NOW_S))
