@@ -8,7 +8,7 @@ from common.ids import call_id
 from common.metadata.changes import AddFiles, DropTable
 from common.model.tablet import TabletId
 from tests.contract.test_request_races import between
-from tests.support.store_harness import Harness, applied, file, refused, reserve
+from tests.support.store_harness import Harness, file, refused, reserve
 
 pytestmark = pytest.mark.anyio
 
