@@ -33,7 +33,11 @@ class LocalTarget:
         """
         self._file = NewFile(location, path)
         self._descriptor: int = self._file.sink.fileno()
-        self._reader = os.open(location.full(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._reader = os.open(location.full(path), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file.abandon()
+            raise
         self._on_copied = on_copied
         self._wanted, self._found = RunningSum(), RunningSum()
         self._by_system = hasattr(os, "copy_file_range")

@@ -6,6 +6,7 @@ by as much as its column chunk does. What a column index holds does not.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from common.errors import NotStitchableError
 from compactor.rewrite.stitch import footer as ids
@@ -114,6 +115,17 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
         elif span.size:
             joined.append(span)
     return joined
+
+
+def require_apart(spans: Sequence[Span]) -> None:
+    """Refuse ranges of a file that meet: a small file could be copied into a huge one.
+
+    Raises:
+        NotStitchableError: Two of them do.
+    """
+    ordered = sorted(spans, key=lambda span: span.start)
+    if any(before.end > after.start for before, after in pairwise(ordered)):
+        raise NotStitchableError("row groups share bytes")
 
 
 def bloom_size(header: bytes) -> int:

@@ -17,7 +17,8 @@ from compactor.rewrite.stitch.footer import MAGIC, Layout, Span, read_layout
 
 TAIL_BYTES = 64 * 1024
 """The first read of a file, from its end; most footers are smaller."""
-FOOTER_BYTES_MAX = 256 * 1024**2
+FOOTER_BYTES_MAX = 8 * 1024**2
+"""Of one file. Opened, a footer takes up to seventy times as much memory."""
 GAP_BYTES_MAX = 64 * 1024
 """Ranges that lie closer together than this are read at once."""
 _ENDING_BYTES = 8

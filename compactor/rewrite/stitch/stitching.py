@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from common.errors import InputError, NotStitchableError, RewriteError, VerificationError
 from common.parquet.location import Location
@@ -23,6 +22,7 @@ from compactor.rewrite.stitch.moving import (
     MovedGroup,
     bloom_size,
     place,
+    require_apart,
     with_index,
 )
 from compactor.rewrite.stitch.pieces import (
@@ -42,8 +42,10 @@ from compactor.rewrite.stitch.sources import (
 from compactor.rewrite.stitch.stored_target import StoredTarget
 from compactor.rewrite.stitch.target import OnCopied, Target
 
-INDEX_BYTES_MAX = 256 * 1024**2
-"""Page indexes of one piece; they are held in memory until the footer is written."""
+INDEX_BYTES_MAX = 16 * 1024**2
+"""Page indexes of one row group; they are held in memory until the footer is written."""
+FOOTERS_BYTES_MAX = 16 * 1024**2
+"""Footers of all pieces together; all are held in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,11 @@ def stitch(
         UnavailableError: The storage does not answer.
     """
     footing = footing or Footing()
-    looked = [_look(location, piece) for piece in pieces]
+    looked, read_bytes = [], 0
+    for piece in pieces:
+        looked.append(_look(location, piece))
+        read_bytes += len(looked[-1].layout.footer)
+        require_small_footers(read_bytes)
     schema = _require_alike(looked, footing)
     with _writing(location, output, on_copied) as target:
         with _output_faults(output):
@@ -112,6 +118,16 @@ def stitch(
         crc=wanted,
         copied_bytes=copied_bytes,
     )
+
+
+def require_small_footers(size_bytes: int) -> None:
+    """Refuse to open so many bytes of footers at a time.
+
+    Raises:
+        NotStitchableError: They are too many.
+    """
+    if size_bytes > FOOTERS_BYTES_MAX:
+        raise NotStitchableError(f"footers take more than {FOOTERS_BYTES_MAX} bytes together")
 
 
 def read_file_layout(location: Location, path: str) -> Layout:
@@ -160,7 +176,7 @@ def _copied(looked: _Looked, target: Target, output: str) -> list[MovedGroup]:
     with opened_source(looked.location, looked.piece.path) as source:
         require_unchanged(source, looked.layout)
         placed = place(looked.groups, target.position, _bloom_sizes(source, looked))
-        _require_apart(placed.copies)
+        require_apart(placed.copies)
         with ThreadPoolExecutor(1, "copy") as thread:
             copying = thread.submit(_copy_all, source, placed.copies, target)
             indexed = [_with_indexes(source, moved) for moved in placed.groups]
@@ -168,13 +184,6 @@ def _copied(looked: _Looked, target: Target, output: str) -> list[MovedGroup]:
                 copying.result()
         require_unchanged(source, looked.layout)
         return indexed
-
-
-def _require_apart(spans: Sequence[Span]) -> None:
-    """Refuse ranges that meet: a small file could be copied into a huge one."""
-    ordered = sorted(spans, key=lambda span: span.start)
-    if any(before.end > after.start for before, after in pairwise(ordered)):
-        raise NotStitchableError("row groups share bytes")
 
 
 def _copy_all(source: Source, spans: Sequence[Span], target: Target) -> None:

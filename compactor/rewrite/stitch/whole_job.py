@@ -25,8 +25,9 @@ from common.wire import Assignment
 from compactor.rewrite.files import delete_file, read_footer, table_location
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
+from compactor.rewrite.stitch.footer import Layout
 from compactor.rewrite.stitch.pieces import Footing, Piece
-from compactor.rewrite.stitch.stitching import read_file_layout, stitch
+from compactor.rewrite.stitch.stitching import read_file_layout, require_small_footers, stitch
 from compactor.rewrite.stitch.worth import GroupSize, splinters, worth_copying
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.writer import WrittenFile
@@ -168,12 +169,13 @@ def _copied_as_it_is(location: Location, files: Sequence[DataFile], plan: Rewrit
     # A file has one row group at least: of many small ones no footer need be read.
     if splinters(len(files), GroupSize(plan.rows, plan.decoded_bytes), plan.writing):
         return False
-    layouts = []
+    layouts: list[Layout] = []
     for file in files:
         schema = read_footer(location, file.path).schema
         if not pa.schema(list(map(normal_field, schema))).equals(plan.schema):
             return False
         layouts.append(read_file_layout(location, file.path))
+        require_small_footers(sum(len(layout.footer) for layout in layouts))
     groups = [group for layout in layouts for group in layout.groups]
     sizes = [GroupSize(group.rows, group.decoded_bytes) for group in groups]
     codecs = {chunk.codec for group in groups for chunk in group.chunks}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from common.errors import InputError, NotStitchableError
 from common.parquet.location import open_location
 from compactor.rewrite.stitch import footer as ids
+from compactor.rewrite.stitch import sources, stitching
 from compactor.rewrite.stitch.footer import Layout, read_layout
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.stitch.stitching import read_file_layout, stitch
@@ -268,3 +269,20 @@ def test_writers_with_known_faults(created_by: bytes | None) -> None:
 )
 def test_writers_that_are_trusted(created_by: bytes) -> None:
     refuse_old_writer(created_by)
+
+
+def test_footers_that_would_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_file(tmp_path)
+    pieces = [Piece("a.parquet")] * 3
+    location = open_location(tmp_path.as_uri())
+    stitch(location, pieces, "s.parquet")
+    size = len(read_file_layout(location, "a.parquet").footer)
+    monkeypatch.setattr(stitching, "FOOTERS_BYTES_MAX", 3 * size - 1)
+    with pytest.raises(NotStitchableError, match="footers take more than"):
+        stitch(location, pieces, "t.parquet")
+    monkeypatch.setattr(sources, "FOOTER_BYTES_MAX", size - 1)
+    with pytest.raises(NotStitchableError, match="does not fit"):
+        stitch(location, pieces[:1], "t.parquet")
+    assert not (tmp_path / "t.parquet").exists()
