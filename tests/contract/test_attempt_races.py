@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from common.ids import call_id
@@ -16,6 +18,15 @@ pytestmark = pytest.mark.anyio
 def adding(harness: Harness, tablet: TabletId, *names: str) -> AddFiles:
     files = {tablet.end: tuple(file(name) for name in names)}
     return AddFiles(table=tablet.table, call=call_id(harness.clock), files=files)
+
+
+async def test_an_add_that_makes_a_tablet_meets_a_drop(harness: Harness) -> None:
+    """There are no bounds yet that could have changed: the table alone tells."""
+    table = await harness.table(partition_by=("day",), splits=())
+    tablet = TabletId(table.id, b"day1")
+    add = replace(adding(harness, tablet, "a"), partitions={b"day1": "day=1"})
+    refused(await between(harness, add, DropTable(table=table.id)), "table")
+    assert await harness.store.tablet(tablet) is None
 
 
 async def test_an_add_and_a_job_meet_a_drop(harness: Harness) -> None:
