@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from common.model.job import Kind
+from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState, TabletProgress
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
@@ -186,5 +187,25 @@ def test_what_a_tables_own_selector_holds_is_explained() -> None:
 
             await until(told)
             assert await it.finish(request.id) is RequestState.DONE
+
+    run(story())
+
+
+def test_a_job_that_fails_three_times_is_tried_again_until_the_request_is_done() -> None:
+    async def story() -> None:
+        cluster = await selected(30, max_files=40)
+        async with cluster.coordinator() as it:
+            for _ in range(3):
+                failed = await it.take()
+                assert failed is not None
+                it.report(failed, AttemptEnd.FAILED, "no luck")
+                assert await it.take(wait_max_s=0.02) is None, "it is tried again at once"
+                cluster.clock.advance(20)
+            assert await it.finish("r1") is RequestState.DONE
+        tablet = await cluster.tablet()
+        ends = Counter(entry.end for entry in await cluster.store.history("t1"))
+        assert (ends["failed"], ends["committed"]) == (3, 1)
+        assert not tablet.running
+        assert [file.rows for file in tablet.files.values()] == [300]
 
     run(story())
