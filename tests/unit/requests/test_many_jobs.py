@@ -17,6 +17,7 @@ from tests.support.request_shell import (
     SPLITS,
     TABLE,
     Cluster,
+    Shell,
     cancelling,
     ended,
     filled,
@@ -47,7 +48,7 @@ def test_five_jobs_of_one_tablet_run_at_the_same_time() -> None:
     async def story() -> None:
         cluster = await selected(50, max_files=10)
         async with cluster.coordinator() as it:
-            await until(cluster.selected)
+            await until(lambda: queued(it, 5))
             jobs = [await it.take() for _ in range(5)]
             assert await it.take(wait_max_s=0.05) is None
             running = (await cluster.tablet()).running.values()
@@ -62,6 +63,10 @@ def test_five_jobs_of_one_tablet_run_at_the_same_time() -> None:
             assert ends["committed"] == 6
 
     run(story())
+
+
+async def queued(it: Shell, count: int) -> bool:
+    return len(it.parts.state.queued(None, 100, 0.0)) == count
 
 
 def test_jobs_are_planned_until_all_of_172_files_are_processed() -> None:
