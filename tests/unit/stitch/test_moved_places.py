@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.parquet.location import open_location
+from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.footer import Chunk, Span
 from compactor.rewrite.stitch.moving import PAGE_BYTES, PAGE_OFFSET, PAGES
 from compactor.rewrite.stitch.pieces import Piece
@@ -63,6 +64,37 @@ def test_every_page_is_where_the_offset_index_says(tmp_path: Path) -> None:
             assert size == body - at + (integer(header, PAGE_HEADER_COMPRESSED) or 0)
         last, size = pages[-1]
         assert (last or 0) + (size or 0) == chunk.data.end
+
+
+def test_row_groups_say_where_they_are(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write(tmp_path, number)
+    join(tmp_path, Piece("2.parquet", (2, 0)), Piece("1.parquet"))
+    layout = read_file_layout(open_location(tmp_path.as_uri()), "s.parquet")
+    end = len(ids.MAGIC)
+    for number, group in enumerate(layout.groups):
+        assert integer(group.struct, ids.ORDINAL) == number
+        assert integer(group.struct, ids.GROUP_OFFSET) == group.chunks[0].data.start == end
+        assert integer(group.struct, ids.GROUP_COMPRESSED) == group.compressed_bytes
+        assert [integer(each.struct, ids.CHUNK_OFFSET) for each in group.chunks] == [0, 0]
+        end = group.chunks[-1].data.end
+
+
+def test_statistics_stay_and_are_trusted(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    join(tmp_path, Piece("2.parquet"), Piece("1.parquet"))
+    before = [pq.read_metadata(tmp_path / f"{number}.parquet") for number in (2, 1)]
+    after = pq.read_metadata(tmp_path / "s.parquet")
+    for number in range(6):
+        for column in range(2):
+            old = before[number // 3].row_group(number % 3).column(column)
+            new = after.row_group(number).column(column)
+            assert new.statistics.has_min_max
+            assert new.statistics.to_dict() == old.statistics.to_dict()
+            assert (new.num_values, new.encodings) == (old.num_values, old.encodings)
+    frame = duckdb.sql(f"select count(*) from '{tmp_path}/s.parquet' where s < 'v1'")
+    assert frame.fetchall() == [(40,)]
 
 
 def test_column_indexes_come_over_as_they_were(tmp_path: Path) -> None:
