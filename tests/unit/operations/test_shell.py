@@ -106,6 +106,8 @@ def test_a_merge_waits_for_the_jobs_of_both_tablets() -> None:
             assert await it.take(wait_max_s=0.05) is None
             await finish(land, it, right)
             assert await land.append(1, 9)
+            for _ in range(5):  # So that the right tablet does not happen to be read later.
+                await it.take(wait_max_s=0.02)
             await finish(land, it, left)
             await until(land.is_free)
             assert await land.ends() == [LAST]

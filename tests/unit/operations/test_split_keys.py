@@ -30,7 +30,7 @@ def file(path: str, low: int, high: int, size: int = 100, **more: object) -> Dat
         ([file("a", 0, 9), file("b", 10, 19), file("c", 20, 29), file("d", 30, 39)], 19),
         ([file("a", 0, 9, 300), file("b", 10, 19), file("c", 20, 29), file("d", 30, 39)], 9),
         # A little out of balance, but nothing rewritten, is better than balanced.
-        ([file("a", 0, 9, 45), file("b", 10, 29, 55), file("c", 10, 14, 1)], 9),
+        ([file("a", 0, 9, 42), file("b", 10, 29, 58), file("c", 12, 13, 1)], 9),
         # One file covers all: where the others suggest it.
         ([file("a", 0, 100, 1000), file("b", 40, 50), file("c", 60, 70)], 50),
         # Nothing is known inside, or it is too far away.
