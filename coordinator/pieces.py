@@ -129,12 +129,7 @@ class _Scan:
     async def _look(self, page: Sequence[TabletId]) -> None:
         piece = self._piece
         self._tablets += len(page)
-        records = await self._store.records(page)
-        look = [
-            tablet
-            for tablet, record in zip(page, records, strict=True)
-            if piece.every or needs_look(record, piece.table, self._now_s, fresh=piece.fresh)
-        ]
+        look = page if piece.every else await self._not_quiet(page)
         for first in range(0, len(look), BATCH_TABLETS):
             batch = look[first : first + BATCH_TABLETS]
             notes: list[WriteAnalysis] = []
@@ -145,6 +140,15 @@ class _Scan:
                     notes.append(note)
             await self._write(notes)
             await asyncio.sleep(0)
+
+    async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
+        """Return the tablets that their records do not show to be quiet."""
+        piece, records = self._piece, await self._store.records(page)
+        return [
+            tablet
+            for tablet, record in zip(page, records, strict=True)
+            if needs_look(record, piece.table, self._now_s, fresh=piece.fresh)
+        ]
 
     async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
         """Put a tablet where it belongs; return the note for one that rests."""
@@ -159,9 +163,7 @@ class _Scan:
         except PluginError:
             self._found(tablet.id.end)  # The coordinator asks again, and tells.
             return None
-        match verdict(tablet, table, plan, now_s):
-            case Verdict.ASK:
-                self._found(tablet.id.end)
+        match verdict(tablet, table, plan):
             case Verdict.WANTED:
                 self._found(tablet.id.end, digest_of(tuple(job.id for job in plan.jobs)))
             case Verdict.BUSY:

@@ -52,10 +52,8 @@ def is_due(record: Record, now_s: float) -> bool:
 
 
 class Verdict(StrEnum):
-    """What a scan makes of a tablet that it has read and planned."""
+    """What a scan makes of a tablet that it has read, planned, and could judge."""
 
-    ASK = "ask"
-    """The coordinator itself must look: a scan cannot judge this."""
     WANTED = "wanted"
     """Jobs are wanted; if just these are queued, nothing is to be done."""
     RESTS = "rests"
@@ -64,17 +62,14 @@ class Verdict(StrEnum):
     """Nothing is wanted now, but somebody else has a say: look again at the next scan."""
 
 
-def verdict(tablet: Tablet, table: Table, plan: TabletPlan, now_s: float) -> Verdict:
-    """Return what a scan makes of a tablet.
+def verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> Verdict:
+    """Return what a scan makes of a tablet for which it need not ask (`asks`).
 
     Args:
         tablet: As it was read, at one moment.
         table: Its table.
         plan: What its planners want.
-        now_s: The store's time.
     """
-    if asks(tablet, table, now_s):
-        return Verdict.ASK
     if plan.jobs:
         return Verdict.WANTED
     rests = tablet.selection is None and table.state is TableState.LIVE

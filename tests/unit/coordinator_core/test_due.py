@@ -19,7 +19,7 @@ from common.model.tablet import (
     TabletId,
 )
 from coordinator.core.due import earliest, marks_wanted, next_look_s
-from coordinator.core.scan_rules import Span, Verdict, is_due, needs_look, spans_of, verdict
+from coordinator.core.scan_rules import Span, Verdict, asks, is_due, needs_look, spans_of, verdict
 
 pytestmark = pytest.mark.unit
 RETENTION_S = 600.0
@@ -114,14 +114,16 @@ def test_deferred_tablets_are_looked_at_by_a_coordinator_that_is_new() -> None:
 
 def test_only_tablets_without_anybody_at_work_rest() -> None:
     plan = TabletPlan()
-    assert verdict(tablet(), TABLE, plan, 0.0) is Verdict.RESTS
+    assert verdict(tablet(), TABLE, plan) is Verdict.RESTS
     held = tablet(selection=Selection(request="r1", files=("a",)))
-    assert verdict(held, TABLE, plan, 0.0) is Verdict.BUSY
+    assert verdict(held, TABLE, plan) is Verdict.BUSY
     paused = replace(TABLE, state=TableState.PAUSED)
-    assert verdict(tablet(), paused, plan, 0.0) is Verdict.BUSY
-    assert verdict(tablet(waiting={"r1": 1.0}), TABLE, plan, 0.0) is Verdict.ASK
+    assert verdict(tablet(), paused, plan) is Verdict.BUSY
+    assert asks(tablet(waiting={"r1": 1.0}), TABLE, 0.0)
     asked = replace(TABLE, settings=TableSettings(selector="all"))
-    assert verdict(tablet(), asked, plan, 0.0) is Verdict.ASK
+    assert asks(tablet(), asked, 0.0)
+    assert not asks(held, asked, 0.0)
+    assert not asks(tablet(), TABLE, 0.0)
 
 
 def test_spans_cover_everything_once() -> None:
