@@ -66,7 +66,8 @@ def test_five_jobs_of_one_tablet_run_at_the_same_time() -> None:
 
 
 async def queued(it: Shell, count: int) -> bool:
-    return len(it.parts.state.queued(None, 100, 0.0)) == count
+    kinds = [each.job.kind for each in it.parts.state.queued(None, 100, 0.0)]
+    return kinds == [Kind.USER] * count
 
 
 def test_jobs_are_planned_until_all_of_172_files_are_processed() -> None:
