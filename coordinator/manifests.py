@@ -9,6 +9,7 @@ collector believes only a pointer that names the manifest that was noted.
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ from coordinator.ports import Log
 PART_FILES = 100_000
 WRITING_MAX_S = 1800.0
 """A manifest that takes longer to write is given up; what is left of it is deleted later."""
+PIN_LEASE_S, PIN_RENEW_S = 120.0, 30.0
+"""A coordinator that dies while it writes keeps files from the collector for one lease."""
 TABLES_AT_ONCE = 4
 NEVER_S = float("inf")
 
@@ -45,8 +48,16 @@ class _Known:
 class Manifests:
     """The manifests of all tables; remembers only what saves it work."""
 
-    def __init__(self, store: TabletStore, ids: IdSource, grace_s: float, log: Log) -> None:
-        """Know nothing yet."""
+    def __init__(
+        self,
+        store: TabletStore,
+        ids: IdSource,
+        grace_s: float,
+        log: Log,
+        renew_s: float = PIN_RENEW_S,
+    ) -> None:
+        """Know nothing yet; a pin is renewed every `renew_s` seconds."""
+        self._renew_s = renew_s
         self._store = store
         self._ids = ids
         self._grace_s = grace_s
@@ -140,16 +151,18 @@ class Manifests:
         number = 1 if last is None else last.number + 1
         folder = stored.folder_name(number, begun_s, self._ids.next("m"))
         deleted = await asyncio.to_thread(self._clean, location, last, begun_s)
-        pin = Pin(table=table.id, pin=self._ids.next("pin"), lease_s=WRITING_MAX_S)
+        pin = Pin(table=table.id, pin=self._ids.next("pin"), lease_s=PIN_LEASE_S)
         if not isinstance(await self._store.apply(pin), Applied):
             return False
+        renewing = asyncio.create_task(self._renew(pin))
         try:
             body = await self._written(location, table, (number, begun_s, folder))
-            if await self._store.now_s() - begun_s > WRITING_MAX_S:
+            if not await self._held(pin, begun_s):
                 self._log("manifest took too long to write", table=table.name, number=number)
                 return False
             await asyncio.to_thread(stored.write_pointer, location, folder, body)
         finally:
+            renewing.cancel()
             await self._store.apply(Unpin(table=table.id, pin=pin.pin))
         change = PublishManifest(
             table=table.id, number=number, path=folder, begun_s=begun_s, deleted=deleted
@@ -160,6 +173,24 @@ class Manifests:
             return False
         self._known[table.id] = known
         return True
+
+    async def _renew(self, pin: Pin) -> None:
+        """Renew a pin again and again; one that ran out is not held any more."""
+        while True:
+            await asyncio.sleep(self._renew_s)
+            with suppress(CompactionError):  # The store is away; the lease lasts for more tries.
+                await self._store.apply(pin)
+
+    async def _held(self, pin: Pin, begun_s: float) -> bool:
+        """Return whether a pin has held its files ever since a manifest was begun."""
+        pins, now_s = await self._store.pins(pin.table), await self._store.now_s()
+        if now_s - begun_s > WRITING_MAX_S:
+            return False
+        # A pin that ran out and was removed is begun anew by a renewal, and is younger then.
+        return any(
+            each.pin == pin.pin and each.since_s < begun_s + PIN_LEASE_S and now_s < each.until_s
+            for each in pins
+        )
 
     async def _written(
         self, location: Location, table: Table, what: tuple[int, float, str]

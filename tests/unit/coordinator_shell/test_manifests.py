@@ -41,7 +41,7 @@ from common.parquet.owner import claim
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from coordinator.collector import Collector, CollectorRules
-from coordinator.manifests import NEVER_S, WRITING_MAX_S, Manifests
+from coordinator.manifests import NEVER_S, PIN_LEASE_S, WRITING_MAX_S, Manifests
 from coordinator.storage import ArrowStorage
 
 pytestmark = pytest.mark.unit
@@ -312,6 +312,30 @@ def test_what_takes_too_long_is_given_up(tmp_path: Path) -> None:
         assert not await site.manifests.look(site.table)
         assert [event for event, _ in site.said] == ["manifest took too long to write"]
         assert not (site.folder / "_neve/manifest/latest.json").exists()
+        assert await site.store.pins("t1") == []
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_files_are_held_by_a_short_lease_that_is_renewed(tmp_path: Path, renewed: bool) -> None:
+    async def tell(site: Site) -> None:
+        walking = site.store.tablet_ids
+        renew_s = 0.0 if renewed else 1e6
+        manifests = Manifests(site.store, CountedIds(), GRACE_S, silent, renew_s)
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            for _ in range(3):
+                (pin,) = await site.store.pins("t1")
+                assert pin.until_s <= site.clock.now_s() + PIN_LEASE_S
+                site.clock.advance(PIN_LEASE_S / 2)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            return await walking(*given, **named)
+
+        await site.add("day=07/a.parquet", 1)
+        site.store.tablet_ids = slow  # type: ignore[method-assign]  # time passes
+        assert await manifests.look(site.table) is renewed
         assert await site.store.pins("t1") == []
 
     story(tmp_path, tell)
