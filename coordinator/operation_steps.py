@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from common.errors import CompactionError, MetadataError, UnavailableError
 from common.metadata.bounds_predicates import operated
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.metadata.predicates import crosses
 from common.metadata.request_changes import (
     AbandonOperation,
     BeginOperation,
@@ -116,6 +117,9 @@ class OperationSteps:
         keys = await choose_split_keys(read, table, self._context.log)
         if not keys:
             self._context.log("no key splits a tablet", tablet=str(tablet), wanted=why)
+            return False
+        if any(file.open and crosses(file, keys[0]) for file in read.files.values()):
+            self._context.log("a file still written crosses", tablet=str(tablet), wanted=why)
             return False
         return await self._begin(OperationKind.SPLIT, (tablet,), why, keys[0])
 

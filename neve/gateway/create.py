@@ -16,6 +16,7 @@ from common.parquet.description import write_description
 from common.parquet.location import open_location
 from common.parquet.owner import claim
 from common.rows.schema import arrow_schema, columns_of
+from coordinator.core.operations import has_ranges
 from neve import api
 from neve.gateway import storage
 from neve.gateway.problems import ChangeRefusedError, applied
@@ -116,7 +117,7 @@ def check_columns(table: Table) -> None:
                 f"time_column {table.time_column!r} is {found}, "
                 "wanted a timestamp, a date or a number of seconds"
             )
-    check_expiry(table)
+    check_settings(table)
     if table.key and (outside := set(table.partition_by) - set(table.key)):
         raise RequestError(
             f"partition column {min(outside)!r} is not in the key {list(table.key)}, "
@@ -124,16 +125,22 @@ def check_columns(table: Table) -> None:
         )
 
 
-def check_expiry(table: Table) -> None:
-    """Refuse a time to live in a table without a time.
+def check_settings(table: Table) -> None:
+    """Refuse settings that ask for what a table does not have.
 
     Raises:
-        RequestError: It is one.
+        RequestError: Rows shall expire without a time, tablets that are no ranges be split.
     """
     if table.settings.ttl_s is not None and table.time_column is None:
         raise RequestError(
             f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
             f"table {table.name!r} has none"
+        )
+    sizes = [name for name in ("split_bytes", "merge_bytes") if getattr(table.settings, name)]
+    if sizes and not has_ranges(table):
+        why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
+        raise RequestError(
+            f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
         )
 
 

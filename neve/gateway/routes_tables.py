@@ -10,7 +10,7 @@ from common.metadata.changes import ChangeTable, DropTable, Refused
 from common.model.table import Column, Table, TableSettings, TableState
 from common.rows.evolution import changed_schema
 from neve import api
-from neve.gateway.create import check_expiry, create_table
+from neve.gateway.create import check_settings, create_table
 from neve.gateway.problems import applied
 from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
 from neve.gateway.table_settings import changed_settings
@@ -67,7 +67,7 @@ class TableRoutes:
             version = body.settings_version or found.settings_version
             settings = wanted(found.settings)
             newer = changed_schema(found, added, wider)
-            check_expiry(replace(newer, settings=settings))
+            check_settings(replace(newer, settings=settings))
             change = ChangeTable(
                 table=found.id, settings_version=version, settings=settings, schema=newer.schema
             )

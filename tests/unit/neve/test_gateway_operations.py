@@ -222,4 +222,7 @@ def test_what_cannot_begin_is_refused(gateway: Gateway, client: Client, tmp_path
         for wish in (lambda: client.split(name, at="5"), lambda: client.merge(name)):  # noqa: B023  called at once
             with pytest.raises(RefusedError, match="its tablets are no ranges of keys"):
                 wish()
+        for setting in ("split_bytes", "merge_bytes"):
+            with pytest.raises(CallerError, match=f"{setting} is for tablets that are ranges"):
+                client.set(name, {setting: "1GB"})
         client.drop(name)

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import RequestError
-from common.metadata.changes import Applied, ChangeTable
+from common.ids import call_id
+from common.metadata.changes import AddFiles, Applied, ChangeTable
 from common.metadata.request_changes import AbandonOperation
 from common.model.file import DataFile
 from common.model.keys import KeyType, encode_key
@@ -70,17 +71,17 @@ def test_settings_that_change_begin_and_end_it() -> None:
         async with land.coordinator() as it:
             assert await it.take(wait_max_s=0.05) is None
             assert await land.ends() == [LAST]
-            await change(land, split_bytes=400, ratio=100)
+            await change_settings(land, split_bytes=400, ratio=100)
             await work(land, it, lambda: none_is_larger(land, 400))
             assert len(await land.ends()) == 2
-            await change(land, split_bytes=2000, merge_bytes=1000, ratio=100)
+            await change_settings(land, split_bytes=2000, merge_bytes=1000, ratio=100)
             await until(lambda: is_one(land))
             await land.check()
 
     run(story())
 
 
-async def change(land: Land, **settings: object) -> None:
+async def change_settings(land: Land, **settings: object) -> None:
     table = await land.store.table("t1")
     assert table is not None
     chosen = TableSettings(**settings)  # type: ignore[arg-type]  # settings by name
@@ -147,7 +148,7 @@ def test_not_more_begin_at_once_than_may() -> None:
         for low, high in SIDE_BY_SIDE:
             assert await land.append(low + 4, high)
         async with land.coordinator() as it:
-            await change(land, split_bytes=150, ratio=100)
+            await change_settings(land, split_bytes=150, ratio=100)
             await work(land, it, settled)
             await land.check()
         assert 1 <= max(seen) <= 4
@@ -178,6 +179,28 @@ def test_after_it_was_abandoned_a_split_by_size_rests() -> None:
             await land.check()
 
     run(story())
+
+
+def test_no_split_begins_that_a_file_still_written_would_hold_up() -> None:
+    async def story() -> None:
+        land = await land_of(split_bytes=2000, ratio=100)
+        unfinished = replace(land.file("open", [(key(1), 16), (key(79), 17)], 50), open=True)
+        call = call_id(land.clock)
+        change = AddFiles(table="t1", call=call, files={LAST: (unfinished,)})
+        assert isinstance(await land.store.apply(change), Applied)
+        land.added += 2
+        async with land.coordinator():
+            await change_settings(land, split_bytes=400, ratio=100)
+            await until(lambda: logged(land, "a file still written crosses"))
+            assert await land.ends() == [LAST]
+            assert not await land.operating()
+            await land.check()
+
+    run(story())
+
+
+async def logged(land: Land, event: str) -> bool:
+    return any(each == event for each, _ in land.logged)
 
 
 async def operates(land: Land) -> bool:
