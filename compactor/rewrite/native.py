@@ -11,14 +11,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common.errors import RewriteError
+from common.errors import RewriteError, VerificationError
 from common.model.keys import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import open_location
 from common.rows.facts import RowFacts
+from compactor.rewrite.apart import Copy
 from compactor.rewrite.files import folder_fill, opened_input, table_location
 from compactor.rewrite.kernel.bounds import Group, Range, groups_of
-from compactor.rewrite.kernel.parts import read_back
+from compactor.rewrite.kernel.parts import (
+    DeadRowsError,
+    facts_layout,
+    facts_of,
+    join_facts,
+    read_back,
+)
 from compactor.rewrite.kernel.reading import Layout, Reader
 from compactor.rewrite.kernel.steps import Dues, RangeMerge, StatisticsError
 from compactor.rewrite.kernel.words import LongKeyError
@@ -159,6 +166,44 @@ def merge_range(
     if not rows.rows:
         path.unlink()
     return PartResult(counts=tally.counts, dropped=tally.dropped, facts=facts)
+
+
+def check_copy(plan: RewritePlan, sources: Sequence[Source], copy: Copy) -> Ended:
+    """Make sure that row groups may be copied, by the columns that rows are judged by.
+
+    Args:
+        plan: Of the job.
+        sources: All files, by number.
+        copy: The row groups, by key.
+
+    Returns:
+        Facts and counts of their rows, or which input is not as it was said to be.
+    """
+    layout, readers = facts_layout(plan.rules, plan.schema), dict[int, Reader]()
+    mark, facts = Mark(plan.progress_folder, f"copy-{copy.groups[0].input}"), list[RowFacts]()
+    for group in copy.groups:
+        source = sources[group.input]
+        reader = readers.get(group.input) or _reader(plan, source, layout)
+        readers[group.input] = reader
+        try:
+            found = facts_of(reader, group, f"file {source.path}", plan.now_s)
+        except (VerificationError, DeadRowsError, LongKeyError):
+            return WrongStatistics(group.input)
+        if not _inside(found, group):
+            return WrongStatistics(group.input)
+        facts.append(found)
+        mark.add(group.size_bytes, group.rows)
+    joined = join_facts(facts, "copied row groups")
+    counts = RowCounts(rows_in=joined.rows, rows_out=joined.rows)
+    return PartResult(counts=counts, dropped=None, facts=joined)
+
+
+def _inside(found: RowFacts, group: Group) -> bool:
+    """Return whether keys are where the footer has them."""
+    first, last, low, high = found.key_min, found.key_max, group.low, group.high
+    if first is None or last is None or low is None or high is None:
+        return False
+    return low <= first and last <= high
 
 
 def _dues(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False) -> Dues:

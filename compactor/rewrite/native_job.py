@@ -1,21 +1,21 @@
 """A large job as native tasks: looked at, cut into ranges, merged, joined. The driver's part."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from common.errors import VerificationError
+from common.errors import NotStitchableError
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
-from common.rows.facts import RowFacts
-from common.rows.rules import join_dropped
-from compactor.rewrite.files import opened_input, table_location
+from compactor.rewrite.apart import RUN_BYTES_MIN, copies_of, ends_of
+from compactor.rewrite.files import delete_file, opened_input, table_location
+from compactor.rewrite.joining import Seam, copyable_inputs, joined, part_of, pieces_of
 from compactor.rewrite.kernel.bounds import Group, Range, groups_of
-from compactor.rewrite.kernel.parts import join_facts
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.merging import sum_counts
 from compactor.rewrite.native import (
@@ -24,14 +24,13 @@ from compactor.rewrite.native import (
     PartResult,
     Source,
     WrongStatistics,
+    check_copy,
     merge_range,
 )
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of, points_of, ranges_of, widest
-from compactor.rewrite.stitch.pieces import Footing, Piece
-from compactor.rewrite.stitch.stitching import stitch
+from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.tasks import TaskResult
-from compactor.rewrite.writer import WrittenFile, footer_of, purge_after, writing
 
 HELD_BYTES_MAX = 320 * 1024**2
 """Decoded row groups that a task may hold at once."""
@@ -71,23 +70,71 @@ def merge_natively(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskRe
 def _tried(
     plan: RewritePlan, run_tasks: RunTasks, cores: int, distrusted: frozenset[int], turn: int
 ) -> TaskResult | set[int]:
-    """Merge once; return the inputs whose statistics are wrong, if some are."""
-    sources = [Source(plan.location, path) for path in plan.inputs]
-    groups = _groups(plan, sources, distrusted)
-    earlier = RowCounts()
-    level = 0
+    """Merge once; return the inputs that are not what they were said to be, if some are."""
+    inputs = [Source(plan.location, path) for path in plan.inputs]
+    groups = _groups(plan, inputs, distrusted)
+    copies = copies_of(groups, copyable_inputs(plan, groups) - distrusted, plan.cuts, RUN_BYTES_MIN)
+    copied = {id(group) for copy in copies for group in copy.groups}
+    merged = [group for group in groups if id(group) not in copied]
+    sources, merged, earlier = _longer_runs(plan, run_tasks, inputs, merged, turn)
+    points = points_of(merged, _samples(plan, sources, widest(merged, SAMPLED_GROUPS)))
+    count = max(cores, -(-sum(group.size_bytes for group in merged) // RANGE_BYTES))
+    ends = [*plan.cuts, *ends_of(copies)]
+    ranges = [work for work in ranges_of(merged, points, count, ends) if work.groups]
+    names = [f"part-{turn}-{at}.parquet" for at in range(len(ranges))]
+    merges = [
+        partial(merge_range, plan, sources, work, name)
+        for work, name in zip(ranges, names, strict=True)
+    ]
+    checks = [partial(check_copy, plan, inputs, copy) for copy in copies]
+    ended = _results(run_tasks([*merges, *checks]))
+    if isinstance(ended, set):
+        for name in names:
+            Path(plan.progress_folder, name).unlink(missing_ok=True)
+        return ended
+    folder = open_location(Path(plan.progress_folder).as_uri())
+    seams = [
+        Seam(work.start or b"", part, (Piece(name, location=folder),))
+        for work, name, part in zip(ranges, names, parts_of(ranges, plan.cuts), strict=True)
+    ]
+    seams += [
+        Seam(copy.groups[0].low or b"", part_of(copy, plan.cuts), pieces_of(copy, plan.inputs))
+        for copy in copies
+    ]
+    try:
+        return joined(plan, list(zip(seams, ended, strict=True)), earlier)
+    except NotStitchableError:
+        if not copies:
+            raise
+        for path in plan.outputs:
+            delete_file(table_location(plan.location), path)
+        return {group.input for copy in copies for group in copy.groups}
+
+
+def _longer_runs(
+    plan: RewritePlan,
+    run_tasks: RunTasks,
+    sources: list[Source],
+    groups: list[Group],
+    turn: int,
+) -> tuple[list[Source], list[Group], RowCounts]:
+    """Merge row groups into longer runs until a task can hold what overlaps.
+
+    Returns:
+        What is to be merged now, and what became of the rows that are gone already.
+    """
+    earlier, level, folder = RowCounts(), 0, Path(plan.progress_folder)
     while held_bytes(groups) > HELD_BYTES_MAX and (tasks := _runs(groups, own=level > 0)):
         names = [f"run-{turn}-{level}-{at}.parquet" for at in range(len(tasks))]
         calls = [
             partial(merge_range, plan, sources, work, name, spill=True)
             for work, name in zip(tasks, names, strict=True)
         ]
-        ended = _parts_of(run_tasks(calls))
+        ended = _results(run_tasks(calls))
         assert not isinstance(ended, set), "a run was read with statistics"
         for part in ended:
             gone = part.counts.superseded
             earlier = sum_counts(earlier, RowCounts(rows_in=gone, superseded=gone))
-        folder = Path(plan.progress_folder)
         if level:
             for source in sources:
                 (folder / source.path).unlink(missing_ok=True)
@@ -95,20 +142,7 @@ def _tried(
         sources = [Source(folder.as_uri(), name, own=True) for name in kept]
         groups = _groups(plan, sources, frozenset())
         level += 1
-    points = points_of(groups, _samples(plan, sources, widest(groups, SAMPLED_GROUPS)))
-    total_bytes = sum(group.size_bytes for group in groups)
-    ranges = ranges_of(groups, points, max(cores, -(-total_bytes // RANGE_BYTES)), plan.cuts)
-    names = [f"part-{turn}-{at}.parquet" for at in range(len(ranges))]
-    calls = [
-        partial(merge_range, plan, sources, work, name)
-        for work, name in zip(ranges, names, strict=True)
-    ]
-    ended = _parts_of(run_tasks(calls))
-    if isinstance(ended, set):
-        for name in names:
-            Path(plan.progress_folder, name).unlink(missing_ok=True)
-        return ended
-    return _joined(plan, ended, names, parts_of(ranges, plan.cuts), earlier)
+    return sources, groups, earlier
 
 
 def _groups(
@@ -139,21 +173,9 @@ def _runs(groups: Sequence[Group], *, own: bool) -> list[Range]:
             Range(groups=tuple(group for group in groups if group.input in chunk))
             for chunk in map(frozenset, chunks)
         ]
-    bundles = bundles_of(groups, BUNDLE_BYTES)
-    return [Range(groups=tuple(map(_unbounded, bundle))) for bundle in bundles]
-
-
-def _unbounded(group: Group) -> Group:
-    """Return a row group of which nothing is believed: all of a bundle is held at once."""
-    return Group(
-        input=group.input,
-        number=group.number,
-        start=group.start,
-        rows=group.rows,
-        size_bytes=group.size_bytes,
-        low=None,
-        high=None,
-    )
+    # Nothing is believed of row groups that are all held at once.
+    unknown = [replace(group, low=None, high=None) for group in groups]
+    return [Range(groups=bundle) for bundle in bundles_of(unknown, BUNDLE_BYTES)]
 
 
 def _samples(
@@ -177,8 +199,8 @@ def _samples(
     return samples
 
 
-def _parts_of(ended: Sequence[Ended]) -> list[PartResult] | set[int]:
-    """Return the results of tasks, or the inputs whose statistics are wrong.
+def _results(ended: Sequence[Ended]) -> list[PartResult] | set[int]:
+    """Return the results of tasks, or the inputs that are not what they were said to be.
 
     Raises:
         LongKeyError: Keys are too long for words.
@@ -187,48 +209,3 @@ def _parts_of(ended: Sequence[Ended]) -> list[PartResult] | set[int]:
         raise LongKeyError("a key is longer than words can hold")
     wrong = {each.input for each in ended if isinstance(each, WrongStatistics)}
     return wrong or [each for each in ended if isinstance(each, PartResult)]
-
-
-def _joined(
-    plan: RewritePlan,
-    results: Sequence[PartResult],
-    names: Sequence[str],
-    parts: Sequence[int],
-    earlier: RowCounts,
-) -> TaskResult:
-    """Stitch the files of ranges into the outputs."""
-    counts, dropped = earlier, join_dropped(result.dropped for result in results)
-    for result in results:
-        counts = sum_counts(counts, result.counts)
-    purge, files, facts = purge_after(plan, dropped), [], []
-    folder, location = (
-        open_location(Path(plan.progress_folder).as_uri()),
-        table_location(plan.location),
-    )
-    known = [part for part, result in zip(parts, results, strict=True) if result.counts.rows_out]
-    written = [plan.outputs[part] for part in dict.fromkeys(known)]
-    for part in dict.fromkeys(known):
-        chosen = [
-            (name, result)
-            for name, at, result in zip(names, parts, results, strict=True)
-            if at == part and result.counts.rows_out
-        ]
-        path = plan.outputs[part]
-        metadata = footer_of(plan, purge, written if path == written[-1] else None)
-        footing = Footing(metadata=metadata, schema=plan.schema)
-        pieces = [Piece(name, location=folder) for name, _ in chosen]
-        made = stitch(location, pieces, path, footing=footing)
-        found = join_facts([_facts(result) for _, result in chosen], f"output {path}")
-        if made.rows != found.rows:
-            raise VerificationError(f"output {path} has {made.rows} rows, wanted {found.rows}")
-        files.append(WrittenFile(part, path, made.rows))
-        facts.append(found)
-    if not files:
-        with writing(plan) as writer:
-            writer.finish(dropped)
-    return TaskResult(counts=counts, dropped=dropped, files=tuple(files), facts=tuple(facts))
-
-
-def _facts(result: PartResult) -> RowFacts:
-    assert result.facts is not None
-    return result.facts

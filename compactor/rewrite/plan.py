@@ -49,6 +49,9 @@ class RewritePlan:
     """Where tasks on this machine leave word of how far they are."""
     transform: TransformPlan | None = None
     """What the job's request does to the rows before they are merged."""
+    clean: frozenset[int] = frozenset()
+    """Inputs of which row groups may be copied, if they meet no others: keys are said to be
+    unique, and no row is dead."""
 
 
 def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
@@ -90,6 +93,22 @@ def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
         purge=assignment.purge,
         progress_folder=progress_folder,
         transform=make_transform(assignment, schema),
+        clean=_clean(assignment),
+    )
+
+
+def _clean(assignment: Assignment) -> frozenset[int]:
+    """Return the inputs whose rows are all unique and alive, by their metadata."""
+    table, now_s = assignment.table, assignment.reservation.now_s
+    asked = assignment.request is not None and assignment.request.output.codec_level is not None
+    if asked or table.partition_by:
+        return frozenset()  # Of a level no footer tells; columns may be left to folders.
+    ttl_s = table.settings.ttl_s
+    return frozenset(
+        at
+        for at, file in enumerate(assignment.inputs)
+        if file.clean
+        and (ttl_s is None or (file.time_min_s is not None and file.time_min_s > now_s - ttl_s))
     )
 
 

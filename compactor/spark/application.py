@@ -21,7 +21,7 @@ ARROW_OPENINGS = " ".join(
 )
 """Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
 JVM_END_WAIT_MAX_S = 10.0
-WARM_MODULES = ("numpy", "polars", "pyarrow.parquet")
+WARM_MODULES = ("numpy", "polars", "pyarrow.parquet", "compactor.rewrite.native_job")
 
 
 def open_session(settings: DriverSettings, namespace: str) -> Any:
@@ -81,6 +81,8 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         APP_MASTER_OPTIONS: java_options,
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
+        # A task has one core; more threads would only get in the way of other tasks.
+        "spark.executorEnv.POLARS_MAX_THREADS": "1",
         "spark.python.daemon.module": "compactor.spark.task_daemon",
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.

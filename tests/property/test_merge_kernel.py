@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.model.keys import KeyType, encode_value
 from common.model.table import Table
 from common.rows.merge import merge_tables
 from common.rows.rules import RowRules
 from common.rows.scan import scan_tables
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import native_job
+from compactor.rewrite import joining, native_job
 from compactor.rewrite.kernel import bounds, steps
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.native import is_native, rewrite_natively
@@ -78,6 +79,7 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
             folder / paths[-1],
             row_group_size=chance.choice([1, 3, 20]),
             write_statistics=stated,
+            compression=chance.choice(["zstd", "zstd", "snappy"]),
             use_dictionary=chance.random() < 0.5,
         )
     return Life(table, tuple(paths), pa.concat_tables(known, promote_options="default"))
@@ -91,6 +93,8 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_job, "BUNDLE_BYTES", chance.choice([1, 400]))
     monkeypatch.setattr(native_job, "FAN_IN_MAX", 2)
     monkeypatch.setattr(native_job, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
+    monkeypatch.setattr(native_job, "RUN_BYTES_MIN", chance.choice([0, 100]))
+    monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
 
 
 def here(calls: Sequence[Any]) -> list[Any]:
@@ -227,3 +231,63 @@ def test_any_order_and_grouping_of_compactions_shows_the_same_rows(
     rows = [read_output(life.table, path) for path in files]
     shown = scan_tables(rows, rules, NOW_S)
     assert texts(shown) == texts(scan_tables([life.rows], rules, NOW_S))
+
+
+class TestRowGroupsThatMeetNoOthers:
+    """They are copied, if their files are as they are said to be."""
+
+    def run(self, plan: RewritePlan, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskResult, int]:
+        """Merge; return the result and how many calls looked at copies."""
+        monkeypatch.setattr(native_job, "RUN_BYTES_MIN", 0)
+        monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
+        looked: list[Any] = []
+
+        def run_tasks(calls: Sequence[Any]) -> list[Any]:
+            looked.extend(call for call in calls if call.func is native_job.check_copy)
+            return here(calls)
+
+        result = merge_natively(plan, run_tasks, 2)
+        verify(plan, result, lambda: False)
+        return result, len(looked)
+
+    def rows(self, start: int, stop: int, version: int = 1) -> pa.Table:
+        keys = list(range(start, stop))
+        return pa.table({"k": keys, "v": [version] * len(keys)})
+
+    def test_only_what_overlaps_is_merged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parts = self.rows(0, 100), self.rows(100, 200), self.rows(50, 60, 2)
+        plan = simple_plan(tmp_path, *parts, row_group_size=10, compression="zstd")
+        result, looked = self.run(plan, monkeypatch)
+        assert looked == 2
+        assert (result.counts.rows_out, result.counts.superseded) == (200, 10)
+        read = pq.read_table(tmp_path / "table" / result.files[0].path)
+        assert read.column("k").to_pylist() == list(range(200))
+        assert read.column("v").to_pylist() == [2 if 50 <= n < 60 else 1 for n in range(200)]
+
+    def test_rows_that_are_not_unique_after_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        twice = pa.concat_tables([self.rows(0, 20), self.rows(19, 20, 2)])
+        plan = simple_plan(
+            tmp_path, twice, self.rows(100, 130), row_group_size=30, compression="zstd"
+        )
+        assert plan.clean == {1}
+        result, looked = self.run(replace(plan, clean=frozenset({0, 1})), monkeypatch)
+        assert looked == 1
+        assert (result.counts.rows_out, result.counts.superseded) == (50, 1)
+
+    def test_cuts_part_copies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan = simple_plan(tmp_path, self.rows(0, 40), row_group_size=10, compression="zstd")
+        cuts = tuple(encode_value(at, KeyType.INT) for at in (19, 33))
+        cut = replace(plan, cuts=cuts, outputs=tuple(f"_neve/last/{at}.parquet" for at in range(3)))
+        result, _ = self.run(cut, monkeypatch)
+        assert [file.rows for file in result.files] == [20, 14, 6]
+
+    def test_another_codec_is_written_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = simple_plan(tmp_path, self.rows(0, 40), self.rows(50, 90), compression="snappy")
+        result, looked = self.run(plan, monkeypatch)
+        assert (looked, result.counts.rows_out) == (0, 80)

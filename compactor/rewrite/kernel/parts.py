@@ -14,13 +14,18 @@ import pyarrow.compute as pc
 from common.errors import VerificationError
 from common.model.keys import KeyType
 from common.parquet.location import Location
+from common.rows.dead import dead_rows
 from common.rows.encode import encode_column, encode_keys
 from common.rows.facts import RowFacts, time_ends_s
 from common.rows.rules import RowRules
 from compactor.rewrite.files import opened_input
-from compactor.rewrite.kernel.bounds import groups_of
+from compactor.rewrite.kernel.bounds import Group, groups_of
 from compactor.rewrite.kernel.reading import Held, Layout, Reader, column_of
 from compactor.rewrite.kernel.words import is_sorted
+
+
+class DeadRowsError(Exception):
+    """Rows that should all be alive are tombstones, or have expired."""
 
 
 def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema) -> RowFacts:
@@ -36,21 +41,52 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
         VerificationError: Its keys are not in order, or one is there twice.
         InputError: It cannot be read.
     """
+    with opened_input(location, path) as parquet:
+        metadata, arrow = parquet.metadata, parquet.schema_arrow
+        groups = groups_of(0, metadata, arrow, rules.key, trusted=False)
+    reader = Reader(location, path, facts_layout(rules, schema))
+    facts = [facts_of(reader, group, f"output {path}") for group in groups]
+    return join_facts(facts, f"output {path}") if facts else RowFacts(clean=True)
+
+
+def facts_layout(rules: RowRules, schema: pa.Schema) -> Layout:
+    """Return the columns that facts are about."""
     named = (*rules.key, rules.version_column, rules.tombstone_column, rules.time_column)
     names = dict.fromkeys(name for name in named if name is not None)
-    layout = Layout(pa.schema([schema.field(name) for name in names]), rules)
-    reader = Reader(location, path, layout)
-    with opened_input(location, path) as parquet:
-        groups = groups_of(0, parquet.metadata, parquet.schema_arrow, rules.key, trusted=False)
-    facts: RowFacts | None = None
-    for group in groups:
-        held = reader.read(group, by_key=False)
-        if not is_sorted(held.levels, held.rows, strictly=True):
-            message = f"output {path} does not have its keys in order, each once"
-            raise VerificationError(message)
-        found = _facts(held, layout)
-        facts = found if facts is None else join_facts([facts, found], f"output {path}")
-    return facts or RowFacts(clean=True)
+    return Layout(pa.schema([schema.field(name) for name in names]), rules)
+
+
+def facts_of(
+    reader: Reader, group: Group, source: str, alive_at_s: float | None = None
+) -> RowFacts:
+    """Return the facts of one row group.
+
+    Args:
+        reader: Of its file, with a layout for facts.
+        group: The row group.
+        source: What the file is, for messages.
+        alive_at_s: All rows must be alive then; None: that does not matter.
+
+    Raises:
+        VerificationError: Its keys are not in order, or one is there twice.
+        DeadRowsError: Not all rows are alive.
+    """
+    held = reader.read(group, by_key=False)
+    if not is_sorted(held.levels, held.rows, strictly=True):
+        raise VerificationError(f"{source} does not have its keys in order, each once")
+    if alive_at_s is not None:
+        _require_alive(held, reader.layout, alive_at_s)
+    return _facts(held, reader.layout)
+
+
+def _require_alive(held: Held, layout: Layout, now_s: float) -> None:
+    rules = layout.rules
+    names = [name for name in (rules.tombstone_column, rules.time_column) if name is not None]
+    if names:
+        rows = pa.table({name: _column(held, layout, name) for name in names})
+        tombstones, expired = dead_rows(rows, rules, now_s)
+        if (tombstones | expired).any():
+            raise DeadRowsError
 
 
 def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:

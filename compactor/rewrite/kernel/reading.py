@@ -124,7 +124,7 @@ class Reader:
         self._fill = fill or {}
         self._location = location
         self._path = path
-        self._layout = layout
+        self.layout = layout
         self._source = f"file {path}"
         self._quick: list[str] = []
         self._lazy: pl.LazyFrame | None = None
@@ -143,18 +143,18 @@ class Reader:
             UnavailableError: The storage does not answer.
         """
         quick = self._quickly(group)
-        others = [name for name in self._layout.schema.names if name not in quick.columns]
+        others = [name for name in self.layout.schema.names if name not in quick.columns]
         if not others:
-            return self._layout.held(quick, None, by_key=by_key)
+            return self.layout.held(quick, None, by_key=by_key)
         table = self._slowly(group, others)
-        fast = [name for name in others if name in self._layout.fast]
-        slow = [name for name in others if name in self._layout.slow]
+        fast = [name for name in others if name in self.layout.fast]
+        slow = [name for name in others if name in self.layout.slow]
         if fast:
             more = pl.from_arrow(table.select(fast))
             assert isinstance(more, pl.DataFrame)
             quick = more if quick.width == 0 else quick.hstack(more)
-        quick = quick.select(self._layout.fast)
-        return self._layout.held(quick, table.select(slow) if slow else None, by_key=by_key)
+        quick = quick.select(self.layout.fast)
+        return self.layout.held(quick, table.select(slow) if slow else None, by_key=by_key)
 
     def _look(self) -> None:
         """Find out which columns Polars reads as the table has them."""
@@ -168,10 +168,10 @@ class Reader:
         self._lazy = pl.scan_parquet(Path(self._location.full(self._path)), glob=False)
         self._quick = [
             name
-            for name in self._layout.fast
+            for name in self.layout.fast
             if name in found
             and name not in int96
-            and _same(found[name], self._layout.schema.field(name).type)
+            and _same(found[name], self.layout.schema.field(name).type)
         ]
 
     def _quickly(self, group: Group) -> pl.DataFrame:
@@ -183,14 +183,14 @@ class Reader:
             raise InputError(
                 f"{self._source} has {frame.height} rows in a row group of {group.rows}"
             )
-        wrong = [name for name in frame.columns if frame.schema[name] != self._layout.dtype(name)]
+        wrong = [name for name in frame.columns if frame.schema[name] != self.layout.dtype(name)]
         if wrong:
             self._quick = [name for name in self._quick if name not in wrong]
             frame = frame.drop(wrong)
         return frame
 
     def _slowly(self, group: Group, names: Sequence[str]) -> pa.Table:
-        wanted = pa.schema([self._layout.schema.field(name) for name in names])
+        wanted = pa.schema([self.layout.schema.field(name) for name in names])
         fill = {name: value for name, value in self._fill.items() if name in names}
         with _NamedErrors(self._source), opened(self._location, self._path) as parquet:
             known = parquet.schema_arrow.names
