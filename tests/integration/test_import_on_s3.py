@@ -1,0 +1,96 @@
+"""Import, manifest and export in an object store: no folders, no links, names as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.ids import RandomIds
+from common.parquet import object_store
+from common.parquet.location import open_location
+from coordinator.manifests import Manifests
+from coordinator.storage import ArrowStorage
+from neve.client_errors import RefusedError
+from tests.support.gateway import Gateway, serving
+from tests.support.s3_server import VARIABLES, S3Server, s3_server
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+URI = "s3://lake/my tables/events"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        running.create_bucket("lake")
+        yield running
+
+
+@pytest.fixture
+def gateway(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    object_store._client.cache_clear()
+    with serving() as served:
+        yield served
+    object_store._client.cache_clear()
+
+
+def put(path: str, rows: pa.Table | bytes) -> None:
+    location = open_location(URI.replace(" ", "%20"))
+    with location.filesystem.open_output_stream(location.full(path)) as sink:
+        if isinstance(rows, bytes):
+            sink.write(rows)
+        else:
+            pq.write_table(rows, sink)
+
+
+def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) -> None:
+    for day, ids in (("2024-01-31", [1, 2]), ("2024-02-01", [3])):
+        put(f"day={day}/a%2Fb é.parquet", pa.table({"id": ids}))
+    put("day=2024-01-31/_SUCCESS", b"x")
+    put("_temporary/0/x.parquet", b"x")
+    put("day=2024-02-01/note.txt", b"hello")
+    with gateway.client() as client:
+        dry = client.import_table(URI, "events", dry_run=True)
+        assert [(each.path, each.why) for each in dry.misfit_files] == [
+            ("day=2024-02-01/note.txt", "it is not Parquet")
+        ]
+        done = client.import_table(URI, "events", leave_misfits=True)
+        assert (done.added, done.ignored, done.partitions, done.state) == (2, 2, 2, "paused")
+        assert client.import_table(URI, "events", leave_misfits=True).already == 2
+        client.append("events", pa.table({"id": [9], "day": pa.array([19_800], pa.date32())}))
+        assert client.count("events") == 4
+        for other in ("s3://lake/my tables", "s3://lake/my tables/events/day=2024-01-31"):
+            with pytest.raises(RefusedError, match=r"table of its own|lies in"):
+                client.import_table(other, "other")
+
+        manifests = Manifests(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
+        table = gateway.ask(gateway.store.table_named("events"))
+        assert gateway.ask(manifests.look(table)) is True
+        names = [each["file"] for each in client.manifest("events")["files"]]
+        assert f"{URI}/day=2024-01-31/a%2Fb é.parquet" in names
+
+    location = open_location(URI.replace(" ", "%20"))
+    with location.filesystem.open_input_stream(
+        location.full("_neve/manifest/latest.json")
+    ) as stream:
+        pointer = json.loads(stream.read())
+    part = pointer["parts"][0]["file"].removeprefix("s3://")
+    listed = pq.read_table(part, filesystem=location.filesystem)["file"].to_pylist()
+    assert listed == names
+    found = [
+        pq.read_table(name.removeprefix("s3://"), filesystem=location.filesystem, partitioning=None)
+        for name in names
+    ]
+    assert sorted(id_ for rows in found for id_ in rows["id"].to_pylist()) == [1, 2, 3, 9]
+
+    gateway.ask(ArrowStorage().delete(table.location, "_neve/manifest"))
+    assert (
+        location.filesystem.get_file_info(location.full("_neve/manifest/latest.json")).size is None
+    )
