@@ -41,7 +41,7 @@ class Operations:
         self._context = context
         self._steps = steps
         self._look: dict[TabletId, None] = {}
-        self._large: BoundedMap[TabletId, Table] = BoundedMap(LARGE_MAX)
+        self._large: BoundedMap[TabletId, None] = BoundedMap(LARGE_MAX)
         self._walk: dict[str, None] = {}
         self._walked_s: dict[str, float] = {}
         self._told: dict[TabletId, Told] = {}
@@ -68,7 +68,7 @@ class Operations:
         self._told.pop(tablet.id, None)
         limit = table.settings.split_bytes
         if limit and has_ranges(table) and tablet.record.size_bytes > limit:
-            self._large.put(tablet.id, table)
+            self._large.put(tablet.id, None)
             self._awake.set()
 
     def sentences(self, tablet: TabletId) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Operations:
                 await self._guarded(tablet)
             elif (large := next(iter(self._large), None)) is not None:
                 self._large.pop(large[0])
-                await self._split(*large)
+                await self._split(large[0])
             else:
                 self._awake.clear()
 
@@ -133,13 +133,14 @@ class Operations:
         self.table_changed(tablet.table)
         return outlook.again
 
-    async def _split(self, tablet: TabletId, table: Table) -> None:
+    async def _split(self, tablet: TabletId) -> None:
         now_s, tried_s = self._context.clock.now_s(), self._tried_s.get(tablet)
         if not self._has_room() or (tried_s is not None and now_s - tried_s < TRY_REST_S):
             return
         self._beginning += 1
         try:
-            if await self._steps.split(tablet, table):
+            table = await self._context.store.table(tablet.table)
+            if table is not None and await self._steps.split(tablet, table):
                 await self._guarded(tablet)
             else:
                 self._tried_s.put(tablet, now_s)
@@ -190,7 +191,7 @@ class Operations:
             page = [(id_, record or Record()) for id_, record in zip(ids, records, strict=True)]
             for id_, record in page:
                 if limit and record.size_bytes > limit and not record.operation:
-                    self._large.put(id_, found)
+                    self._large.put(id_, None)
                     self._awake.set()
             await self._merge([*before, *page], found)
             before, after = page[-1:], ids[-1].end

@@ -3,6 +3,7 @@
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from common.errors import RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.rows.conform import conform
@@ -36,8 +37,11 @@ def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
             return []
         known = [name for name in schema.names if name in file.schema_arrow.names]
         count = max(2, SAMPLES // len(groups))
-        parts = [_spread(file.read_row_group(each, known), count) for each in groups]
-        rows = conform(pa.concat_tables(parts), schema, f"file {path}")
+        try:
+            parts = [_spread(file.read_row_group(each, known), count) for each in groups]
+            rows = conform(pa.concat_tables(parts), schema, f"file {path}")
+        except pa.ArrowNotImplementedError as error:
+            raise RequestError(f"the keys of file {path} cannot be read: {error}") from error
     return list(encode_keys(rows, rules.key, rules.key_types).to_pylist())
 
 
