@@ -47,15 +47,15 @@ class Door:
             raise PluginError(
                 f"{self.group}: {name!r} is claimed by {claims}; uninstall one of them"
             )
-        where = f"{self.group}: {name!r} ({(value := found.pop())})"
+        where, value = f"{self.group}: {name!r}", found.pop()
         try:
             plugin: object = EntryPoint(name, value, self.group).load()()
         except Exception as error:
-            message = f"{where} does not load: {type(error).__name__}: {error}"
+            message = f"{where} ({value}) does not load: {type(error).__name__}: {error}"
             raise PluginError(message) from error
         for method in self.methods:
             if not callable(getattr(plugin, method, None)):
-                raise PluginError(f"{where} has no method {method}()")
+                raise PluginError(f"{where} has no method {method}() ({value})")
         return plugin
 
     def _points(self) -> list[EntryPoint]:
