@@ -16,6 +16,11 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("common", "coordinator", "compactor", "tests", "pyproject.toml", "docs")
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
+    "manifests": [
+        "tests/unit/coordinator/test_publishing.py",
+        "tests/unit/coordinator_shell/test_manifests.py",
+    ],
+    "imports": ["tests/unit/importing", "tests/unit/neve/test_import.py"],
     "sim": ["tests/sim", "-k", "not story"],
 }
 
