@@ -97,7 +97,7 @@ def _of_deferral(books: Books, tablet: TabletId, now_s: float) -> list[str]:
 
 def _of_plan(note: Note | None, now_s: float, *, busy: bool) -> list[str]:
     if note is None:
-        return ["it was not planned lately; the next full scan looks at it"]
+        return ["it was not planned lately: it is at rest, or the next full scan looks at it"]
     when = f"{_ago(now_s - note.planned_s)} ago"
     if note.failure:
         return [f"its planner failed {when}: {note.failure}"]
