@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import Applied, DropTable
+from common.errors import UnavailableError
+from common.metadata.changes import Applied, Change, DropTable, Outcome
 from common.metadata.request_changes import (
     AbandonOperation,
     EndOperation,
@@ -14,7 +16,8 @@ from common.metadata.request_changes import (
 )
 from common.model.job import Kind
 from common.model.request import RequestState
-from common.model.tablet import PLUS_INFINITY, OperationStep, TabletId
+from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
+from coordinator.generation import Generations
 from tests.support.operation_shell import Land, fail, finish, hangs_at, key, work
 from tests.support.request_shell import Shell, ended, run, until
 
@@ -274,5 +277,62 @@ def test_a_table_is_dropped_though_an_operation_is_under_way() -> None:
     run(story())
 
 
-def test_steps_of_an_operation_follow_each_other() -> None:
-    assert [*OperationStep] == ["cut", "drain", "close"]
+@pytest.mark.parametrize("silent", [{StepOperation}, {EndOperation}, {StepOperation, EndOperation}])
+def test_a_store_that_is_silent_for_a_step_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, silent: set[type]
+) -> None:
+    async def story() -> None:
+        land = await land_of((1, 2), (8, 9))
+        apply, read, unheard = land.store.apply, land.store.tablet, [True, True]
+        monkeypatch.setattr("coordinator.operations.RETRY_S", 0.01)
+
+        async def sometimes(change: Change) -> Outcome:
+            if type(change) in silent:
+                silent.remove(type(change))
+                raise UnavailableError("no answer")
+            return await apply(change)
+
+        async def seldom(tablet: TabletId) -> Tablet | None:
+            if unheard:
+                unheard.pop()
+                raise UnavailableError("no answer")
+            return await read(tablet)
+
+        await land.begin_split(5, LAST)
+        monkeypatch.setattr(land.store, "apply", sometimes)
+        monkeypatch.setattr(land.store, "tablet", seldom)
+        async with land.coordinator():
+            await until(land.is_free)
+        assert await land.ends() == [key(5), LAST]
+        assert (silent, unheard) == (set(), [])
+        assert "operation waits for the store" in [event for event, _ in land.logged]
+
+    run(story())
+
+
+def test_nothing_moves_on_while_the_store_is_behind_its_files() -> None:
+    async def story() -> None:
+        land = await land_of((1, 2), (8, 9))
+        await land.begin_split(5, LAST)
+        async with land.coordinator() as it:
+            steps = it.parts.operations._steps
+            behind = Behind(land.store, it.parts.context.log)
+            steps._context = replace(it.parts.context, generations=behind)
+            await until(lambda: told(it, "the store has gone back"))
+            assert await land.operating()
+            behind.reason = None
+            it.parts.scanner.ask(TabletId("t1", LAST))
+            await until(land.is_free)
+
+    run(story())
+
+
+class Behind(Generations):
+    """Tables of a store that was restored from an old copy."""
+
+    reason: str | None = "the store has gone back"
+
+    async def refusal(self, table: str) -> str | None:
+        """Return why a table is read-only."""
+        assert table == "t1"
+        return self.reason

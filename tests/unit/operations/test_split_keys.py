@@ -62,6 +62,18 @@ def test_samples_tell_where_the_bytes_of_a_large_file_are() -> None:
     assert split_keys(ALL, [file("a", 7, 7, 1000)], {"a": [key(7)] * 50}) == ()
 
 
+def test_a_key_that_begins_another() -> None:
+    """A prefix, as a user may have given it as the end of a tablet."""
+    prefix, low, high = key(7), key(7) + b"\x01a", key(7) + b"\x01b"
+    files = [
+        DataFile(path="a", size_bytes=100, rows=1, key_min=prefix, key_max=low),
+        DataFile(path="b", size_bytes=100, rows=1, key_min=low, key_max=high),
+    ]
+    assert split_keys(ALL, files) == (low,)
+    samples = {"a": [prefix, prefix + b"\x00"], "b": [low, high]}
+    assert split_keys(ALL, files, samples) == (prefix + b"\x00",)
+
+
 def test_several_parts() -> None:
     samples = {"a": [key(value) for value in range(0, 1001, 10)]}
     cuts = split_keys(ALL, [file("a", 0, 1000, 1000)], samples, parts=4)
