@@ -2,7 +2,8 @@
 
 The environment says how: CHAOS_MINUTES (20) in all, CHAOS_SEED (drawn if left out) of the
 first run, the next one has the next seed; CHAOS_RUN_MINUTES (5) is the longest run;
-CHAOS_FOLDER (build/chaos) takes the files. The summary adds up every run of the folder.
+CHAOS_FOLDER (build/chaos) takes the files; CHAOS_PATIENCE=1 waits in the end until storage
+holds nothing but the tables' files. The summary adds up every run of the folder.
 """
 
 from __future__ import annotations
@@ -62,9 +63,16 @@ def _one(console: Console, folder: Path, seed: int, length_s: float) -> None:
     place = folder / f"seed-{seed}"
     if place.exists():
         shutil.rmtree(place)
-    wanted = Wanted(seed=seed, sync=sync, faults_max=FAULTS_MAX, length_s=length_s)
     with Show(console, f"chaos, seed {seed}") as show:
-        result = run(place, wanted, show.hear, show.watch)
+        wanted = Wanted(
+            seed=seed,
+            sync=sync,
+            faults_max=FAULTS_MAX,
+            length_s=length_s,
+            patiently=bool(os.environ.get("CHAOS_PATIENCE")),
+            watch=show.watch,
+        )
+        result = run(place, wanted, show.hear)
     if not result.failures:
         for each in place.iterdir():
             if each.is_dir():

@@ -40,6 +40,8 @@ class Kind:
     name: str
     keyed: bool
     timed: bool = False
+    adds: bool = True
+    """Whether files are added, too; a file that somebody wrote cannot follow a split."""
     keys: int = 0
     """Keys are below this; of a bag, every row has a number of its own."""
     splits: tuple[int, ...] = ()
@@ -92,11 +94,18 @@ KINDS = (
         name="ages",
         keyed=True,
         timed=True,
+        adds=False,
         keys=3000,
         splits=(1499,),
         rows_max=800,
         pause_s=0.7,
-        settings={**HEAVY, "ttl_s": TTL_S, "tombstone_retention_s": 5},
+        settings={
+            **HEAVY,
+            "ttl_s": TTL_S,
+            "tombstone_retention_s": 5,
+            "split_bytes": "150KB",
+            "merge_bytes": "40KB",
+        },
     ),
     Kind(
         name="bag",

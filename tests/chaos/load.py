@@ -73,7 +73,7 @@ class Writer:
         kind, client, call = self._kind, self._client, call_id()
         batch = drawn(kind, next(self._numbers), dice)
         rows = rows_of(kind, batch)
-        if dice.random() < APPEND_SHARE:
+        if dice.random() < APPEND_SHARE or not kind.adds:
             self._journal.intend(kind.name, batch, call)
             answered(self._story, "append", lambda: client.append(kind.name, rows, call=call))
             self._story.count("appends")

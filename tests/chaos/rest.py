@@ -75,6 +75,7 @@ class Rest:
                 if left := list(store.scan_iter(f"neve:*:tablet:*:{what}", 1000)):
                     story.fail(f"at rest: left in the store: {left}")
         for kind in KINDS:
+            story.count(f"tablets of {kind.name} at the end", len(client.tablets(kind.name)))
             self._check(kind.name, SWEPT, deep=True)
             self._count_commits(kind.name)
 

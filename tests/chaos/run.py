@@ -43,6 +43,13 @@ CHAOS_SETTINGS = replace(
 )
 
 
+Watch = Callable[[Story, Harmer], None]
+
+
+def _unwatched(story: Story, harmer: Harmer) -> None:
+    """Show nobody anything."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What run is wanted."""
@@ -54,8 +61,10 @@ class Wanted:
     length_s: float
     """No fault begins later."""
     compactors: int = len(COMPACTORS)
-    patiently: bool = True
-    """Wait until storage holds nothing but the tables' files."""
+    patiently: bool = False
+    """Wait until storage holds nothing but the tables' files, and no garbage either."""
+    watch: Watch = _unwatched
+    """Called every second while there are faults."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,19 +81,13 @@ class Result:
     clean_s: float = 0.0
 
 
-Watch = Callable[[Story, Harmer], None]
-
-
-def run(
-    folder: Path, wanted: Wanted, hear: Callable[[str], None], watch: Watch | None = None
-) -> Result:
+def run(folder: Path, wanted: Wanted, hear: Callable[[str], None]) -> Result:
     """Do one run, write its files, and return what it came to.
 
     Args:
         folder: Is made; everything of the run goes there.
         wanted: Which run.
         hear: Is told what a person wants to read.
-        watch: Called every second while there are faults.
     """
     folder.mkdir(parents=True)
     story = Story(folder / "story.jsonl", hear)
@@ -97,14 +100,13 @@ def run(
     try:
         with LocalStack.start(home=folder, name="chaos", options=options) as stack:
             service = Service(stack, folder, compactors=wanted.compactors)
-            try:
-                _lived(story, journal, service, wanted, result, watch)
-            except Exception as error:  # told with everything that helps to understand it
-                story.fail(f"{type(error).__name__}: {error}")
-            if story.failures:
-                said = [*story.failures, service.describe()]
-                (folder / "failed.txt").write_text("\n".join(said), "utf-8")
+            _tried(story, folder, service, lambda: _lived(story, journal, service, wanted, result))
         check_nobody_is_left(story, service)
+    except BaseException as error:
+        # Whatever ends a run early, it has proven nothing.
+        story.fail(f"{type(error).__name__}: {error}")
+        if not isinstance(error, Exception):
+            raise
     finally:
         journal.close()
         result.numbers, result.failures = dict(sorted(story.numbers.items())), story.failures
@@ -113,13 +115,19 @@ def run(
     return result
 
 
+def _tried(story: Story, folder: Path, service: Service, live: Callable[[], None]) -> None:
+    """Live, and describe the service while it runs if that has failed."""
+    try:
+        live()
+    except Exception as error:  # told with everything that helps to understand it
+        story.fail(f"{type(error).__name__}: {error}")
+    if story.failures:
+        said = [*story.failures, service.describe()]
+        (folder / "failed.txt").write_text("\n".join(said), "utf-8")
+
+
 def _lived(
-    story: Story,
-    journal: Journal,
-    service: Service,
-    wanted: Wanted,
-    result: Result,
-    watch: Watch | None,
+    story: Story, journal: Journal, service: Service, wanted: Wanted, result: Result
 ) -> None:
     """Load, hurt, let come to rest, check."""
     clients = (connect(service.stack.gateway_url, service.stack.token) for _ in itertools.count())
@@ -136,8 +144,7 @@ def _lived(
     faults = draw(wanted.seed, redis_dies=wanted.sync is AppendSync.ALWAYS)
     harm = story.thread("faults", lambda: harmer.run(faults, wanted.faults_max, until_s))
     while harm.is_alive():
-        if watch is not None:
-            watch(story, harmer)
+        wanted.watch(story, harmer)
         harm.join(LOOK_S)
     result.faults = harmer.faults
     story.over.set()

@@ -26,7 +26,6 @@ def test_a_short_life_among_deaths(tmp_path: Path) -> None:
         sync=AppendSync.ALWAYS,
         faults_max=FAULTS,
         length_s=LENGTH_S,
-        patiently=False,
     )
     result = run(tmp_path / "run", wanted, print)
     story = tmp_path / "run" / "story.jsonl"
