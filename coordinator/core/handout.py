@@ -158,7 +158,9 @@ def _unknown(books: Books, event: on.JobReserveUnknown, now_s: float) -> list[Ac
     """The inputs may be held: nobody is told of it, and it is released in a while."""
     reserving = _answered(books, event.take)
     compactor = reserving.take.compactor if reserving is not None else ""
-    if books.attempts.get(event.attempt) is None:
+    known = books.attempts.get(event.attempt)
+    if known is None or known.state is AttemptState.FOUND:
+        # The feed may have been faster, and shown it; nobody stands behind it all the same.
         doubtful = of_job(event.job, event.attempt, compactor, AttemptState.DOUBTFUL, now_s)
         books.attempts.add(doubtful)
     return _wait_again(books, reserving)

@@ -9,8 +9,9 @@ import pytest
 from common.ids import call_id
 from common.metadata.changes import AddFiles, DropTable
 from common.model.tablet import TabletId
+from tests.contract.test_attempts import dropping
 from tests.contract.test_request_races import between
-from tests.support.store_harness import Harness, file, refused, reserve
+from tests.support.store_harness import Harness, applied, file, refused, reserve
 
 pytestmark = pytest.mark.anyio
 
@@ -40,3 +41,18 @@ async def test_an_add_and_a_job_meet_a_drop(harness: Harness) -> None:
     for each in (tablet, other):
         assert await harness.store.tablet(each) is None
         assert await harness.store.files([each]) == [{}]
+
+
+async def test_a_commit_that_dropped_rows_meets_an_older_file(harness: Harness) -> None:
+    """The older row of a key whose tombstone was just dropped would rise again."""
+    tablet = await harness.tablet_with("a")
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    older = adding(harness, tablet, "late")
+    refused(await between(harness, dropping(tablet, "t1"), older), "resurface")
+    found = await harness.store.tablet(tablet)
+    assert found is not None
+    assert (found.files.keys(), found.purge) == ({"a", "late"}, None)
+    newer = await harness.tablet_with("a")
+    applied(await harness.apply(reserve(newer, "t2", "a")))
+    older = adding(harness, newer, "late")
+    refused(await between(harness, older, dropping(newer, "t2")), "purged")

@@ -209,7 +209,7 @@ class Cluster:
 
         self.operator.start(sweep())
         self.world.run_until(self.world.now_s() + 5.0)
-        assert not (self.options.crash_free and found), f"orphans, though nobody died: {found}"
+        assert not (self.options.leak_free and found), f"orphans, though nobody died: {found}"
         return found
 
     def _versions(self) -> dict[TabletId, bytes]:

@@ -73,6 +73,15 @@ class Options:
         dies = self.compactor_dies or self.coordinator_dies or self.ghost or self.fail_over
         return not (dies or self.store_late)
 
+    @property
+    def leak_free(self) -> bool:
+        """Whether no file can be left that no key knows.
+
+        A compactor that is taken for dead, sleeps longer than garbage is kept, and then hears
+        no answer to its commit may not delete what it has written: the listing sweep does.
+        """
+        return self.crash_free and not (self.compactor_freezes and self.store_lost)
+
     def __str__(self) -> str:
         """Name what differs from the defaults."""
         default = Options()
