@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import CompactionError, ConfigError, RequestError
+from common.errors import CompactionError
 from common.ids import IdSource
 from common.metadata.changes import Applied
 from common.metadata.ports import Manifest, TabletStore
@@ -160,6 +160,8 @@ class Manifests:
             if not await self._held(pin, begun_s):
                 self._log("manifest took too long to write", table=table.name, number=number)
                 return False
+            if not await self._stays(table):  # Else a drop may have taken tablets away meanwhile.
+                return False
             await asyncio.to_thread(stored.write_pointer, location, folder, body)
         finally:
             renewing.cancel()
@@ -191,6 +193,11 @@ class Manifests:
             each.pin == pin.pin and each.since_s < begun_s + PIN_LEASE_S and now_s < each.until_s
             for each in pins
         )
+
+    async def _stays(self, table: Table) -> bool:
+        """Return whether nobody has begun to drop a table."""
+        found = await self._store.table(table.id)
+        return found is not None and found.state is not TableState.GOING
 
     async def _written(
         self, location: Location, table: Table, what: tuple[int, float, str]
@@ -224,20 +231,14 @@ class Manifests:
         outdated = last.outdated(now_s, self._grace_s)
         kept = {last.path, *(each[1] for each in last.earlier)} - {*outdated}
         before_s = now_s - 2 * WRITING_MAX_S - self._grace_s
-        for folder in stored.manifest_folders(location):
-            unknown = folder not in kept and (stored.begun_of(folder) or 0.0) < before_s
-            if folder in outdated or unknown:
-                stored.delete_folder(location, folder)
+        stored.delete_others(location, kept, outdated, before_s)
         return outdated
 
     async def _withdraw(self, table: Table, last: Manifest | None) -> None:
         """Delete what was published, once: a manifest that nobody renews tells wrong things."""
         if last is None or table.id in self._withdrawn:
             return
-        try:
-            location = open_location(table.location)
-        except (RequestError, ConfigError):
-            return
+        location = open_location(table.location)
         if await asyncio.to_thread(owner_of, location) == await self._store.store_id():
             await asyncio.to_thread(stored.delete_folder, location, MANIFEST_FOLDER)
             self._withdrawn.add(table.id)

@@ -2,7 +2,7 @@
 
 import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,26 @@ def manifest_folders(location: Location) -> list[str]:
         raise UnavailableError(f"{location.uri} cannot be listed: {error}") from error
     names = [posixpath.basename(each.path) for each in found]
     return sorted(f"{MANIFEST_FOLDER}/{name}" for name in names if begun_of(name) is not None)
+
+
+def delete_others(
+    location: Location, kept: Collection[str], outdated: Collection[str], before_s: float
+) -> None:
+    """Delete manifests that are outdated, and old ones that nobody knows.
+
+    Args:
+        location: Of the table.
+        kept: Folders that somebody may read.
+        outdated: Folders that nobody reads any more.
+        before_s: Unknown ones that were begun before may go: their publisher has died.
+
+    Raises:
+        UnavailableError: The storage refused.
+    """
+    for folder in manifest_folders(location):
+        unknown = folder not in kept and (begun_of(folder) or 0.0) < before_s
+        if folder in outdated or unknown:
+            delete_folder(location, folder)
 
 
 def delete_folder(location: Location, folder: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,121 +14,20 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import ManualClock
-from common.ids import CountedIds, call_id
+from common.ids import CountedIds
 from common.metadata.changes import (
-    AddFiles,
-    Applied,
-    ChangeTable,
-    Commit,
-    CreateTable,
     DropTable,
-    Reserve,
 )
-from common.metadata.memory import MemoryStore
 from common.metadata.upkeep_changes import PublishManifest
-from common.model.job import Kind
-from common.model.outcome import RowCounts
-from common.model.table import Column, Table, TableSettings
-from common.model.tablet import TabletId
 from common.parquet.description import write_description
 from common.parquet.generation import write_generation
-from common.parquet.inspect import inspect_file
 from common.parquet.location import open_location
-from common.parquet.owner import claim
-from common.rows.partitions import partition_of_path
-from common.rows.rules import RowRules
 from coordinator.collector import Collector, CollectorRules
 from coordinator.manifests import NEVER_S, PIN_LEASE_S, WRITING_MAX_S, Manifests
 from coordinator.storage import ArrowStorage
+from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
 
 pytestmark = pytest.mark.unit
-GRACE_S = 100.0
-SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32())])
-
-
-def silent(_event: str, **_fields: object) -> None:
-    """Say nothing."""
-
-
-@dataclass
-class Site:
-    """A partitioned table in a folder, a store whose time stands still, and a publisher."""
-
-    folder: Path
-    clock: ManualClock
-    store: MemoryStore
-    table: Table
-    manifests: Manifests
-    said: list[tuple[str, dict[str, Any]]]
-
-    @property
-    def pointer(self) -> dict[str, Any]:
-        found = json.loads((self.folder / "_neve/manifest/latest.json").read_text("utf-8"))
-        assert isinstance(found, dict)
-        return found
-
-    @property
-    def folders(self) -> list[str]:
-        return sorted(p.name for p in (self.folder / "_neve/manifest").iterdir() if p.is_dir())
-
-    def part_files(self) -> list[str]:
-        return [part["file"] for part in self.pointer["parts"]]
-
-    async def add(self, path: str, *ids: int, whole: bool = False) -> None:
-        rows = pa.table({"id": ids}, schema=SCHEMA.remove(1))
-        partition = partition_of_path(self.table, path)
-        if whole:
-            rows = rows.append_column("day", pa.array([int(path[4:6])] * len(ids), pa.int32()))
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, self.folder / path)
-        facts = inspect_file(open_location(self.table.location), path, RowRules.of(self.table))
-        change = AddFiles(
-            table=self.table.id,
-            call=call_id(self.clock),
-            files={partition.end: (facts.data_file(added_at_s=self.clock.now_s()),)},
-            partitions={partition.end: partition.text},
-        )
-        assert isinstance(await self.store.apply(change), Applied)
-
-    async def changed(self, **settings: Any) -> Table:
-        change = ChangeTable(
-            table=self.table.id,
-            settings_version=self.table.settings_version,
-            settings=replace(self.table.settings, **settings),
-        )
-        assert isinstance(await self.store.apply(change), Applied)
-        found = await self.store.table(self.table.id)
-        assert found is not None
-        self.table = found
-        return found
-
-
-async def a_site(folder: Path) -> Site:
-    folder.mkdir()
-    clock, said = ManualClock(1_000_000.0), list[tuple[str, dict[str, Any]]]()
-    store = MemoryStore(clock)
-    table = Table(
-        id="t1",
-        name="events",
-        location=folder.as_uri(),
-        schema=(Column("id", "int64"), Column("day", "int32")),
-        partition_by=("day",),
-        settings=TableSettings(manifest_interval_s=60.0),
-    )
-    claim(open_location(table.location), await store.store_id())
-    assert isinstance(await store.apply(CreateTable(table=table)), Applied)
-    manifests = Manifests(
-        store, CountedIds(), GRACE_S, lambda event, **fields: said.append((event, fields))
-    )
-    return Site(folder, clock, store, table, manifests, said)
-
-
-def story(folder: Path, tell: Callable[[Site], Any]) -> None:
-    async def run() -> None:
-        await tell(await a_site(folder / "my events"))
-
-    asyncio.run(run())
 
 
 def test_other_engines_read_a_table_by_its_manifest(tmp_path: Path) -> None:
@@ -234,19 +131,6 @@ def test_deletions_wait_until_a_manifest_without_the_file_is_out(tmp_path: Path)
     story(tmp_path, tell)
 
 
-async def replaced(site: Site, path: str) -> None:
-    """Put a file into the garbage, as a commit without output would."""
-    tablet = TabletId(site.table.id, partition_of_path(site.table, path).end)
-    reserve = Reserve(
-        tablet=tablet, attempt="att-1", job="job-1", kind=Kind.SYSTEM, inputs=(path,),
-        output_prefix="_neve/x/job-1-att-1", outputs_max=1, group="default", compactor="c1",
-    )  # fmt: skip
-    assert isinstance(await site.store.apply(reserve), Applied)
-    counts = RowCounts(rows_in=1, rows_out=0)
-    commit = Commit(tablet=tablet, attempt="att-1", outputs=(), counts=counts)
-    assert isinstance(await site.store.apply(commit), Applied)
-
-
 def test_a_table_that_publishes_none_waits_for_none(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
         assert await site.manifests.covered_s(site.table) == 0.0
@@ -337,6 +221,25 @@ def test_files_are_held_by_a_short_lease_that_is_renewed(tmp_path: Path, renewed
         site.store.tablet_ids = slow  # type: ignore[method-assign]  # time passes
         assert await manifests.look(site.table) is renewed
         assert await site.store.pins("t1") == []
+
+    story(tmp_path, tell)
+
+
+def test_a_table_that_is_dropped_meanwhile_keeps_its_last_manifest(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        await site.add("day=07/a.parquet", 1)
+        assert await site.manifests.look(site.table)
+        site.clock.advance(GRACE_S)
+        walking = site.store.tablet_ids
+
+        async def meanwhile(*given: Any, **named: Any) -> Any:
+            await site.store.apply(DropTable(table="t1"))
+            return await walking(*given, **named)
+
+        await site.changed(ratio=4.0)
+        site.store.tablet_ids = meanwhile  # type: ignore[method-assign]  # somebody drops it
+        assert not await site.manifests.look(site.table)
+        assert (site.pointer["number"], site.pointer["totals"]["files"]) == (1, 1)
 
     story(tmp_path, tell)
 
