@@ -16,8 +16,8 @@ from compactor.core.result import RewriteProgress, RewriteResult
 from compactor.rewrite.files import delete_file, table_location
 from compactor.rewrite.marks import read_marks
 from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.sql import STITCH, passes_of, rewrite_with_spark
-from compactor.rewrite.stitch.whole_job import stitch_plan, verify_stitched
+from compactor.rewrite.sql import passes_of, rewrite_with_spark
+from compactor.rewrite.stitch.whole_job import stitch_plan
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.verify import verify
 
@@ -57,10 +57,7 @@ def rewrite(
             written_s = clock.now_s()
             _stop_if(cancelled)
             _tell(progress, assignment, "verifying", WRITTEN_FRACTION, plan.rows)
-            if stitching is not None and kernel == STITCH:
-                facts = verify_stitched(plan, stitching, result)
-            else:
-                facts = verify(plan, result, cancelled)
+            facts = verify(plan, result, cancelled)
         except BaseException:
             # Nothing of this attempt was ever committed, and no other has its paths.
             _delete(plan)

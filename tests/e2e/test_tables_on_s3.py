@@ -66,6 +66,14 @@ def test_append_compact_scan_and_collect(service: Service) -> None:
     assert found["v"].to_pylist() == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 200
     service.wait("clean storage", lambda: stored(location) == {left.path})
 
+    orphan = "_neve/last/job-0-0.parquet"
+    with location.filesystem.open_output_stream(location.full(orphan)) as sink:
+        sink.write(b"left behind by somebody who died")
+    found_orphans = service.wait("old orphan", lambda: client.gc("keyed", delete=True).orphans)
+    assert [each.path for each in found_orphans] == [orphan]
+    service.wait("clean storage", lambda: stored(location) == {left.path})
+    assert client.fsck("keyed", deep=True).sound
+
 
 def test_an_append_only_table_keeps_its_rows(service: Service) -> None:
     client, location = service.client, open_location("s3://tables/bag")

@@ -32,10 +32,8 @@ def worth_copying(row_groups: Sequence[GroupSize], settings: OutputSettings) -> 
         settings: How the output is wanted.
     """
     known = [group for group in row_groups if group.rows]
-    if (
-        max((group.decoded_bytes for group in known), default=0)
-        > SHARE_MAX * settings.row_group_bytes
-    ):
+    largest = max((group.decoded_bytes for group in known), default=0)
+    if largest > SHARE_MAX * settings.row_group_bytes:
         return False
     rows = sum(group.rows for group in known)
     decoded_bytes = sum(group.decoded_bytes for group in known)
