@@ -24,6 +24,7 @@ from compactor.rewrite.merging import Tally, sum_counts
 
 STEP_BYTES = 32 * 1024**2
 STEP_ROWS_MIN, STEP_ROWS_MAX = 1 << 10, 1 << 18
+LOOK_SHARE = 8
 SLACK = 1.3
 """A step may have that many times the rows that it should, before it is cut."""
 _SAMPLES = 16
@@ -117,17 +118,22 @@ class RangeMerge:
 
     def _load(self) -> Sequence[int] | None:
         """Decode row groups until a step can be settled; return what it must be below."""
+        held = sum(each.rows - each.done for each in self._held)
+        look_at = self._step_rows
         while self._waiting:
-            wanted, low = self._step_rows, self._waiting[-1].low
-            if low and sum(held.rows - held.done for held in self._held) >= wanted:
+            low = self._waiting[-1].low
+            if low and held >= look_at:
                 limit = self._words(low)
-                ready = sum(self._below(held, limit) - held.done for held in self._held)
-                if ready >= wanted:
+                ready = sum(self._below(each, limit) - each.done for each in self._held)
+                if ready >= self._step_rows:
                     return limit
-            self._hold(self._waiting.pop())
+                # With many files, a look at all of them after each one would be dear.
+                look_at = held + held // LOOK_SHARE
+            held += self._hold(self._waiting.pop())
         return None
 
-    def _hold(self, group: Group) -> None:
+    def _hold(self, group: Group) -> int:
+        """Decode a row group; return how many rows of it are in the range."""
         held = self._readers[group.input].read(group)
         self._check_statistics(group, held)
         begin, end = 0, held.rows
@@ -138,8 +144,10 @@ class RangeMerge:
         self._row_bytes = max(self._row_bytes, held.size_bytes / max(1, held.rows))
         held.done, held.rows = begin, end
         self._mark.add(group.size_bytes * (end - begin) // max(1, group.rows), end - begin)
-        if begin < end:
-            self._held.append(held)
+        if begin >= end:
+            return 0
+        self._held.append(held)
+        return end - begin
 
     def _check_statistics(self, group: Group, held: Held) -> None:
         if held.rows == 0:
