@@ -1,4 +1,4 @@
-"""Adds and jobs: another writer between their WATCH and their EXEC."""
+"""Adds, jobs and markers: another writer between their WATCH and their EXEC."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from common.metadata.changes import AddFiles, DropTable
 from common.model.tablet import TabletId
 from tests.contract.test_attempts import dropping
 from tests.contract.test_request_races import between
+from tests.support.requests import select, submitted, tablet_of, wait
 from tests.support.store_harness import Harness, applied, file, refused, reserve
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,15 @@ async def test_an_add_and_a_job_meet_a_drop(harness: Harness) -> None:
     for each in (tablet, other):
         assert await harness.store.tablet(each) is None
         assert await harness.store.files([each]) == [{}]
+
+
+async def test_a_marker_meets_a_selection_where_nobody_waits(harness: Harness) -> None:
+    """No marker is cleared, so the selection alone tells."""
+    tablet = await harness.tablet_with("a")
+    for name in ("r1", "r2"):
+        await submitted(harness, tablet.table, name)
+    refused(await between(harness, wait(tablet, "r2"), select(tablet, "a")), "selected")
+    assert (await tablet_of(harness, tablet)).waiting == {}
 
 
 async def test_a_commit_that_dropped_rows_meets_an_older_file(harness: Harness) -> None:
