@@ -73,18 +73,21 @@ async def places_of(services: Services, table: Table, beside: Iterable[bytes]) -
     Args:
         services: Ports.
         table: Without partitions.
-        beside: Ends of tablets that may be about to be split: rows are cut there, too.
+        beside: Ends of tablets that may be about to be split: rows are cut there, too, as
+            in those that were seen being split a moment ago.
     """
     ids: list[TabletId] = []
     while page := await services.store.tablet_ids(table.id, ids[-1].end if ids else None):
         ids += page
     inner: dict[bytes, bytes] = {}
-    for tablet in await services.store.tablets([TabletId(table.id, end) for end in beside]):
+    looked = tuple(dict.fromkeys((*beside, *services.split_hints.of(table.id))))
+    for tablet in await services.store.tablets([TabletId(table.id, end) for end in looked]):
         operation = None if tablet is None else tablet.operation
         if tablet is None or operation is None or operation.kind is OperationKind.MERGE:
             continue
         if operation.at is not None:
             inner[tablet.id.end] = operation.at
+    services.split_hints.seen(table.id, looked, inner)
     places: list[Place] = []
     for tablet_id in ids:
         for up_to in (inner.get(tablet_id.end), tablet_id.end):

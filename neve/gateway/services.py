@@ -17,6 +17,7 @@ from common.settings import Settings
 from common.telemetry import Log
 from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
+from neve.gateway.split_hints import SplitHints
 from neve.gateway.storage import Owners
 
 P = ParamSpec("P")
@@ -62,6 +63,7 @@ class Services:
     """Long work on rows: scans and appends."""
     owners: Owners = field(default_factory=Owners)
     generations: Generations = field(default_factory=Generations)
+    split_hints: SplitHints = field(default_factory=SplitHints)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
 

@@ -24,6 +24,7 @@ from common.model.tablet import PLUS_INFINITY, OperationKind, OperationStep, Tab
 from neve.client import Client
 from neve.client_errors import RefusedError
 from neve.client_http import new_call
+from neve.gateway.split_hints import TABLETS_MAX, SplitHints
 from tests.support.gateway import Gateway, serving
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -122,6 +123,31 @@ def test_rows_are_cut_where_a_split_begins_or_has_ended_meanwhile(
         {True} if steps < 3 else {True, False}
     )
     assert ids(client) == [1, 5, 6, 9]
+
+
+def test_only_the_first_append_during_a_split_is_cut_in_vain(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    begin, *rest = split(client, 5, 3)
+    make(gateway, [begin])
+    for _ in range(3):
+        client.append("events", rows(1, 9))
+    stored = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("_neve/append/*")}
+    assert len(stored - {file.path for file in client.files("events")}) == 1
+    assert gateway.services.split_hints.of(client.describe("events").id)
+    make(gateway, rest)
+    client.append("events", rows(1, 9))
+    assert gateway.services.split_hints.of(client.describe("events").id) == ()
+    assert client.count("events") == 2
+
+
+def test_hints_are_forgotten_when_there_are_too_many() -> None:
+    hints = SplitHints()
+    for number in range(TABLETS_MAX):
+        hints.seen("t", (), [b"%d" % number])
+    assert len(hints.of("t")) == TABLETS_MAX
+    hints.seen("u", (), [b"a"])
+    assert hints.of("t") == hints.of("u") == ()
 
 
 def test_rows_of_tablets_that_are_merged_meanwhile_are_all_there(
