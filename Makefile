@@ -74,7 +74,7 @@ chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs
 
 .PHONY: bench
 bench: install  ## Measure queue, planning, store, memory and latency; figures: docs/benchmarks.md
-	@for name in queue planning store memory latency; do $(PY) -m benchmarks.bench_$$name || exit 1; done
+	@for name in queue planning scan store memory latency; do $(PY) -m benchmarks.bench_$$name || exit 1; done
 
 .PHONY: bench-rewrite
 bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less

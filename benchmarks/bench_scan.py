@@ -3,9 +3,10 @@
     python -m benchmarks.bench_scan [--tablets N] [--changed N] [--rate N] [--seconds S]
 
 Starts a redis-server of its own and fills it (about 1.6 KB per tablet of ten files). The
-coordinator runs in this process, all loops but Ray's; adds come from a process of their
-own, ten tablets at a time, each to a tablet that had none before. A change is planned
-when the core has been told: the time from sending the add is measured.
+coordinator runs in this process, with all its loops; pieces of full scans go to another
+process, as they go to Ray tasks; adds come from a third, ten tablets at a time, each to a
+tablet that had none before. A change is planned when the core has been told: the time
+from sending the add is measured, with a full scan under way now and then.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import random
 import resource
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,12 +30,12 @@ from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
-from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings, Settings, StoreSettings
 from coordinator.core import events as on
 from coordinator.core.scan_rules import Span
 from coordinator.performing import Context
-from coordinator.pieces import Piece, ScansHere
+from coordinator.pieces import Piece, Scanned, ScansHere
+from coordinator.ray_pieces import scan_piece
 from coordinator.recovery import recover
 from coordinator.registry import planner_for
 from coordinator.wiring import Parts, assemble
@@ -43,6 +45,7 @@ from tests.support.redis_server import running
 TABLETS_PER_ADD = 10
 CHANGED_MIN, UNCHANGED_MIN, LATENCY_MAX_MS, MEMORY_MAX_MB = 15_000, 100_000, 100.0, 1024.0
 ROUNDS = 3
+SCAN_INTERVAL_S = 10.0
 
 
 def rss_mb() -> float:
@@ -114,16 +117,30 @@ def small_file(number: int) -> DataFile:
     )
 
 
+class OtherProcess:
+    """Scans pieces in one other process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+    async def scan(self, piece: Piece) -> Scanned:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.pool, scan_piece, self._settings, piece)
+
+
 @contextlib.asynccontextmanager
 async def coordinator(url: str, told: Callable[[on.Event], None]) -> Any:
     """Run a coordinator's loops in this process; whatever its core is told is told, too."""
     settings = Settings(
-        store=StoreSettings(url=url), coordinator=CoordinatorSettings(full_scan_interval_s=5.0)
+        store=StoreSettings(url=url),
+        coordinator=CoordinatorSettings(full_scan_interval_s=SCAN_INTERVAL_S),
     )
     store = connect(settings.store)
     ids = RandomIds()
     context = Context(store, SystemClock(), ids, lambda *_, **__: None, ids.next("coord"))
-    parts: Parts = assemble(settings, context)
+    elsewhere = OtherProcess(settings)
+    parts: Parts = assemble(settings, context, elsewhere)
     submit = parts.service.submit
 
     def heard(event: on.Event) -> None:
@@ -141,6 +158,7 @@ async def coordinator(url: str, told: Callable[[on.Event], None]) -> Any:
         await asyncio.gather(*loops, return_exceptions=True)
         await parts.service.stop()
         await store.close()
+        elsewhere.pool.shutdown()
 
 
 async def latencies(url: str, many: Many, rate: int, seconds: float) -> dict[str, float]:
