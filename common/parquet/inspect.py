@@ -52,8 +52,16 @@ class FileFacts:
 
 
 @contextmanager
-def opened(location: Location, path: str) -> Iterator[pq.ParquetFile]:
+def opened(
+    location: Location, path: str, metadata: pq.FileMetaData | None = None
+) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file of a table; errors of reading name the file.
+
+    Args:
+        location: Of the table.
+        path: Relative to it.
+        metadata: Its footer, if that is known: single row groups will be read, each by as few
+            requests as can be.
 
     Raises:
         RequestError: There is no such file, it is not Parquet, or it is damaged.
@@ -63,7 +71,7 @@ def opened(location: Location, path: str) -> Iterator[pq.ParquetFile]:
     try:
         with (
             location.filesystem.open_input_file(full) as source,
-            pq.ParquetFile(source) as file,
+            pq.ParquetFile(source, metadata=metadata, pre_buffer=metadata is not None) as file,
         ):
             yield file
     except FileNotFoundError as error:

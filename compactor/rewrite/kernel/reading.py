@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.errors import InputError, RequestError
@@ -126,6 +127,7 @@ class Reader:
         self._path = path
         self.layout = layout
         self._source = f"file {path}"
+        self._metadata: pq.FileMetaData | None = None
         self._quick: list[str] = []
         self._lazy: pl.LazyFrame | None = None
         if location.is_local:
@@ -159,6 +161,7 @@ class Reader:
     def _look(self) -> None:
         """Find out which columns Polars reads as the table has them."""
         with _NamedErrors(self._source), opened(self._location, self._path) as parquet:
+            self._metadata = parquet.metadata
             found = {field.name: field.type for field in parquet.schema_arrow}
             int96 = {
                 parquet.metadata.schema.column(n).path
@@ -192,7 +195,9 @@ class Reader:
     def _slowly(self, group: Group, names: Sequence[str]) -> pa.Table:
         wanted = pa.schema([self.layout.schema.field(name) for name in names])
         fill = {name: value for name, value in self._fill.items() if name in names}
-        with _NamedErrors(self._source), opened(self._location, self._path) as parquet:
+        location, path = self._location, self._path
+        with _NamedErrors(self._source), opened(location, path, self._metadata) as parquet:
+            self._metadata = parquet.metadata  # An object store is not asked for it again.
             known = parquet.schema_arrow.names
             # A table without columns would have no rows either.
             present = [name for name in names if name in known] or known[:1]
