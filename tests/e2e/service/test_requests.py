@@ -87,6 +87,21 @@ def test_rows_of_a_bag_are_deleted(service: Service) -> None:
     assert sorted(found["n"].to_pylist()) == sorted([*range(100)] * 3)
 
 
+def test_rows_of_files_that_are_not_selected_stay_as_they_are(service: Service) -> None:
+    client = service.client
+    table = LedgerTable(
+        client, service.folder, keyed=False, stem="bag", settings={"ratio": 50}, paused=True
+    )
+    table.add(*(bag_rows(300, seed) for seed in range(4)))
+    client.resume(table.name)
+    some = ("name", {"pattern": "in-00[01].parquet"})
+    client.compact(table.name, delete_where="n >= 100", selector=some).wait(timeout_s=DONE_MAX_S)
+    found = client.scan(table.name)["n"].to_pylist()
+    assert sorted(found) == sorted([*range(100)] * 2 + [*range(300)] * 2)
+    assert {"in-002.parquet", "in-003.parquet"} < table.listed()
+    assert len(table.listed()) == 3
+
+
 def test_a_correction_that_fails_leaves_every_row_as_it_was(service: Service) -> None:
     table = loaded(service)
     before = rows_of(table)
