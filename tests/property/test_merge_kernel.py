@@ -88,6 +88,7 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
 def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have bounds so small that every way of the kernel is taken."""
     monkeypatch.setattr(steps, "STEP_ROWS_MIN", 1)
+    monkeypatch.setattr(steps, "FULL_BYTES", chance.choice([0, 1 << 30]))
     monkeypatch.setattr(steps, "STEP_ROWS_MAX", chance.choice([1, 5, 50]))
     monkeypatch.setattr(native_job, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
     monkeypatch.setattr(native_job, "BUNDLE_BYTES", chance.choice([1, 400]))

@@ -22,9 +22,11 @@ from compactor.rewrite.kernel.words import at, rank
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally, sum_counts
 
-STEP_BYTES = 32 * 1024**2
+STEP_BYTES = 24 * 1024**2
 STEP_ROWS_MIN, STEP_ROWS_MAX = 1 << 10, 1 << 18
 LOOK_SHARE = 8
+FULL_BYTES = 192 * 1024**2
+"""So much being held, small steps are taken before more is decoded."""
 SLACK = 1.3
 """A step may have that many times the rows that it should, before it is cut."""
 _SAMPLES = 16
@@ -121,11 +123,12 @@ class RangeMerge:
         held = sum(each.rows - each.done for each in self._held)
         look_at = self._step_rows
         while self._waiting:
+            full = sum(each.size_bytes for each in self._held) > FULL_BYTES
             low = self._waiting[-1].low
-            if low and held >= look_at:
+            if low and (full or held >= look_at):
                 limit = self._words(low)
                 ready = sum(self._below(each, limit) - each.done for each in self._held)
-                if ready >= self._step_rows:
+                if ready >= (STEP_ROWS_MIN if full else self._step_rows):
                     return limit
                 # With many files, a look at all of them after each one would be dear.
                 look_at = held + held // LOOK_SHARE
