@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, DropTable
+from common.metadata.changes import AddFiles, DropHold, DropTable, Reserve
+from common.model.job import Kind
+from common.model.request import RequestState
+from common.model.table import TableSettings
 from common.model.tablet import TabletId
 from tests.contract.test_attempts import dropping
 from tests.contract.test_request_races import between
-from tests.support.requests import select, submitted, tablet_of, wait
+from tests.support.requests import cancel, move, select, submitted, tablet_of, wait
 from tests.support.store_harness import Harness, applied, file, refused, reserve
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +54,31 @@ async def test_a_marker_meets_a_selection_where_nobody_waits(harness: Harness) -
         await submitted(harness, tablet.table, name)
     refused(await between(harness, wait(tablet, "r2"), select(tablet, "a")), "selected")
     assert (await tablet_of(harness, tablet)).waiting == {}
+
+
+async def test_an_expired_hold_meets_its_own_job_and_another_request(harness: Harness) -> None:
+    """Dropping it would take files from under a job, or from another's fresh selection."""
+    at_once = TableSettings(hold_expiry_s=0.0)
+    tablet = await harness.tablet_with("a", settings=at_once)
+    for name in ("r1", "r2"):
+        await submitted(harness, tablet.table, name)
+    applied(await harness.apply(select(tablet, "a")))
+    other = (move(tablet.table, RequestState.CANCELLING), cancel(tablet))
+    other_holds = select(tablet, "a", request="r2")
+    refused(
+        await between(harness, DropHold(tablet=tablet), *other, other_holds, job(tablet)), "hold"
+    )
+    found = await tablet_of(harness, tablet)
+    assert found.selection is not None
+    assert (found.selection.request, [*found.running]) == ("r2", ["u1"])
+    third = await harness.tablet_with("a", settings=at_once)
+    await submitted(harness, third.table, "r2")
+    applied(await harness.apply(select(third, "a", request="r2")))
+    refused(await between(harness, DropHold(tablet=third), job(third)), "hold")
+
+
+def job(tablet: TabletId) -> Reserve:
+    return replace(reserve(tablet, "u1", "a", request="r2"), kind=Kind.USER)
 
 
 async def test_a_commit_that_dropped_rows_meets_an_older_file(harness: Harness) -> None:
