@@ -7,6 +7,7 @@ than none. Ray's errors do not leave this module.
 
 import asyncio
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
@@ -38,6 +39,7 @@ T = TypeVar("T")
 ANSWER_WAIT_MAX_S = 5.0
 """The coordinator answers in milliseconds, or it is being started again."""
 START_WAIT_MAX_S = 60.0
+NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 DRAIN_MAX_S = 5
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -197,9 +199,22 @@ def start(settings: Settings, **options: Any) -> Any:
     try:
         ray.get(handle.address.remote(), timeout=START_WAIT_MAX_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
-        # Else Ray would start it again and again.
-        ray.kill(handle)
+        _end(handle)
         raise ConfigError(
             f"the gateway does not come up at {where}: is the port free? ({type(error).__name__})"
         ) from error
     return handle
+
+
+def _end(handle: Any) -> None:
+    """End an actor for good: else Ray would start it again and again.
+
+    Returns when its name is free, for who tries once more must not get this one.
+    """
+    ray.kill(handle)
+    for _ in range(NAME_GONE_TRIES_MAX):
+        try:
+            ray.get_actor(GATEWAY_NAME, namespace=NAMESPACE)
+        except ValueError:
+            return
+        threading.Event().wait(NAME_GONE_PAUSE_S)

@@ -14,13 +14,15 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError
 from common.settings import Settings
 from common.wire import NAMESPACE
+from neve.local.ports import bound
 
 DRIVER = "from neve.local.actors import main; main()"
 END_WAIT_MAX_S = 30.0
@@ -38,6 +40,8 @@ class ActorsPlan:
     compactors: int
     node_resource: str
     logs: str
+    gateway_port_insisted: bool = False
+    """Whether the operator wants this port and no other."""
 
 
 def start_actors(
@@ -128,14 +132,17 @@ def drive(plan: ActorsPlan) -> str:
     address, quiet = plan.ray_address, "ERROR"
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=quiet)
     try:
-        _start_all(plan)
+        port = _start_all(plan)
     finally:
         ray.shutdown()
-    return f"http://{plan.settings.gateway.host}:{plan.settings.gateway.port}"
+    return f"http://{plan.settings.gateway.host}:{port}"
 
 
-def _start_all(plan: ActorsPlan) -> None:
-    """Start the actors and wait until all answer; compactors open Spark side by side."""
+def _start_all(plan: ActorsPlan) -> int:
+    """Start the actors and wait until all answer; return the gateway's port.
+
+    Compactors open Spark side by side.
+    """
     _say(step="starting the coordinator")
     _wait(_start("coordinator.actor", plan.settings))
     names = [f"local-{number}" for number in range(1, plan.compactors + 1)]
@@ -144,10 +151,20 @@ def _start_all(plan: ActorsPlan) -> None:
         _say(step=f"starting {len(names)} compactors with Spark on RayDP")
     compactors = [_start("compactor.actor", plan.settings, name=name, **more) for name in names]
     _say(step="starting the gateway")
-    _start("neve.gateway.actor", plan.settings)
+    port = bound(
+        partial(_start_gateway, plan.settings),
+        plan.settings.gateway.port,
+        insisted=plan.gateway_port_insisted,
+    )
     for name, compactor in zip(names, compactors, strict=True):
         _say(step=f"waiting for compactor {name}")
         _wait(compactor)
+    return port
+
+
+def _start_gateway(settings: Settings, port: int) -> None:
+    gateway = replace(settings.gateway, port=port)
+    _start("neve.gateway.actor", replace(settings, gateway=gateway))
 
 
 def _start(module: str, settings: Settings, **more: Any) -> Any:

@@ -97,6 +97,7 @@ class Starter:
             compactors=self.options.compactors,
             node_resource=NODE_RESOURCE,
             logs=str(self.folder.logs),
+            gateway_port_insisted=self.options.gateway_port is not None,
         )
         url = start_actors(plan, self.folder.path, self._environment(state), self.on_progress)
         return self._saved(replace(state, gateway_url=url))

@@ -1,10 +1,13 @@
 """Ports on the loopback address."""
 
 import socket
+from collections.abc import Callable
 
 from common.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+TRIES_MAX = 5
+"""Ports tried for something that somebody else keeps being quicker with."""
 
 
 def is_free(port: int) -> bool:
@@ -48,3 +51,29 @@ def claim(wanted: int | None, preferred: int | None, what: str) -> int:
     if preferred is not None and is_free(preferred):
         return preferred
     return free_ports(1)[0]
+
+
+def bound(start: Callable[[int], None], port: int, *, insisted: bool) -> int:
+    """Start something that binds a port itself; return the port that it has bound.
+
+    A port that was free a moment ago may be taken by now: only who binds it has it. Then
+    others are tried, unless the operator wants this one.
+
+    Args:
+        start: Starts it at a port.
+        port: To try first.
+        insisted: Whether no other will do.
+
+    Raises:
+        ConfigError: As `start` raises it: for another reason, or after `TRIES_MAX` tries.
+    """
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            start(port)
+        except ConfigError:
+            if insisted or tries == TRIES_MAX or is_free(port):
+                raise
+            port = free_ports(1)[0]
+        else:
+            return port
+    raise AssertionError("a bounded loop ends in its last try")
