@@ -77,6 +77,16 @@ async def test_an_expired_hold_meets_its_own_job_and_another_request(harness: Ha
     refused(await between(harness, DropHold(tablet=third), job(third)), "hold")
 
 
+async def test_a_cancel_meets_a_job_of_its_request(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    await submitted(harness, tablet.table, "r2")
+    applied(await harness.apply(select(tablet, "a", request="r2")))
+    applied(await harness.apply(move(tablet.table, RequestState.CANCELLING, "r2")))
+    applied(await between(harness, cancel(tablet, "r2"), job(tablet)))
+    found = await tablet_of(harness, tablet)
+    assert (found.selection, found.running) == (None, {})
+
+
 def job(tablet: TabletId) -> Reserve:
     return replace(reserve(tablet, "u1", "a", request="r2"), kind=Kind.USER)
 

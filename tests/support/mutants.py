@@ -13,16 +13,23 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("common", "coordinator", "compactor", "tests", "pyproject.toml", "docs")
+COPIED = ("common", "coordinator", "compactor", "neve", "tests", "pyproject.toml", "docs")
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
+    "contract": ["tests/contract", "-k", "memory"],
+    "metadata": [
+        f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests")
+    ],
+    "compactor": ["tests/unit/compactor/test_attempt.py"],
+    "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [
         "tests/unit/coordinator/test_publishing.py",
         "tests/unit/coordinator_shell/test_manifests.py",
     ],
     "imports": ["tests/unit/importing", "tests/unit/neve/test_import.py"],
-    "sim": ["tests/sim", "-k", "not story"],
+    "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],
 }
+"""Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""
 
 
 def mutants() -> list[dict[str, str]]:
