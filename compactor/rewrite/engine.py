@@ -1,7 +1,5 @@
 """One attempt inside the driver process: plan, rewrite, verify. Spark's side calls `rewrite`."""
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from common.rows.facts import RowFacts
 from common.wire import Assignment
 from compactor.core.result import RewriteProgress, RewriteResult
 from compactor.rewrite.files import delete_file, table_location
+from compactor.rewrite.folders import attempt_folder
 from compactor.rewrite.marks import read_marks
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.sql import passes_of, rewrite_with_spark
@@ -45,8 +44,7 @@ def rewrite(
     """
     clock = SystemClock()
     begun_s = clock.now_s()
-    folder = tempfile.mkdtemp(prefix="neve-attempt-")
-    try:
+    with attempt_folder() as folder:
         plan = make_plan(assignment, folder)
         planned_s = clock.now_s()
         _stop_if(cancelled)
@@ -63,8 +61,6 @@ def rewrite(
             _delete(plan)
             raise
         _tell(progress, assignment, "verifying", 1.0, plan.rows)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
         counts=result.counts,
