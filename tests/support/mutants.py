@@ -18,9 +18,10 @@ SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "contract": ["tests/contract", "-k", "memory"],
     "metadata": [
-        f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests")
+        f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
+    "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [
         "tests/unit/coordinator/test_publishing.py",
