@@ -103,8 +103,8 @@ KINDS = (
             **HEAVY,
             "ttl_s": TTL_S,
             "tombstone_retention_s": 5,
-            "split_bytes": "150KB",
-            "merge_bytes": "40KB",
+            "split_bytes": "400KB",
+            "merge_bytes": "100KB",
         },
     ),
     Kind(
