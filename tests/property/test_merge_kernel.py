@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +100,9 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def here(calls: Sequence[Any]) -> list[Any]:
-    return [call() for call in calls]
+    """Run tasks in this process; they and their results cross as they do in Spark."""
+    ended = [call() for call in pickle.loads(pickle.dumps(calls))]
+    return list(pickle.loads(pickle.dumps(ended)))
 
 
 def outputs(life: Life, result: TaskResult) -> pa.Table:

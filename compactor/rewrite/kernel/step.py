@@ -1,7 +1,6 @@
 """The rows of one step, joined: which of them win, go or stay, and what is written of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -16,23 +15,10 @@ from common.rows.rules import DropRule
 from common.rows.sort import sortable
 from compactor.rewrite.kernel.order import Winners, winners
 from compactor.rewrite.kernel.reading import Held, Layout, column_of
+from compactor.rewrite.kernel.slices import Slice
 from compactor.rewrite.kernel.words import Level, taken, whole_words
 
 _WHOLE = (KeyType.BOOL, KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP)
-
-
-@dataclass(slots=True)
-class Slice:
-    """Some rows of a row group, from `start` to `stop`."""
-
-    held: Held
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        """How many they are."""
-        return self.stop - self.start
 
 
 class Step:

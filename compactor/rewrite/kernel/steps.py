@@ -17,8 +17,9 @@ from common.rows.rules import DropRule, join_dropped
 from compactor.rewrite.kernel.bounds import Group, Range, bound_words
 from compactor.rewrite.kernel.order import ROWS_MAX
 from compactor.rewrite.kernel.reading import Held, Layout
-from compactor.rewrite.kernel.step import Slice, Step
-from compactor.rewrite.kernel.words import at, rank
+from compactor.rewrite.kernel.slices import Slice, cuts_of, portions
+from compactor.rewrite.kernel.step import Step
+from compactor.rewrite.kernel.words import rank
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally, sum_counts
 
@@ -29,7 +30,6 @@ FULL_BYTES = 192 * 1024**2
 """So much being held, small steps are taken before more is decoded."""
 SLACK = 1.3
 """A step may have that many times the rows that it should, before it is cut."""
-_SAMPLES = 16
 
 
 class StatisticsError(Exception):
@@ -166,7 +166,7 @@ class RangeMerge:
         """Cut rows into steps between keys."""
         total, wanted = sum(each.rows for each in slices), self._step_rows
         if total > SLACK * wanted:
-            for cut in _cuts(slices, wanted, total):
+            for cut in cuts_of(slices, wanted, total):
                 step = []
                 for each in slices:
                     stop = rank(each.held.levels, each.stop, cut, after=True)
@@ -182,7 +182,7 @@ class RangeMerge:
     def _merged(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
         rows = sum(each.rows for each in slices)
         while rows > ROWS_MAX:  # So many rows of one key, or of a few.
-            slices = [self._condensed(part) for part in _portions(slices, ROWS_MAX // 2)]
+            slices = [self._condensed(part) for part in portions(slices, ROWS_MAX // 2)]
             fewer = sum(each.rows for each in slices)
             if fewer > rows * 3 // 4:
                 raise InputError(
@@ -219,34 +219,3 @@ class RangeMerge:
             self._tally.counts, RowCounts(rows_in=gone, superseded=gone)
         )
         return Slice(step.held(chosen), 0, len(chosen))
-
-
-def _portions(slices: Sequence[Slice], rows_max: int) -> Iterator[list[Slice]]:
-    """Cut rows anywhere into portions of bounded size."""
-    portion: list[Slice] = []
-    room = rows_max
-    for each in slices:
-        start = each.start
-        while start < each.stop:
-            stop = min(each.stop, start + room)
-            portion.append(Slice(each.held, start, stop))
-            room -= stop - start
-            start = stop
-            if room == 0:
-                yield portion
-                portion, room = [], rows_max
-    if portion:
-        yield portion
-
-
-def _cuts(slices: Sequence[Slice], wanted: int, total: int) -> list[tuple[int, ...]]:
-    """Return keys that cut rows into steps of about the wanted size."""
-    stride = max(1, wanted // _SAMPLES)
-    samples = sorted(
-        at(each.held.levels, place)
-        for each in slices
-        for place in range(each.start + min(stride, each.rows) // 2, each.stop, stride)
-    )
-    steps = -(-total // wanted)
-    places = (len(samples) * step // steps for step in range(1, steps))
-    return list(dict.fromkeys(samples[place] for place in places))
