@@ -14,9 +14,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from unittest import mock
+from types import ModuleType
 
 from common import plugins
+from common.metadata import reading
+from coordinator import recovery
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
@@ -55,19 +57,23 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
 @contextlib.contextmanager
 def _as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
-    points = functools.cache(plugins.entry_points)
+    wanted: list[tuple[ModuleType, str, object]] = [
+        (recovery, "LEAD_CHECK_S", options.lead_s),
+        (reading, "TABLETS_PER_MULTI", 1),
+        (plugins, "entry_points", functools.cache(plugins.entry_points)),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     collects = gc.isenabled()
-    with (
-        mock.patch("coordinator.recovery.LEAD_CHECK_S", options.lead_s),
-        mock.patch("common.metadata.reading.TABLETS_PER_MULTI", 1),
-        mock.patch("common.plugins.entry_points", points),
-    ):
+    try:
         gc.disable()
-        try:
-            yield options
-        finally:
-            if collects:
-                gc.enable()
+        for module, name, value in wanted:
+            setattr(module, name, value)
+        yield options
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+        if collects:
+            gc.enable()
 
 
 def _first(error: BaseException) -> BaseException:
