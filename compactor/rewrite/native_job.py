@@ -32,7 +32,7 @@ from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of, points_of
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.tasks import TaskResult
 
-HELD_BYTES_MAX = 384 * 1024**2
+HELD_BYTES_MAX = 352 * 1024**2
 """Decoded row groups that a task may hold at once."""
 BUNDLE_BYTES = 128 * 1024**2
 """Decoded row groups that are merged into one run."""
