@@ -19,6 +19,9 @@ from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_run import run_all, seeds, simulate
 
+# A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 ROOT = Path(__file__).parents[2]
 FEW = "0-99"
 MANY = "100-1999"
