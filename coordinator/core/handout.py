@@ -20,6 +20,8 @@ from coordinator.core.presence import greet
 from coordinator.core.releasing import release
 from coordinator.core.takes import Reserving, Take
 
+TAKER_LEFT = "the taker left"
+"""Cause of an attempt that nobody has begun: its job came when the taker's patience had ended."""
 LOOK_MAX = 64
 """Jobs that are passed over in one turn of a group because something holds them back."""
 
@@ -137,7 +139,7 @@ def _reserved(books: Books, event: on.JobReserved, now_s: float) -> list[Action]
     take = None if reserving is None or reserving.left else reserving.take
     if take is None or not _welcome(books, take.compactor, take.incarnation):
         books.attempts.add(running)
-        ending = Ending(end=AttemptEnd.LOST, cause="the taker left", for_silence=False)
+        ending = Ending(end=AttemptEnd.LOST, cause=TAKER_LEFT, for_silence=False)
         answer = answer_nothing(books, event.take) if reserving is not None else []
         return release(books, running, ending, now_s) + answer
     books.attempts.add(replace(running, incarnation=take.incarnation))

@@ -109,7 +109,7 @@ class Truth:
                 self._check_tablet(tablet, before[tablet], view)
             self._check_bounds(before, after)
         for end in touched.ends:
-            self.seen[f"attempts {end.value}"] += 1
+            self.seen[f"attempts {end}"] += 1
         self.seen["writes"] += 1
 
     def went_back(self) -> None:

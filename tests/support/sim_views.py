@@ -15,10 +15,10 @@ from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.memory_commands import to_bytes
 from common.metadata.memory_keyspace import MemoryKeyspace
 from common.model.file import DataFile
-from common.model.outcome import AttemptEnd
 from common.model.request import Request
 from common.model.table import TableState
 from common.model.tablet import Bounds, Operation, Record, Reservation, Selection, TabletId
+from coordinator.core.handout import TAKER_LEFT
 
 PARTS = ("bounds", "files", "running", "selection", "waiting", "done", "operation")
 
@@ -53,7 +53,7 @@ class Touched:
     tablets: dict[TabletId, dict[str, None]] = field(default_factory=dict)
     requests: dict[tuple[str, str], None] = field(default_factory=dict)
     tables: dict[str, None] = field(default_factory=dict)
-    ends: list[AttemptEnd] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
     """How attempts ended."""
 
 
@@ -152,6 +152,7 @@ class Views:
         return unpack_state("table", stored[STATE.encode()]) if stored else None
 
 
-def _end(key: str, stored: bytes) -> AttemptEnd:
-    end: AttemptEnd = OUTCOME.unpack(key, stored, attempt=key.rpartition(":")[2]).end
-    return end
+def _end(key: str, stored: bytes) -> str:
+    """Return how an attempt ended; of those that were lost, some had never begun."""
+    outcome = OUTCOME.unpack(key, stored, attempt=key.rpartition(":")[2])
+    return "too late" if outcome.cause == TAKER_LEFT else str(outcome.end.value)
