@@ -17,6 +17,8 @@ from tests.support.stack import SETTINGS, Service
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROWS = 40_000
+SOON = {"manifest_interval_s": "1s"}
+"""What is replaced is deleted once a manifest has said so."""
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.int64(), nullable=False),
@@ -54,7 +56,12 @@ def stored(location: Location) -> set[str]:
 def test_append_compact_scan_and_collect(service: Service) -> None:
     client, location = service.client, open_location("s3://tables/keyed")
     client.create_table(
-        "keyed", location="s3://tables/keyed", schema=SCHEMA, key=["k"], version_column="v"
+        "keyed",
+        location="s3://tables/keyed",
+        schema=SCHEMA,
+        key=["k"],
+        version_column="v",
+        settings=SOON,
     )
     for version in range(4):
         client.append("keyed", rows(10 * version, 200, version))
@@ -78,7 +85,10 @@ def test_append_compact_scan_and_collect(service: Service) -> None:
 def test_an_append_only_table_keeps_its_rows(service: Service) -> None:
     client, location = service.client, open_location("s3://tables/bag")
     client.create_table(
-        "bag", location="s3://tables/bag", schema=SCHEMA, settings={"row_group_bytes": "1MB"}
+        "bag",
+        location="s3://tables/bag",
+        schema=SCHEMA,
+        settings={"row_group_bytes": "1MB", **SOON},
     )
     for number in range(4):
         client.append("bag", rows(number * ROWS, ROWS, 1))

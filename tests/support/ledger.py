@@ -126,6 +126,8 @@ class LedgerTable:
         if keyed:
             more = {"key": ["k"], "version_column": "v", "tombstone_column": "gone", **more}
         schema = KEYED if keyed else BAG
+        # What is replaced is deleted once a manifest has said so: that is waited for in tests.
+        more["settings"] = {"manifest_interval_s": "1s", **more.get("settings", {})}
         self.id = client.create_table(self.name, self.location.as_uri(), schema=schema, **more).id
 
     def write(self, *parts: pa.Table) -> list[str]:
