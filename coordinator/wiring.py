@@ -47,7 +47,13 @@ class Parts:
     operations: Operations
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
-        """Return why a tablet is as it is, most telling first."""
+        """Return why a tablet is as it is, most telling first.
+
+        Of one that a full scan has found at rest nothing is remembered here: it is planned
+        again, so that whoever asks once more hears what planners say of each file.
+        """
+        if not self.state.was_planned(tablet):
+            self.scanner.ask(tablet)
         told = self.state.explain(tablet, now_s)
         sentences = (*self.operations.sentences(tablet), *told.sentences)
         return replace(told, sentences=sentences)

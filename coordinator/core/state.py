@@ -69,6 +69,10 @@ class CoordinatorState:
         """Return the attempts that are not over."""
         return views.running(self._books)
 
+    def was_planned(self, tablet: TabletId) -> bool:
+        """Return whether it is known what planners last said of a tablet."""
+        return self._books.notes.get(tablet) is not None
+
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, most telling first."""
         return explain.explain(self._books, tablet, now_s)
