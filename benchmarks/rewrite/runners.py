@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -48,7 +49,7 @@ class Record:
         return {**asdict(self), "median_s": self.median_s}
 
 
-class Runner:
+class Runner(ABC):
     """Runs one contender; what it leaves is checked and removed."""
 
     makes_reference = False
@@ -58,9 +59,9 @@ class Runner:
         self.wanted = wanted
         self.forms = forms
 
+    @abstractmethod
     async def once(self, form: str) -> tuple[float, Used]:
         """Run a form once."""
-        raise NotImplementedError
 
     def empty(self) -> None:
         """Remove what the last run has left."""

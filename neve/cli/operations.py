@@ -48,17 +48,19 @@ def split(
         return
     if into is not None and tablet is None:
         raise CallerError("--into goes with --tablet")
-    _check_wait(wait or (into or 2) > 2, timeout)
+    parts = into or 2
+    wait = wait or parts > 2
+    _check_wait(wait, timeout)
     begun = session.client.split(
         name,
         at=at,
         tablet=tablet,
-        into=into or 2,
-        wait=wait or (into or 2) > 2,
+        into=parts,
+        wait=wait,
         timeout_s=timeout,
         told=lambda each: session.say(f"split at {each.at} begins"),
     )
-    _show(session, name, begun, wait=wait or (into or 2) > 2)
+    _show(session, name, begun, wait=wait)
 
 
 def merge(
