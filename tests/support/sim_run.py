@@ -11,10 +11,13 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from types import ModuleType
+
+from rich.console import Console
+from rich.progress import Progress
 
 from common import plugins
 from common.metadata import reading
@@ -119,8 +122,16 @@ def run_some(some: Sequence[int], failures_max: int) -> tuple[Counter[str], list
     return seen, failed
 
 
-def run_all(every: Sequence[int], failures_max: int = 1) -> tuple[Counter[str], list[str]]:
-    """Run seeds on all cores; stop early when enough have failed."""
+def run_all(
+    every: Sequence[int], failures_max: int = 1, told: Callable[[int], None] = lambda _: None
+) -> tuple[Counter[str], list[str]]:
+    """Run seeds on all cores; stop early when enough have failed.
+
+    Args:
+        every: The seeds.
+        failures_max: How many failures are enough.
+        told: Hears, now and then, how many more seeds are done.
+    """
     cores = len(os.sched_getaffinity(0))
     size = min(SEEDS_AT_ONCE, max(1, len(every) // (4 * cores)))
     parts = [every[first : first + size] for first in range(0, len(every), size)]
@@ -131,6 +142,7 @@ def run_all(every: Sequence[int], failures_max: int = 1) -> tuple[Counter[str], 
             done, wrong = part.result()
             seen.update(done)
             failed += wrong
+            told(done["seeds"])
             if len(failed) >= failures_max:
                 pool.shutdown(wait=True, cancel_futures=True)
                 break
@@ -144,7 +156,9 @@ def main(arguments: Sequence[str]) -> int:
         for seed in every:
             print(simulate(seed).world.digest)
         return 0
-    seen, failed = run_all(every, FAILURES_MAX)
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("seeds", total=len(every))
+        seen, failed = run_all(every, FAILURES_MAX, lambda count: bar.advance(task, count))
     for name, count in sorted(seen.items()):
         print(f"{count:10d} {name}")
     for text in failed:
