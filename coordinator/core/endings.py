@@ -10,7 +10,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.books import Books
 from coordinator.core.lifecycle import Attempt, AttemptState, Ending, of_reservation
-from coordinator.core.presence import adopt
+from coordinator.core.presence import adopt, orphan
 from coordinator.core.releasing import ask_release, finish, lose, release
 from coordinator.core.retry import Failure
 
@@ -40,7 +40,7 @@ def outwait(books: Books, now_s: float) -> list[Action]:
             case AttemptState.DOUBTFUL if waited_s >= limits.doubt_max_s:
                 actions += lose(books, attempt, "its reservation got no answer", now_s)
             case AttemptState.FOUND if waited_s >= limits.adopt_grace_max_s:
-                actions += _orphan(books, attempt, now_s)
+                actions += orphan(books, attempt, "no compactor lists it", now_s)
             case AttemptState.RELEASING if waited_s >= limits.release_retry_s:
                 books.attempts.update(replace(attempt, state_since_s=now_s))
                 actions.append(ask_release(attempt))
@@ -50,6 +50,7 @@ def outwait(books: Books, now_s: float) -> list[Action]:
 
 
 def _reported(books: Books, event: on.AttemptReported, now_s: float) -> list[Action]:
+    books.grants.report(event.attempt, event.moved_bytes, event.waited_s)
     attempt = books.attempts.get(event.attempt)
     if attempt is not None:
         return _end_as_reported(books, attempt, event, now_s)
@@ -131,13 +132,6 @@ def _take_in(
     if compactor is not None and progress is not None:
         adopt(books, found, progress, compactor.incarnation, now_s)
     return []
-
-
-def _orphan(books: Books, attempt: Attempt, now_s: float) -> list[Action]:
-    books.counters.orphaned += 1
-    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
-    tell = do.Tell(event="reservation orphaned", fields=fields)
-    return [tell, *lose(books, attempt, "no compactor lists it", now_s)]
 
 
 def _cancel(books: Books, attempt_id: str, cause: str, now_s: float) -> list[Action]:

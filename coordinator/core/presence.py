@@ -48,6 +48,7 @@ def silence(books: Books, now_s: float) -> list[Action]:
     actions: list[Action] = []
     for compactor in books.compactors.silent(now_s, books.limits.silence_max_s):
         books.compactors.lose(compactor.name)
+        books.grants.lose(compactor.name)
         silence_s = round(now_s - compactor.heard_s, 1)
         fields = (("compactor", compactor.name), ("silence_s", silence_s))
         actions.append(do.Tell(event="compactor silent", fields=fields))
@@ -86,12 +87,18 @@ def _heard(books: Books, event: on.CompactorHeard, now_s: float) -> list[Action]
     if heard is Heard.STRAGGLER:
         return [do.AnswerBeat(compactor=event.compactor, cancel=(), drain=False)]
     actions += _compare_listing(books, event, now_s)
+    books.grants.hear(event.compactor, event.group, event.attempts, now_s, books.is_running)
     compactor = books.compactors.get(event.compactor)
     assert compactor is not None
     if compactor.draining:
         actions += dismiss(books, event.compactor)
     cancel = tuple(each.attempt for each in event.attempts if _unwanted(books, event, each))
-    answer = do.AnswerBeat(compactor=event.compactor, cancel=cancel, drain=compactor.draining)
+    answer = do.AnswerBeat(
+        compactor=event.compactor,
+        cancel=cancel,
+        drain=compactor.draining,
+        grants=books.grants.answer(event.attempts),
+    )
     return [*actions, answer]
 
 
@@ -104,7 +111,7 @@ def _compare_listing(books: Books, event: on.CompactorHeard, now_s: float) -> li
         match attempt.state:
             case AttemptState.FOUND | AttemptState.RUNNING if progress is not None:
                 adopt(books, attempt, progress, event.incarnation, now_s)
-            case AttemptState.RUNNING:
+            case AttemptState.FOUND | AttemptState.RUNNING:
                 actions += _miss(books, attempt, now_s)
             case _:
                 pass
@@ -119,14 +126,30 @@ def adopt(
     books.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
 
 
+def orphan(books: Books, attempt: Attempt, cause: str, now_s: float) -> list[Action]:
+    """Give up a reservation that only the store knows: nobody stands behind it."""
+    books.counters.orphaned += 1
+    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
+    tell = do.Tell(event="reservation orphaned", fields=fields)
+    return [tell, *lose(books, attempt, cause, now_s)]
+
+
 def _miss(books: Books, attempt: Attempt, now_s: float) -> list[Action]:
-    """An attempt is not listed: after a few times its answer, or its report, was lost."""
+    """An attempt is not listed: after a few times its answer, or its report, was lost.
+
+    One that only the store knows does not wait for its grace then: that is for compactors
+    that have not spoken yet, and begins anew with every coordinator, so that while they
+    die one after the other it would never be over.
+    """
     beats = attempt.unlisted_beats + 1
     limits, absent_s = books.limits, now_s - attempt.listed_s
     if beats < limits.unlisted_beats_max or absent_s < limits.unlisted_max_s:
         books.attempts.update(replace(attempt, unlisted_beats=beats))
         return []
-    return lose(books, attempt, "its compactor does not list it", now_s)
+    cause = "its compactor does not list it"
+    if attempt.state is AttemptState.FOUND:
+        return orphan(books, attempt, cause, now_s)
+    return lose(books, attempt, cause, now_s)
 
 
 def _unwanted(books: Books, event: on.CompactorHeard, progress: AttemptProgress) -> bool:
@@ -143,6 +166,7 @@ def _gone(books: Books, event: on.CompactorGone, now_s: float) -> list[Action]:
     buried = books.compactors.bury(event.compactor, event.incarnation)
     if buried is None and living is not None:
         return []
+    books.grants.lose(event.compactor)
     lost = _lose_all(books, event.compactor, event.cause, now_s)
     if buried is None and not lost:
         return []

@@ -61,7 +61,7 @@ class Land(Cluster):
                 self.added += len(keys)
                 return True
             assert isinstance(outcome, Refused), outcome
-            assert outcome.code in {"operation", "bounds", "tablet"}, outcome
+            assert outcome.code in {"operation", "bounds", "tablet", "crosses"}, outcome
             await asyncio.sleep(0)
         return False
 
