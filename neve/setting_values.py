@@ -6,7 +6,7 @@ settings are changed (`neve.gateway.table_settings`).
 """
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -66,15 +66,14 @@ def setting_value(name: str, written: Any) -> Any:
         return parse_size_bytes(_number(written), f"setting {name}")
     if name.endswith("_s"):
         return parse_duration_s(_number(written), f"setting {name}")
-    if isinstance(default, Mapping):
-        return _options(name, written)
-    if isinstance(default, bool):
-        return _switch(name, written)
-    if isinstance(default, str):
-        if not isinstance(written, str):
-            raise RequestError(f"setting {name} {written!r} is not a text")
-        return written
-    return _numeric(name, written, type(default))
+    read = _READERS.get(type(default))
+    return _numeric(name, written, type(default)) if read is None else read(name, written)
+
+
+def _text(name: str, written: Any) -> str:
+    if not isinstance(written, str):
+        raise RequestError(f"setting {name} {written!r} is not a text")
+    return written
 
 
 def _options(name: str, written: Any) -> dict[str, str]:
@@ -91,6 +90,16 @@ def _options(name: str, written: Any) -> dict[str, str]:
             raise RequestError(wanted)
         options[key.strip()] = value.strip()
     return options
+
+
+def _names(name: str, written: Any) -> tuple[str, ...]:
+    """Return names from a list, or from text such as `user,session`; none: empty, none or off."""
+    if written in _OFF:
+        return ()
+    parts = [part.strip() for part in written.split(",")] if isinstance(written, str) else written
+    if not isinstance(parts, list | tuple) or not all(isinstance(each, str) for each in parts):
+        raise RequestError(f"setting {name} {written!r} is no list of names, wanted name,name")
+    return tuple(dict.fromkeys(filter(None, parts)))
 
 
 def _number(written: Any) -> Any:
@@ -120,3 +129,12 @@ def _switch(name: str, written: Any) -> bool:
     if value is None:
         raise RequestError(f"setting {name} {written!r} is not a switch, wanted true or false")
     return value
+
+
+_READERS: dict[type, Callable[[str, Any], Any]] = {
+    dict: _options,
+    tuple: _names,
+    bool: _switch,
+    str: _text,
+}
+"""By the type of a setting's default; all others are numbers."""

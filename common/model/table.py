@@ -36,7 +36,9 @@ class TableSettings:
     """
 
     service: str = "default"
+    """Which configured service plans and runs its jobs."""
     ratio: float = 3.0
+    """Files are merged if together they are this many times as large as the largest of them."""
     max_files: int = 10
     """Most files in one job; at least 2."""
     lowest_ratio: float = 1.1
@@ -44,14 +46,21 @@ class TableSettings:
     file_limit: int = 15
     """Files per tablet above which compaction is forced; 0: no limit known."""
     target_bytes: int = 512 * 1024**2
+    """Size of files that planners aim at where they cut outputs."""
     ttl_s: float | None = None
+    """Rows expire so long after their `time_column`; None: never."""
     tombstone_retention_s: float = 86_400.0
     """How late writers may be: a tombstone is kept at least this long."""
     allow_late_data: bool = False
     """Accept files with rows at or below the purge watermark (older versions may rise again)."""
     codec: str = "zstd"
+    """How outputs are compressed."""
     codec_level: int = 3
+    """Higher: smaller and slower, as far as the codec has levels."""
     row_group_bytes: int = 128 * 1024**2
+    """Size of the outputs' row groups before they are encoded."""
+    bloom_columns: tuple[str, ...] = ()
+    """Columns of which outputs carry Bloom filters, for readers that look for single values."""
     split_bytes: int = 0
     """A tablet of a keyed table with more bytes is split; 0: never."""
     merge_bytes: int = 0
@@ -60,15 +69,19 @@ class TableSettings:
     weight: float = 1.0
     """Share of its group's hand-outs, relative to other tables."""
     hold_expiry_s: float = 120.0
+    """Files that a request has chosen are given up if none of its jobs runs for so long."""
     manifest_interval_s: float | None = 60.0
     """How often the manifest is published while the table changes; None: never."""
     volume: str = "default"
+    """Storage that its tables share: limits count per volume."""
     selector: str = ""
     """Asked whenever a tablet's files change: what it chooses is compacted; empty: none."""
     selector_options: Mapping[str, str] = field(default_factory=dict)
+    """What the selector is told."""
     configurer: str = ""
     """A plug-in that chooses codec and row groups by what a job merges; empty: none."""
     configurer_options: Mapping[str, str] = field(default_factory=dict)
+    """What the configurer is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from common.rows.facts import RowFacts
 from common.rows.rules import join_dropped
 from common.rows.types import normal_field
 from compactor.rewrite.apart import Copy
+from compactor.rewrite.declared import has_blooms
 from compactor.rewrite.files import opened_input, table_location
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.kernel.parts import join_facts
@@ -108,6 +109,8 @@ def _as_wanted(plan: RewritePlan, at: int, groups: Sequence[Group]) -> bool:
         return False
     with opened_input(open_location(plan.location), plan.inputs[at]) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
+        if not has_blooms(metadata, schema, plan.writing.bloom_columns):
+            return False
         codecs = {
             codec_name(metadata.row_group(number).column(column).compression)
             for number in range(metadata.num_row_groups)

@@ -147,7 +147,7 @@ def merge_range(
     settings = _SPILL if spill else plan.writing
     try:
         with path.open("xb") as sink:
-            rows = RowGroups(sink, plan.schema, settings)
+            rows = RowGroups(sink, plan.schema, settings, plan.rules.key)
             for table in merge.tables():
                 rows.write(table)
             rows.close({})

@@ -21,6 +21,8 @@ class OutputSettings:
     codec_level: int | None
     """None: the codec's usual level."""
     row_group_bytes: int
+    bloom_columns: tuple[str, ...] = ()
+    """Each row group carries a Bloom filter of these."""
 
 
 def output_settings(assignment: Assignment) -> OutputSettings:
@@ -32,7 +34,9 @@ def output_settings(assignment: Assignment) -> OutputSettings:
         RewriteError: What the request wants is not allowed.
     """
     settings, request = assignment.table.settings, assignment.request
-    chosen = OutputSettings(settings.codec, settings.codec_level, settings.row_group_bytes)
+    chosen = OutputSettings(
+        settings.codec, settings.codec_level, settings.row_group_bytes, settings.bloom_columns
+    )
     if settings.configurer:
         chosen = _configured(chosen, assignment)
     if request is not None:
@@ -82,4 +86,4 @@ def _over(base: OutputSettings, spec: OutputSpec) -> OutputSettings:
     row_group_bytes = spec.row_group_bytes or base.row_group_bytes
     if row_group_bytes <= 0:
         raise ValueError(f"row groups of {row_group_bytes} bytes")
-    return OutputSettings(codec, level, row_group_bytes)
+    return OutputSettings(codec, level, row_group_bytes, base.bloom_columns)

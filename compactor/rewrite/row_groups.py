@@ -4,7 +4,7 @@ Dictionaries are written only for columns in which values come again: for others
 cost up to half of the time, and make files larger. A sample of the first rows decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.parquet.write import row_group_rows
+from compactor.rewrite.declared import bloom_options, sorting_columns
 from compactor.rewrite.output_settings import OutputSettings
 
 LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
@@ -33,18 +34,22 @@ _SAMPLED = (
 class RowGroups:
     """The rows of one file, in the order in which they come."""
 
-    def __init__(self, sink: Any, schema: pa.Schema, writing: OutputSettings) -> None:
+    def __init__(
+        self, sink: Any, schema: pa.Schema, writing: OutputSettings, key: Sequence[str] = ()
+    ) -> None:
         """Write nothing yet.
 
         Args:
             sink: An open binary file; whoever opened it closes it.
             schema: Of all rows.
             writing: Codec and size of row groups.
+            key: What rows ascend by; empty: they are in no order.
         """
         self.rows = 0
         self._sink = sink
         self._schema = schema
         self._writing = writing
+        self._key = key
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.Table] = []
         self._held_bytes = 0
@@ -106,6 +111,11 @@ class RowGroups:
                 write_statistics=True,
                 write_page_index=True,
                 write_page_checksum=True,
+                sorting_columns=sorting_columns(self._schema, self._key),
+                bloom_filter_options=bloom_options(
+                    self._writing.bloom_columns,
+                    min(rows.num_rows, row_group_rows(rows, self._writing.row_group_bytes)),
+                ),
             )
         return self._writer
 

@@ -130,7 +130,7 @@ class _OpenFile:
         self.part = part
         self._plan = plan
         self._file = NewFile(location, plan.outputs[part])
-        self._groups = RowGroups(self._file.sink, plan.schema, plan.writing)
+        self._groups = RowGroups(self._file.sink, plan.schema, plan.writing, plan.rules.key)
 
     @property
     def rows(self) -> int:

@@ -7,6 +7,8 @@ which says whose it is and does no harm if the table is then refused.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import pyarrow as pa
+
 from common.errors import RequestError, UnavailableError
 from common.metadata.changes import CreateTable
 from common.model.key_values import KeyType
@@ -136,12 +138,29 @@ def check_settings(table: Table) -> None:
             f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
             f"table {table.name!r} has none"
         )
+    _check_blooms(table)
     sizes = [name for name in ("split_bytes", "merge_bytes") if getattr(table.settings, name)]
     if sizes and not has_ranges(table):
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(
             f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
         )
+
+
+def _check_blooms(table: Table) -> None:
+    types = {field.name: field.type for field in arrow_schema(table.schema)}
+    for name in table.settings.bloom_columns:
+        found = types.get(name)
+        if found is None:
+            raise RequestError(
+                f"setting bloom_columns names {name!r}, which table {table.name!r} does not have; "
+                f"known: {', '.join(types)}"
+            )
+        if pa.types.is_nested(found) or pa.types.is_boolean(found) or pa.types.is_null(found):
+            raise RequestError(
+                f"setting bloom_columns names {name!r}, which is {found}: Bloom filters are of "
+                "numbers, texts, bytes, dates and times"
+            )
 
 
 def _check_version(table: Table, types: Mapping[str, str]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from itertools import groupby, pairwise
+from typing import Any
 
 from common.config import SettingRow, setting_rows
+from common.model.table import TableSettings
 from common.telemetry import METRICS
 from common.units import format_bytes
 
@@ -41,7 +46,58 @@ def metrics_page() -> str:
     )
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page}
+def table_settings_page() -> str:
+    """Return `docs/reference/table-settings.md`."""
+    documented = dict(_attribute_docs(TableSettings))
+    rows = (
+        (f"`{each.name}`", _default(each.name), documented[each.name])
+        for each in fields(TableSettings)
+    )
+    return "\n".join(
+        [
+            "# Settings of a table\n",
+            MADE,
+            "Given with `neve table create … --set NAME=VALUE` and `neve table set TABLE\n"
+            "NAME=VALUE …`, or by `client.create_table(…, settings={…})` and `client.set(…)`;\n"
+            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may bring a unit\n"
+            "(`32MB`, `7d`), and their names may be written without it. What can be off takes\n"
+            "`none`. What is not allowed is refused, and the settings stay as they were. A change\n"
+            "holds from the next job on.\n",
+            _table(("setting", "default", "meaning"), rows),
+        ]
+    )
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    "table-settings.md": table_settings_page,
+}
+
+
+def _attribute_docs(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of a class that have a docstring, and it as one line."""
+    (tree,) = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(tree, ast.ClassDef)
+    for before, after in pairwise(tree.body):
+        match before, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(doc))
+            ):
+                yield name, " ".join(doc.split())
+
+
+def _default(name: str) -> str:
+    value: Any = getattr(TableSettings(), name)
+    if value is None:
+        return "off"
+    if value in ("", ()) or (isinstance(value, Mapping) and not value):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if name.endswith("_bytes"):
+        return f"`{format_bytes(value)}`"
+    return f"`{value:g}s`" if name.endswith("_s") else f"`{value}`"
 
 
 def _setting(row: SettingRow) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from common.parquet.location import Location
 from common.rows.facts import RowFacts
 from common.rows.types import normal_field
 from common.wire import Assignment
+from compactor.rewrite.declared import leaf_places
 from compactor.rewrite.files import delete_file, read_footer, table_location
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
@@ -150,9 +151,12 @@ def _copied_as_it_is(location: Location, files: Sequence[DataFile], plan: Rewrit
     groups = [group for layout in layouts for group in layout.groups]
     sizes = [GroupSize(group.rows, group.decoded_bytes) for group in groups]
     codecs = {chunk.codec for group in groups for chunk in group.chunks}
+    places = leaf_places(plan.schema)
+    wanted = [places[name] for name in plan.writing.bloom_columns]
     return (
         len({layout.columns for layout in layouts}) == 1
         and codecs <= {codec_name(plan.writing.codec)}
+        and all(group.chunks[at].bloom_start is not None for group in groups for at in wanted)
         and worth_copying(sizes, plan.writing)
     )
 

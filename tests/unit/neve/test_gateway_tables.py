@@ -116,6 +116,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"settings": {"ttl": "7d"}}, "setting ttl_s 604800 needs a time_column"),
     ({"settings": {"ttl": "1d", "ttl_s": "2d"}}, "setting ttl_s is given twice"),
+    ({"settings": {"bloom_columns": "id,idd"}}, "bloom_columns names 'idd', which table 'events'"),
+    ({"settings": {"bloom_columns": 7}}, "bloom_columns 7 is no list of names, wanted name,name"),
     ({"settings": {"codec": "rar"}}, "setting codec 'rar' is not allowed, wanted one of zstd"),
     ({"settings": {"codec_level": 30}}, "codec_level 30 is not one of zstd, wanted 1 to 22"),
     ({"settings": {"lowest_ratio": 5}}, "lowest_ratio 5 is above ratio 3"),

@@ -38,6 +38,14 @@ def test_sizes_of_tablets() -> None:
     assert changed(split_bytes=0).split_bytes == 0
 
 
+@pytest.mark.parametrize("written", [["id", "user"], "id, user,", " id,user,id"])
+def test_names_are_a_list_or_a_text(written: object) -> None:
+    settings = changed(bloom_columns=written)
+    assert settings.bloom_columns == ("id", "user")
+    assert unpack_settings("here", pack_settings(settings)) == settings
+    assert changed(bloom_columns="none").bloom_columns == ()
+
+
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
