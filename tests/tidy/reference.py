@@ -59,8 +59,8 @@ def table_settings_page() -> str:
             MADE,
             "Given with `neve table create … --set NAME=VALUE` and `neve table set TABLE\n"
             "NAME=VALUE …`, or by `client.create_table(…, settings={…})` and `client.set(…)`;\n"
-            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may bring a unit\n"
-            "(`32MB`, `7d`), and their names may be written without it. What can be off takes\n"
+            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may bring a\n"
+            "unit (`32MB`, `7d`), and their names may be written without it. What can be off takes\n"
             "`none`. What is not allowed is refused, and the settings stay as they were. A change\n"
             "holds from the next job on.\n",
             _table(("setting", "default", "meaning"), rows),
