@@ -59,10 +59,10 @@ def table_settings_page() -> str:
             MADE,
             "Given with `neve table create … --set NAME=VALUE` and `neve table set TABLE\n"
             "NAME=VALUE …`, or by `client.create_table(…, settings={…})` and `client.set(…)`;\n"
-            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may bring a\n"
-            "unit (`32MB`, `7d`), and their names may be written without it. What can be off takes\n"
-            "`none`. What is not allowed is refused, and the settings stay as they were. A change\n"
-            "holds from the next job on.\n",
+            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may\n"
+            "bring a unit (`32MB`, `7d`), and their names may be written without it. What can be\n"
+            "off takes `none`. What is not allowed is refused, and the settings stay as they\n"
+            "were. A change holds from the next job on.\n",
             _table(("setting", "default", "meaning"), rows),
         ]
     )
