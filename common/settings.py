@@ -82,6 +82,20 @@ class CoordinatorSettings:
     )
     collect_interval_s: float = _setting(30.0, "How often replaced files are looked at.")
     clock_skew_max_s: float = _setting(5.0, "Most that two clocks of the deployment differ.")
+    group_limit_bytes_s: int = _setting(
+        0,
+        "Bytes per second that the rewrites of a compaction group may read and write together, if"
+        " `neve group limit` has not said otherwise; 0: no limit.",
+    )
+    volume_limit_bytes_s: int = _setting(
+        0, "The same of a volume, if `neve volume limit` has not said otherwise; 0: no limit."
+    )
+    volume_least_bytes_s: int = _setting(
+        0, "A slow volume's limit falls as far as this; 0: it does not follow latency."
+    )
+    volume_latency_s: float = _setting(
+        0.02, "Time to make a MiB durable from which on a volume counts as slow."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,31 @@ METRICS: tuple[Metric, ...] = (
     Metric("neve_full_scan_found_total", "counter", "Tablets that they found work in."),
     Metric("neve_full_scan_pieces_total", "counter", "Pieces of full scans, each try."),
     Metric("neve_full_scan_pieces_failed_total", "counter", "Pieces that failed, each try."),
+    Metric(
+        "neve_throttle_limit_bytes_per_second",
+        "gauge",
+        "What rewrites of a group or volume may read and write together.",
+        ("kind", "name"),
+    ),
+    Metric(
+        "neve_throttle_granted_bytes_per_second",
+        "gauge",
+        "How much of that attempts may be using.",
+        ("kind", "name"),
+    ),
+    Metric("neve_throttle_jobs", "gauge", "Jobs that had to wait lately.", ("kind", "name")),
+    Metric(
+        "neve_throttle_moved_bytes_total",
+        "counter",
+        "Bytes that rewrites have read and written.",
+        ("kind", "name"),
+    ),
+    Metric(
+        "neve_throttle_waited_seconds_total",
+        "counter",
+        "Time that tasks of rewrites have waited for their grants.",
+        ("kind", "name"),
+    ),
 )
 
 

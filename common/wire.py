@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from common.model.file import DataFile
 from common.model.job import Job
+from common.model.limit import Grant, ScopeStatus
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request
 from common.model.table import Table
@@ -62,6 +63,8 @@ class Assignment:
     purge: bytes | None = None
     request: Request | None = None
     """For kind USER: the request whose transform and output settings are applied."""
+    grant_bytes_s: float | None = None
+    """What the attempt may move at first, reads and writes together; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,16 @@ class AttemptProgress:
     bytes_total: int = 0
     rows_done: int = 0
     since_s: float = 0.0
+    volume: str = "default"
+    granted_bytes_s: float | None = None
+    """The grant that the compactor applies now; None: no limit."""
+    moved_bytes: int = 0
+    """Read and written so far, as `docs/operations.md` counts them."""
+    waited_s: float = 0.0
+    """How long tasks have waited for the grant, together."""
+    synced_bytes: int = 0
+    """Of large writes, made durable in `sync_s`."""
+    sync_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +112,8 @@ class BeatReply:
     coordinator: str
     cancel: tuple[str, ...] = ()
     drain: bool = False
+    grants: tuple[Grant, ...] = ()
+    """Of attempts that shall apply others than their last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +128,8 @@ class Report:
     counts: RowCounts = field(default_factory=RowCounts)
     outputs: tuple[str, ...] = ()
     elapsed_s: float = 0.0
+    moved_bytes: int = 0
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +158,8 @@ class RunningAttempt:
     since_s: float
     progress: AttemptProgress | None = None
     reason: str = ""
+    throttled: bool = False
+    """Whether it had to wait for its grant lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +223,7 @@ class CoordinatorStatus:
     quarantined: int
     turns: int
     errors: tuple[str, ...] = ()
+    scopes: tuple[ScopeStatus, ...] = ()
     figures: tuple[Figure, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""
 

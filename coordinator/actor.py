@@ -71,7 +71,6 @@ class CoordinatorActor:
         self._log = event_log("coordinator")
         self._store = connect(settings.store)
         self._watched: set[tuple[str, str]] = set()
-        self._compactors = RayCompactors()
         self._generations = Generations(self._store, self._log)
         self._context = Context(
             store=self._store,
@@ -99,6 +98,7 @@ class CoordinatorActor:
 
     async def _run(self) -> None:
         await recover(self._store, self._scanner, self._id, self._log)
+        await self._parts.limiting.load()
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
@@ -107,10 +107,7 @@ class CoordinatorActor:
                 loops.create_task(loop)
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced())
-            loops.create_task(self._until_failed())
-
-    async def _until_failed(self) -> None:
-        await self._service.failed
+            loops.create_task(asyncio.wait_for(self._service.failed, None))
 
     def _writable(self) -> list[Table]:
         behind = self._generations.behind
@@ -124,7 +121,7 @@ class CoordinatorActor:
         ray.actor.exit_actor()
 
     async def _watch(self, compactor: str, incarnation: str) -> None:
-        cause = await self._compactors.wait_for_death(compactor, incarnation)
+        cause = await RayCompactors().wait_for_death(compactor, incarnation)
         self._watched.discard((compactor, incarnation))
         self._service.submit(
             on.CompactorGone(compactor=compactor, cause=cause, incarnation=incarnation)
@@ -215,6 +212,10 @@ class CoordinatorActor:
     async def resume_group(self, group: str) -> None:
         """Hand out jobs of a group again."""
         self._service.submit(on.GroupResumed(group=group))
+
+    async def set_limit(self, scope: str, bytes_s: int | None) -> None:
+        """Limit the bytes/s of a group or volume; 0: no limit; None: what the settings say."""
+        await self._parts.limiting.set(scope, bytes_s)
 
     async def lift_quarantine(self, table: str, tablet: str) -> None:
         """Try a quarantined tablet again."""

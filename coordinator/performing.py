@@ -5,7 +5,7 @@ what it does not say for sure is passed on as unknown.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.clock import Clock
 from common.errors import ConflictError, MetadataError, UnavailableError
@@ -63,9 +63,10 @@ class StoreActions:
         self._transforming: BoundedMap[str, None] = BoundedMap(TRANSFORMING_MAX)
         self.conflicts = 0
 
-    def assignment(self, attempt: str) -> Assignment | None:
+    def assignment(self, action: do.Assign) -> Assignment | None:
         """Return what the compactor of an attempt is given."""
-        return self._assignments.get(attempt)
+        known = self._assignments.get(action.attempt)
+        return known and replace(known, grant_bytes_s=action.grant_bytes_s)
 
     def forget(self, attempt: str) -> None:
         """An attempt is over: nobody will ask for its assignment again."""

@@ -126,6 +126,8 @@ class CoordinatorService:
                 end=report.end,
                 error_class=report.error_class,
                 cause=report.cause,
+                moved_bytes=report.moved_bytes,
+                waited_s=report.waited_s,
             )
         )
 
@@ -151,7 +153,7 @@ class CoordinatorService:
             case do.NoteAnalysis():
                 self._notes.put(action)
             case do.Assign():
-                self._resolve(action.take, self._store_actions.assignment(action.attempt))
+                self._resolve(action.take, self._store_actions.assignment(action))
             case do.AnswerNothing():
                 self._resolve(action.take, None)
             case do.AnswerBeat():
@@ -174,7 +176,10 @@ class CoordinatorService:
             return
         waiting.popleft().set_result(
             BeatReply(
-                coordinator=self._context.coordinator, cancel=action.cancel, drain=action.drain
+                coordinator=self._context.coordinator,
+                cancel=action.cancel,
+                drain=action.drain,
+                grants=action.grants,
             )
         )
         if not waiting:

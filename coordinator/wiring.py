@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from common.metadata.ports import TabletStore
+from common.model.limit import ScopeStatus
 from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import TabletId
@@ -17,6 +18,7 @@ from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.full_scan import FullScan
+from coordinator.limiting import Limiting
 from coordinator.manifests import Manifests
 from coordinator.operation_steps import OperationRules, OperationSteps
 from coordinator.operations import Operations
@@ -45,6 +47,7 @@ class Parts:
     selectors: Selectors
     automatic: Automatic
     operations: Operations
+    limiting: Limiting
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, most telling first.
@@ -69,6 +72,7 @@ class Parts:
             self.requests.run_forever(),
             self.automatic.run_forever(),
             self.operations.run_forever(),
+            self.limiting.run_forever(),
             self._tick_forever(own.tick_s),
         ]
 
@@ -76,7 +80,8 @@ class Parts:
         """Return the counters of the core and of everything round it."""
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
-        return replace(status, figures=(*self._of_requests(now_s), *self._of_scans()))
+        figures = (*self._of_requests(now_s), *self._of_scans(), *_of_scopes(status.scopes))
+        return replace(status, figures=figures)
 
     def _of_requests(self, now_s: float) -> list[Figure]:
         requests, driver = self.requests.open_requests(), self.requests
@@ -112,6 +117,19 @@ class Parts:
             await asyncio.sleep(interval_s)
             self.service.submit(on.Ticked())
             self.requests.look_at_deadlines()
+
+
+def _of_scopes(scopes: Collection[ScopeStatus]) -> Iterator[Figure]:
+    for scope in scopes:
+        labels = (scope.kind, scope.name)
+        if scope.rate_bytes_s is not None:
+            yield Figure("neve_throttle_limit_bytes_per_second", scope.rate_bytes_s, labels)
+            granted = scope.granted_bytes_s
+            if granted is not None:
+                yield Figure("neve_throttle_granted_bytes_per_second", granted, labels)
+        yield Figure("neve_throttle_jobs", scope.throttled, labels)
+        yield Figure("neve_throttle_moved_bytes_total", scope.moved_bytes, labels)
+        yield Figure("neve_throttle_waited_seconds_total", scope.waited_s, labels)
 
 
 def upkeep(
@@ -179,4 +197,5 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
         selectors=selectors,
         automatic=automatic,
         operations=operations,
+        limiting=Limiting(context, service.submit),
     )

@@ -1,6 +1,6 @@
 """Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
 
-neve:tables  neve:store  neve:coordinator          of the whole store
+neve:tables  neve:store  neve:coordinator  neve:limits   of the whole store
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
@@ -16,6 +16,8 @@ from common.model.tablet import TabletId
 TABLES = "neve:tables"
 STORE = "neve:store"
 COORDINATOR = "neve:coordinator"
+LIMITS = "neve:limits"
+"""Hash: scope → bytes/s."""
 DOORBELLS = "neve:{*}:changed"
 """Pattern of all doorbell channels, for PSUBSCRIBE."""
 TABLE_KEYS = "neve:{*}:table"

@@ -3,12 +3,13 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from common.errors import UnavailableError
+from common.errors import MetadataError, RequestError, UnavailableError
 from common.metadata import codec_table, reading
 from common.metadata.commands import Command, Reply, get, hget, hgetall, hscan, newest, scan
 from common.metadata.keys import (
     COORDINATOR,
     DOORBELLS,
+    LIMITS,
     TABLE_KEYS,
     TABLES,
     TableKeys,
@@ -23,6 +24,7 @@ from common.metadata.readings import (
     PinEntry,
     TabletChanged,
 )
+from common.model.limit import Scope
 from common.model.table import Table
 
 READ_TRIES_MAX = 3
@@ -101,6 +103,17 @@ class PlainReads:
         """Return the id of the coordinator that leads."""
         stored = await self._read(get(COORDINATOR))
         return stored.decode() if stored else None
+
+    async def limits(self) -> Mapping[Scope, int]:
+        """Return the limits that operators have set; 0: none."""
+        stored = await self._read(hgetall(LIMITS))
+        try:
+            return {
+                Scope.parse(scope.decode()): int(bytes_s)
+                for scope, bytes_s in sorted(stored.items())
+            }
+        except (ValueError, RequestError) as error:
+            raise MetadataError(f"{LIMITS} cannot be decoded: {error}") from error
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
         """Return the files to delete; what comes in meanwhile may be missing."""

@@ -19,6 +19,7 @@ from common.metadata.readings import (
     TabletChanged,
 )
 from common.model.file import DataFile
+from common.model.limit import Scope
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Record, Tablet, TabletId
@@ -164,6 +165,10 @@ class TabletStore(Protocol):
 
     async def coordinator(self) -> str | None:
         """Return the id of the coordinator that leads."""
+        ...
+
+    async def limits(self) -> Mapping[Scope, int]:
+        """Return the limits that operators have set, in bytes/s; 0: none."""
         ...
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:

@@ -5,6 +5,7 @@ Like `common.metadata.changes`, which joins them to `Change`.
 
 from dataclasses import dataclass
 
+from common.model.limit import Scope
 from common.model.tablet import Analysis, TabletId
 
 
@@ -87,6 +88,15 @@ class ClaimCoordination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetLimit:
+    """Limit the bytes per second of a group or volume (`neve:limits`)."""
+
+    scope: Scope
+    bytes_s: int | None
+    """0: no limit; None: whatever the settings say of scopes that nobody speaks of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BumpGeneration:
     """Count the table's generation up; a fail-over to an older state shows by it."""
 
@@ -115,6 +125,7 @@ UpkeepChange = (
     | Pin
     | Unpin
     | ClaimCoordination
+    | SetLimit
     | BumpGeneration
     | PublishManifest
 )

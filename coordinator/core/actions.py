@@ -6,6 +6,7 @@ The answer of an action comes back as an event; no action is remembered by the s
 from dataclasses import dataclass
 
 from common.model.job import Job
+from common.model.limit import Grant
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Analysis, TabletId
 
@@ -28,6 +29,8 @@ class Assign:
 
     take: str
     attempt: str
+    grant_bytes_s: float | None = None
+    """What the attempt begins with; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class AnswerBeat:
     compactor: str
     cancel: tuple[str, ...]
     drain: bool
+    grants: tuple[Grant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Everything that the coordinator knows, by the class that owns it. No decisions here."""
 
 from common.model.job import Job
+from common.model.limit import DEFAULT_VOLUME, Scope, scopes_of
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.core.bounded import BoundedMap
@@ -8,9 +9,10 @@ from coordinator.core.capacity import Capacity
 from coordinator.core.deferral import Alarms, Deferrals
 from coordinator.core.events import AttemptReported
 from coordinator.core.fair_share import FairShare
+from coordinator.core.grants import Grants
 from coordinator.core.job_queue import JobQueue
 from coordinator.core.job_queues import JobQueues
-from coordinator.core.lifecycle import Attempts
+from coordinator.core.lifecycle import Attempt, Attempts, AttemptState
 from coordinator.core.limits import Limits
 from coordinator.core.liveness import Compactors
 from coordinator.core.notes import Note
@@ -55,6 +57,7 @@ class Books:
         """Reports of attempts that we have not heard of: a restart forgot them."""
         self.compactors = Compactors(limits.compactors_max)
         self.capacity = Capacity(limits)
+        self.grants = Grants(limits)
         self.retry = Retry(limits)
         self.deferrals = Deferrals(limits.deferrals_max)
         self.alarms = Alarms()
@@ -89,6 +92,17 @@ class Books:
             held.update(each.job.inputs)
         return frozenset(held)
 
+    def is_running(self, attempt: str) -> bool:
+        """Return whether an attempt was handed out, and nobody has given it up."""
+        known = self.attempts.get(attempt)
+        return known is not None and known.state is AttemptState.RUNNING
+
+    def scopes_of(self, attempt: Attempt) -> tuple[Scope, Scope]:
+        """Return which limits an attempt is under."""
+        table = self.tables.get(attempt.tablet.table)
+        volume = DEFAULT_VOLUME if table is None else table.settings.volume
+        return scopes_of(attempt.group, volume)
+
     def queued_jobs(self) -> list[Job]:
         """Return all queued jobs, by group and rank."""
         return [job for _, queue in self.queues for job in queue]
@@ -99,6 +113,7 @@ class Books:
         self.takes.check()
         self.attempts.check()
         self.capacity.check()
+        self.grants.check()
 
     def _make_queue(self, group: str) -> JobQueue:
         weights = {table.id: table.settings.weight for table in self.tables.values()}

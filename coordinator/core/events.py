@@ -6,9 +6,11 @@ sorts them by family, in the order of this page. Every event may come late, twic
 never.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.model.job import Job
+from common.model.limit import Scope
 from common.model.outcome import AttemptEnd
 from common.model.plan import TabletPlan
 from common.model.table import Table
@@ -135,6 +137,8 @@ class AttemptReported:
     end: AttemptEnd
     error_class: str
     cause: str
+    moved_bytes: int = 0
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +195,14 @@ class QuarantineLifted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSeen:
+    """These limits of scopes are in the store: all that there are."""
+
+    limits: Mapping[Scope, int]
+    """Scope → bytes/s; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """Time has passed; nothing else happened."""
 
@@ -199,6 +211,6 @@ PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone
 TakeEvent = TakeAsked | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
-OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted
+OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen
 
 Event = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked

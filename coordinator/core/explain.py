@@ -3,9 +3,11 @@
 from common.model.job import Job
 from common.model.table import TableState
 from common.model.tablet import TabletId
+from common.units import format_bytes
 from common.wire import Explanation
 from coordinator.core.books import Books
 from coordinator.core.deferral import table_of_place
+from coordinator.core.dividing import UNLIMITED
 from coordinator.core.lifecycle import AttemptState
 from coordinator.core.notes import Note
 
@@ -32,6 +34,7 @@ def explain(books: Books, tablet: TabletId, now_s: float) -> Explanation:
         *_of_table(books, tablet),
         *(f"{pause.reason} ({_until(pause.until_s, now_s)})" for pause in pauses),
         *_of_attempts(books, tablet, now_s),
+        *_of_throttle(books, tablet),
         *(() if note is None else note.holds),
         *_of_queue(books, queued),
         *_of_deferral(books, tablet, now_s),
@@ -63,6 +66,21 @@ def _of_attempts(books: Books, tablet: TabletId, now_s: float) -> list[str]:
         f", for {_ago(now_s - attempt.since_s)}"
         for attempt in books.attempts.of_tablet(tablet)
     ]
+
+
+def _of_throttle(books: Books, tablet: TabletId) -> list[str]:
+    sentences = []
+    for attempt in books.attempts.of_tablet(tablet):
+        holder = books.grants.holder(attempt.id)
+        if holder is not None and holder.throttled and holder.applied_bytes_s < UNLIMITED:
+            limits = [
+                f"{scope.kind} {scope.name} may move {format_bytes(rate)}/s"
+                for scope in holder.scopes
+                if (rate := books.grants.scopes.rate(scope)) is not None
+            ]
+            granted = f"{format_bytes(holder.applied_bytes_s)}/s"
+            sentences.append(f"the job is throttled to {granted}: {', '.join(limits)}")
+    return sentences
 
 
 def _of_queue(books: Books, queued: tuple[Job, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.books import Books
-from coordinator.core.lifecycle import AttemptState, Ending, of_job
+from coordinator.core.lifecycle import Attempt, AttemptState, Ending, of_job
 from coordinator.core.liveness import Compactor
 from coordinator.core.presence import greet
 from coordinator.core.releasing import release
@@ -93,7 +93,7 @@ def _asked(books: Books, event: on.TakeAsked, now_s: float) -> list[Action]:
     if given is not None:
         attempt = books.attempts.get(given)
         if attempt is not None and attempt.state is AttemptState.RUNNING:
-            return [do.Assign(take=event.take, attempt=given)]
+            return [_assign(books, event.take, attempt, now_s)]
         return [do.AnswerNothing(take=event.take)]
     _, actions = greet(books, _sign_of_life(books, event, now_s), now_s)
     if not _welcome(books, event.compactor, event.incarnation):
@@ -142,10 +142,20 @@ def _reserved(books: Books, event: on.JobReserved, now_s: float) -> list[Action]
         ending = Ending(end=AttemptEnd.LOST, cause=TAKER_LEFT, for_silence=False)
         answer = answer_nothing(books, event.take) if reserving is not None else []
         return release(books, running, ending, now_s) + answer
-    books.attempts.add(replace(running, incarnation=take.incarnation))
+    running = replace(running, incarnation=take.incarnation)
+    books.attempts.add(running)
     books.capacity.enter(attempt, job.group, job.input_bytes)
     books.takes.note_answer(take.take, attempt)
-    return [do.Assign(take=take.take, attempt=attempt)]
+    return [_assign(books, take.take, running, now_s)]
+
+
+def _assign(books: Books, take: str, attempt: Attempt, now_s: float) -> do.Assign:
+    """Answer a take; the attempt begins with a grant, never without the limits it is under."""
+    blind = any(each.state is AttemptState.FOUND for each in books.attempts.restless())
+    grant_bytes_s = books.grants.begin(
+        attempt.id, attempt.compactor, books.scopes_of(attempt), now_s, blind=blind
+    )
+    return do.Assign(take=take, attempt=attempt.id, grant_bytes_s=grant_bytes_s)
 
 
 def _refused(books: Books, event: on.JobRefused, now_s: float) -> list[Action]:

@@ -64,6 +64,11 @@ class Limits:
     """Attempts that are over, remembered so that stragglers are recognised."""
     failures_max: int = 50_000
     """Inputs, tables and compactors with failures that are remembered."""
+    group_limit_bytes_s: int = 0
+    volume_limit_bytes_s: int = 0
+    volume_least_bytes_s: int = 0
+    volume_latency_s: float = 0.02
+
     takes_max: int = 10_000
     """Takes of one group that wait at a time."""
     compactors_max: int = 10_000
@@ -94,4 +99,8 @@ class Limits:
             cancel_pause_s=settings.backoff_max_s,
             quarantine_failures=settings.quarantine_failures,
             deferral_max_s=settings.deferral_max_s,
+            group_limit_bytes_s=settings.group_limit_bytes_s,
+            volume_limit_bytes_s=settings.volume_limit_bytes_s,
+            volume_least_bytes_s=settings.volume_least_bytes_s,
+            volume_latency_s=settings.volume_latency_s,
         )

@@ -117,6 +117,8 @@ def _obey(books: Books, event: events.OperatorEvent) -> list[Action]:
             books.paused_groups[group] = None
         case events.GroupResumed(group=group):
             books.paused_groups.pop(group, None)
+        case events.LimitsSeen(limits=limits):
+            books.grants.scopes.say(limits)
         case events.QuarantineLifted(tablet=tablet):
             books.retry.lift(tablet)
             return [do.Replan(tablet=tablet)]

@@ -11,6 +11,7 @@ from coordinator.core.presence import silence
 
 def tick(books: Books, now_s: float) -> list[Action]:
     """Return what follows from time alone."""
+    books.grants.divide(now_s)
     return [
         *silence(books, now_s),
         *outwait(books, now_s),

@@ -33,6 +33,7 @@ def status(
         conflicts=conflicts,
         quarantined=len(books.retry.quarantined()),
         turns=turns or counters.turns,
+        scopes=books.grants.statuses(),
     )
 
 
@@ -53,7 +54,7 @@ def queued(books: Books, group: str | None, count: int, now_s: float) -> list[Qu
 def running(books: Books) -> list[RunningAttempt]:
     """Return the attempts that are not over, oldest first."""
     attempts = sorted(books.attempts, key=lambda attempt: attempt.since_s)
-    return [_attempt(each) for each in attempts if each.state is not AttemptState.DOUBTFUL]
+    return [_attempt(books, each) for each in attempts if each.state is not AttemptState.DOUBTFUL]
 
 
 def _groups(books: Books) -> list[str]:
@@ -98,7 +99,8 @@ def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorSta
     )
 
 
-def _attempt(attempt: Attempt) -> RunningAttempt:
+def _attempt(books: Books, attempt: Attempt) -> RunningAttempt:
+    holder = books.grants.holder(attempt.id)
     return RunningAttempt(
         job_id=attempt.job_id,
         attempt=attempt.id,
@@ -112,4 +114,5 @@ def _attempt(attempt: Attempt) -> RunningAttempt:
         since_s=attempt.since_s,
         progress=attempt.progress,
         reason=attempt.reason,
+        throttled=holder is not None and holder.throttled,
     )

@@ -29,6 +29,7 @@ _Notes = (
     upkeep_changes.WriteAnalysis
     | upkeep_changes.WriteAnalyses
     | upkeep_changes.ClaimCoordination
+    | upkeep_changes.SetLimit
     | upkeep_changes.BumpGeneration
     | upkeep_changes.PublishManifest
 )
@@ -101,6 +102,8 @@ def _of_note(change: _Notes) -> Transaction:
             return notes.write_analyses(change)
         case upkeep_changes.ClaimCoordination():
             return notes.claim_coordination(change)
+        case upkeep_changes.SetLimit():
+            return notes.set_limit(change)
         case upkeep_changes.BumpGeneration():
             return notes.bump_generation(change)
         case upkeep_changes.PublishManifest():

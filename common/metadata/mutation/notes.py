@@ -4,8 +4,18 @@ from common.metadata import codec_table
 from common.metadata.changes import Applied
 from common.metadata.codec import pack
 from common.metadata.codec_tablet import ANALYSIS, SELECTOR, SELECTOR_DUE, SETTLED, VERSION
-from common.metadata.commands import Command, Word, get, hget, hgetall, hset, incr, set_string
-from common.metadata.keys import COORDINATOR, STORE, TableKeys, TabletKeys
+from common.metadata.commands import (
+    Command,
+    Word,
+    get,
+    hdel,
+    hget,
+    hgetall,
+    hset,
+    incr,
+    set_string,
+)
+from common.metadata.keys import COORDINATOR, LIMITS, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.requirements import gone, refused_by_table, table_state
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
 from common.metadata.readings import Manifest
@@ -13,11 +23,14 @@ from common.metadata.upkeep_changes import (
     BumpGeneration,
     ClaimCoordination,
     PublishManifest,
+    SetLimit,
     WriteAnalyses,
     WriteAnalysis,
 )
 from common.model.outcome import Refusal
 
+LIMITS_MAX = 1000
+"""Groups and volumes with a limit of their own."""
 MANIFESTS_MAX = 64
 """Earlier manifests that a table may have stored at a time."""
 FORMAT = 1
@@ -113,6 +126,20 @@ def claim_coordination(change: ClaimCoordination) -> Transaction:
         return Write((set_string(COORDINATOR, change.coordinator),), durable=True)
 
     return Transaction(Needs((COORDINATOR,)), decide)
+
+
+def set_limit(change: SetLimit) -> Transaction:
+    """Return the transaction that writes a limit; the last one to write wins."""
+
+    def decide(seen: Seen) -> Decision:
+        known, scope = seen["limits"], change.scope.text
+        if change.bytes_s is None:
+            return Write((hdel(LIMITS, scope),), durable=True)
+        if scope.encode() not in known and len(known) >= LIMITS_MAX:
+            return Refusal("limits", f"{len(known)} limits are set; take others back first")
+        return Write((hset(LIMITS, {scope: change.bytes_s}),), durable=True)
+
+    return Transaction(Needs((LIMITS,), {"limits": hgetall(LIMITS)}), decide)
 
 
 def bump_generation(change: BumpGeneration) -> Transaction:

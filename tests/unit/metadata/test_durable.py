@@ -13,7 +13,8 @@ from common.metadata.changes import AddFiles, Change
 from common.metadata.commands import Command
 from common.metadata.memory_keyspace import MemorySession
 from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
-from common.metadata.upkeep_changes import ClaimCoordination, Pin
+from common.metadata.upkeep_changes import ClaimCoordination, Pin, SetLimit
+from common.model.limit import Scope
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.store_harness import Harness, applied, commit, file, reserve
@@ -33,6 +34,8 @@ def promised(table: str, harness: Harness) -> list[Change]:
         MoveRequest(table=table, request="r1", state=cancelling),
         Pin(table=table, pin="p1", lease_s=60.0),
         ClaimCoordination(coordinator="c1"),
+        SetLimit(scope=Scope.parse("group:g"), bytes_s=1 << 20),
+        SetLimit(scope=Scope.parse("group:g"), bytes_s=None),
     ]
 
 

@@ -16,6 +16,7 @@ from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import MADE, More, Seen, Transaction
 from common.model.file import DataFile
 from common.model.job import Kind
+from common.model.limit import Scope
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Table
@@ -147,6 +148,9 @@ OF_THE_TABLE = {
 }
 
 
+LIMIT = upkeep.SetLimit(scope=Scope.parse("group:g"), bytes_s=0)
+
+
 @pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)
 def test_watches(change: on.Change, words: str) -> None:
     watched = sorted(transaction_for(change).needs.watch)
@@ -154,9 +158,10 @@ def test_watches(change: on.Change, words: str) -> None:
     assert watched == sorted(wanted)
 
 
-def test_the_coordinator_s_id_lives_outside_all_tables() -> None:
+def test_the_coordinator_s_id_and_limits_live_outside_all_tables() -> None:
     needs = transaction_for(upkeep.ClaimCoordination(coordinator="c")).needs
     assert needs.watch == ("neve:coordinator",)
+    assert transaction_for(LIMIT).needs.watch == ("neve:limits",)
 
 
 def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
@@ -180,7 +185,7 @@ def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
 
 
 def test_every_change_has_a_transaction() -> None:
-    tried = {type(change) for change, _ in WATCHES} | {upkeep.ClaimCoordination}
+    tried = {type(change) for change, _ in WATCHES} | {upkeep.ClaimCoordination, upkeep.SetLimit}
     assert tried == {*get_args(on.Change)}
     assert all(isinstance(transaction_for(change), Transaction) for change, _ in WATCHES)
     assert on.Applied() == MADE

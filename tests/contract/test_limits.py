@@ -1,0 +1,43 @@
+"""Limits of groups and volumes, in every store."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.metadata.mutation import notes
+from common.metadata.upkeep_changes import SetLimit
+from common.model.limit import Scope
+from tests.support.store_harness import Harness, applied, refused
+
+GROUP, VOLUME = Scope.parse("group:default"), Scope.parse("volume:fast")
+
+
+async def test_a_limit_is_set_changed_and_taken_back(harness: Harness) -> None:
+    await harness.write(delete(LIMITS))  # Of the whole store, which tests share.
+    assert await harness.store.limits() == {}
+    applied(await harness.apply(SetLimit(scope=GROUP, bytes_s=50 << 20)))
+    applied(await harness.apply(SetLimit(scope=VOLUME, bytes_s=0)))
+    assert await harness.store.limits() == {GROUP: 50 << 20, VOLUME: 0}
+
+    applied(await harness.apply(SetLimit(scope=GROUP, bytes_s=1 << 20)))
+    applied(await harness.apply(SetLimit(scope=VOLUME, bytes_s=None)))
+    applied(await harness.apply(SetLimit(scope=VOLUME, bytes_s=None)))
+    assert await harness.store.limits() == {GROUP: 1 << 20}
+
+
+async def test_no_more_limits_than_are_looked_at(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "LIMITS_MAX", 1)
+    await harness.write(delete(LIMITS))
+    applied(await harness.apply(SetLimit(scope=GROUP, bytes_s=1 << 20)))
+    refused(await harness.apply(SetLimit(scope=VOLUME, bytes_s=1 << 20)), "limits")
+    applied(await harness.apply(SetLimit(scope=GROUP, bytes_s=2 << 20)))
+    assert await harness.store.limits() == {GROUP: 2 << 20}
+
+
+async def test_what_is_no_limit_is_not_taken_for_none(harness: Harness) -> None:
+    await harness.write(hset(LIMITS, {"shelf:a": 5}))
+    with pytest.raises(MetadataError, match="neve:limits cannot be decoded: 'shelf:a' is no scope"):
+        await harness.store.limits()
+    await harness.write(delete(LIMITS))
