@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from common.errors import MetadataError
+from common.metadata.commands import delete, hset
+from common.metadata.keys import LIMITS
 from common.metadata.mutation import notes
 from common.metadata.upkeep_changes import SetLimit
 from common.model.limit import Scope
