@@ -200,15 +200,16 @@ class Grants:
         if target is None:  # It came since the limits were divided, or they did.
             target = applied if applied < UNLIMITED else self._first(holder.scopes, blind=False)
         if target > applied:
-            target = min(target, applied + max(0.0, self._room(holder.scopes)))
+            room = self._room(holder.scopes, 1 - HEADROOM)
+            target = min(target, applied + max(0.0, room))
         if target == applied or abs(target - applied) < CHANGE_MIN * min(target, applied):
             return None
         return target
 
-    def _room(self, scopes: tuple[Scope, ...]) -> float:
-        """Return how much nobody applies of what an attempt is under."""
+    def _room(self, scopes: tuple[Scope, ...], share: float = 1.0) -> float:
+        """Return how much nobody applies of a share of what an attempt is under."""
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
-        rooms = [rate - self.may_bytes_s(scope) for scope, rate in rates.items()]
+        rooms = [share * rate - self.may_bytes_s(scope) for scope, rate in rates.items()]
         return min(rooms, default=UNLIMITED)
 
     def _hear_one(self, compactor: str, group: str, told: AttemptProgress, now_s: float) -> None:

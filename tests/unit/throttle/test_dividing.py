@@ -18,7 +18,11 @@ def parts(limits: dict[str, float], **claims: Claim[str]) -> dict[str, float]:
 
 
 def test_those_who_want_everything_get_the_same() -> None:
-    assert parts({G: 90}, a=Claim((G,)), b=Claim((G,)), c=Claim((G,))) == {"a": 30, "b": 30, "c": 30}
+    assert parts({G: 90}, a=Claim((G,)), b=Claim((G,)), c=Claim((G,))) == {
+        "a": 30,
+        "b": 30,
+        "c": 30,
+    }
 
 
 def test_what_one_does_not_want_the_others_divide() -> None:

@@ -1,0 +1,286 @@
+"""Compactors that move bytes under the grants of a real core, in simulated time.
+
+Attempts move what they can and may; heartbeats come every two seconds, each compactor at
+its own moment, and may be lost on the way back. What is truly applied is known here only.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from common.model.job import Job, Kind
+from common.model.limit import Scope
+from common.model.outcome import AttemptEnd
+from common.model.plan import TabletPlan
+from common.model.table import Table, TableSettings
+from common.model.tablet import Record, Reservation, TabletId
+from common.settings import CoordinatorSettings
+from common.wire import AttemptProgress
+from coordinator.core import actions as do
+from coordinator.core import events as on
+from coordinator.core.state import CoordinatorState
+
+STEP_S, BEAT_S, TICK_S = 0.1, 2.0, 0.5
+UNLIMITED = float("inf")
+
+
+@dataclass
+class Running:
+    """An attempt on its compactor: what it applies, and how fast it could be."""
+
+    attempt: str
+    tablet: TabletId
+    volume: str
+    applied: float
+    able: float
+    left: float
+    moved: float = 0.0
+    waited_s: float = 0.0
+
+    def move(self, passed_s: float) -> float:
+        size = min(self.able * passed_s, self.applied * passed_s, self.left)
+        if self.applied < self.able and self.left > 0:
+            self.waited_s += passed_s * (1 - self.applied / self.able)
+        self.moved += size
+        self.left -= size
+        return size
+
+    def progress(self) -> AttemptProgress:
+        return AttemptProgress(
+            attempt=self.attempt,
+            state="rewriting",
+            volume=self.volume,
+            granted_bytes_s=None if self.applied == UNLIMITED else self.applied,
+            moved_bytes=int(self.moved),
+            waited_s=self.waited_s,
+        )
+
+
+@dataclass
+class Compactor:
+    """One process with slots."""
+
+    name: str
+    group: str
+    slots: int
+    incarnation: int = 1
+    next_beat_s: float = 0.0
+    held: dict[str, Running] = field(default_factory=dict)
+    alive: bool = True
+    cut_off: bool = False
+
+
+class World:
+    """A coordinator's core, its compactors and endless work."""
+
+    def __init__(self, seed: int = 0, settings: CoordinatorSettings | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.now_s = 0.0
+        self.settings = settings or CoordinatorSettings()
+        self.state = CoordinatorState(self.settings, "me")
+        self.compactors: dict[str, Compactor] = {}
+        self.limits: dict[Scope, int] = {}
+        self.lowered_s = -1e9
+        """When a limit was lowered last."""
+        self.moved: dict[Scope, float] = {}
+        self.lost_replies = 0.0
+        self.able = 1e9
+        self.job_bytes = 1e15
+        self.assigned: dict[str, tuple[Compactor, float]] = {}
+        self._numbers = 0
+        self._next_tick_s = 0.0
+
+    def tell(self, event: on.Event) -> list[do.Action]:
+        actions = self.state.handle(event, self.now_s)
+        self.state.check()
+        return actions
+
+    def limit(self, scope: str, bytes_s: int) -> None:
+        """Let an operator set a limit; 0: none."""
+        found = Scope.parse(scope)
+        before, after = self.limits.get(found) or UNLIMITED, bytes_s or UNLIMITED
+        self.lowered_s = self.now_s if after < before else self.lowered_s
+        self.limits[found] = bytes_s
+        self.tell(on.LimitsSeen(limits=dict(self.limits)))
+
+    def table(self, name: str, volume: str) -> None:
+        settings = TableSettings(volume=volume)
+        table = Table(id=name, name=name, location=f"file:///{name}", schema=(), settings=settings)
+        self.tell(on.TableSeen(table=table))
+
+    def compactor(self, name: str, group: str = "default", slots: int = 2) -> Compactor:
+        made = Compactor(name, group, slots, next_beat_s=self.now_s + self.chance.uniform(0, 2))
+        self.compactors[name] = made
+        return made
+
+    def start(self, compactor: Compactor, table: str, volume: str = "default") -> Running:
+        """Hand a compactor a job of a table; returns the attempt as it begins."""
+        self._numbers += 1
+        number = self._numbers
+        tablet, job_id = TabletId(table, f"{number}".encode()), f"j{number}"
+        job = Job(
+            id=job_id,
+            tablet=tablet,
+            table_name=table,
+            kind=Kind.SYSTEM,
+            inputs=(f"f{number}",),
+            input_bytes=1,
+            group=compactor.group,
+            priority=1,
+            reason="because",
+        )
+        plan = TabletPlan(jobs=(job,))
+        self.tell(
+            on.TabletPlanned(
+                tablet=tablet, plan=plan, record=Record(version=1, files=1), settings_version=1
+            )
+        )
+        take = f"t{number}"
+        actions = self.tell(
+            on.TakeAsked(
+                take=take,
+                compactor=compactor.name,
+                incarnation=f"{compactor.name}.{compactor.incarnation}",
+                group=compactor.group,
+            )
+        )
+        (reserve,) = [each for each in actions if isinstance(each, do.Reserve)]
+        entry = self.reservation(f"a{number}", reserve.job, compactor)
+        actions = self.tell(on.JobReserved(take=take, job=reserve.job, reservation=entry))
+        (assign,) = [each for each in actions if isinstance(each, do.Assign)]
+        applied = UNLIMITED if assign.grant_bytes_s is None else assign.grant_bytes_s
+        running = Running(assign.attempt, tablet, volume, applied, self.able, self.job_bytes)
+        compactor.held[assign.attempt] = running
+        return running
+
+    def reservation(self, attempt: str, job: Job, compactor: Compactor) -> Reservation:
+        return Reservation(
+            attempt=attempt,
+            job=job.id,
+            kind=job.kind,
+            inputs=job.inputs,
+            output_prefix=attempt,
+            outputs_max=1,
+            group=job.group,
+            compactor=compactor.name,
+            since_s=self.now_s,
+            now_s=self.now_s,
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        """Let attempts move bytes, heartbeats come and the coordinator tick."""
+        for _ in range(round(seconds / STEP_S)):
+            self.now_s += STEP_S
+            for compactor in self.compactors.values():
+                self._step(compactor)
+            if self.now_s >= self._next_tick_s:
+                self._next_tick_s = self.now_s + TICK_S
+                self.settle(self.tell(on.Ticked()))
+            self.check()
+
+    def _step(self, compactor: Compactor) -> None:
+        for running in list(compactor.held.values()):
+            size = running.move(STEP_S)
+            for scope in self.scopes(compactor, running):
+                self.moved[scope] = self.moved.get(scope, 0.0) + size
+            if running.left <= 0 and not compactor.cut_off:
+                self.finish(compactor, running)
+        if compactor.alive and not compactor.cut_off and self.now_s >= compactor.next_beat_s:
+            compactor.next_beat_s = self.now_s + BEAT_S
+            self.beat(compactor)
+
+    def finish(self, compactor: Compactor, running: Running) -> None:
+        del compactor.held[running.attempt]
+        report = on.AttemptReported(
+            compactor=compactor.name,
+            attempt=running.attempt,
+            end=AttemptEnd.COMMITTED,
+            error_class="",
+            cause="",
+            moved_bytes=int(running.moved),
+            waited_s=running.waited_s,
+        )
+        self.settle(self.tell(report))
+
+    def beat(self, compactor: Compactor) -> None:
+        heard = on.CompactorHeard(
+            compactor=compactor.name,
+            incarnation=f"{compactor.name}.{compactor.incarnation}",
+            group=compactor.group,
+            node="n1",
+            slots=compactor.slots,
+            attempts=tuple(each.progress() for each in compactor.held.values()),
+            draining=False,
+        )
+        actions = self.tell(heard)
+        (answer,) = [each for each in actions if isinstance(each, do.AnswerBeat)]
+        self.settle(actions)
+        if self.chance.random() < self.lost_replies:
+            return
+        for grant in answer.grants:
+            applied = UNLIMITED if grant.bytes_s is None else grant.bytes_s
+            compactor.held[grant.attempt].applied = applied
+        for attempt in answer.cancel:
+            compactor.held.pop(attempt, None)
+
+    def settle(self, actions: list[do.Action]) -> None:
+        """Let the store release what the core wants released."""
+        for action in actions:
+            if isinstance(action, do.Release):
+                ended = on.AttemptSettled(
+                    tablet=action.tablet, attempt=action.attempt, end=action.end
+                )
+                self.tell(ended)
+
+    def die(self, compactor: Compactor) -> None:
+        """Kill a compactor's process; the coordinator hears of it, and another one comes."""
+        incarnation = f"{compactor.name}.{compactor.incarnation}"
+        compactor.held.clear()
+        compactor.incarnation += 1
+        gone = on.CompactorGone(compactor=compactor.name, cause="died", incarnation=incarnation)
+        self.settle(self.tell(gone))
+
+    def restart_coordinator(self) -> None:
+        """Let another coordinator take over: it knows the limits, and what the store holds."""
+        self.state = CoordinatorState(self.settings, "another")
+        self.tell(on.LimitsSeen(limits=dict(self.limits)))
+        for compactor in self.compactors.values():
+            for each in compactor.held.values():
+                job = Job(
+                    id=f"j{each.attempt[1:]}",
+                    tablet=each.tablet,
+                    table_name=each.tablet.table,
+                    kind=Kind.SYSTEM,
+                    inputs=(f"f{each.attempt[1:]}",),
+                    input_bytes=1,
+                    group=compactor.group,
+                    priority=1,
+                    reason="",
+                )
+                entry = self.reservation(each.attempt, job, compactor)
+                found = on.ReservationsFound(tablet=each.tablet, reservations=(entry,))
+                self.settle(self.tell(found))
+
+    def scopes(self, compactor: Compactor, running: Running) -> tuple[Scope, Scope]:
+        group, volume = f"group:{compactor.group}", f"volume:{running.volume}"
+        return Scope.parse(group), Scope.parse(volume)
+
+    def applied(self, scope: Scope) -> float:
+        """Return what the attempts of a scope truly apply, zombies left out."""
+        return sum(
+            running.applied
+            for compactor in self.compactors.values()
+            if not compactor.cut_off
+            for running in compactor.held.values()
+            if scope in self.scopes(compactor, running)
+        )
+
+    def check(self) -> None:
+        """Assert that no limit is exceeded, but by what was granted before it was lowered."""
+        if self.now_s - self.lowered_s < 3 * BEAT_S:
+            return
+        for scope, limit in self.limits.items():
+            if limit:
+                applied = self.applied(scope)
+                assert applied <= limit * (1 + 1e-9), (self.now_s, scope, applied, limit)
