@@ -17,6 +17,7 @@
         │   └── NotStitchableError  its row groups cannot be copied as they are
         ├── VerificationError       the outputs are not what the inputs say they should be
         ├── EngineDiedError         the Spark driver died under the job
+        ├── MemoryShortError        a task needs more memory than it may have
         └── AttemptCancelledError   somebody took the job back
 
 Expected refusals are return values (`Refusal`); these exceptions are for what a
@@ -91,6 +92,10 @@ class VerificationError(RewriteError):
 
 class EngineDiedError(RewriteError):
     """The Spark driver or its executors died while the job ran."""
+
+
+class MemoryShortError(RewriteError):
+    """A task needs more memory than it may have; it may do with smaller pieces."""
 
 
 class AttemptCancelledError(RewriteError):

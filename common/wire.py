@@ -65,6 +65,8 @@ class Assignment:
     """For kind USER: the request whose transform and output settings are applied."""
     grant_bytes_s: float | None = None
     """What the attempt may move at first, reads and writes together; None: no limit."""
+    halvings: int = 0
+    """How often attempts at this job ran out of memory: each halves what a task may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,7 @@ class Report:
     elapsed_s: float = 0.0
     moved_bytes: int = 0
     waited_s: float = 0.0
+    halvings: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

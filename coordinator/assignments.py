@@ -49,7 +49,7 @@ def compose(
         now_s: For the retention of tombstones.
         request: For kind USER: the request that the job is of. Without it, the job fails.
     """
-    held = frozenset(reservation.inputs)
+    held, record = frozenset(reservation.inputs), tablet.record
     outside = tuple(
         OutsideFile(
             path=file.path,
@@ -67,7 +67,8 @@ def compose(
         bounds=tablet.bounds,
         inputs=tuple(tablet.files[path] for path in reservation.inputs),
         outside=outside,
-        settled=settled_version(tablet.record.settled, now_s, table.settings.tombstone_retention_s),
+        settled=settled_version(record.settled, now_s, table.settings.tombstone_retention_s),
         purge=tablet.purge,
         request=request,
+        halvings=record.halvings if record.halved_job == job.id else 0,
     )

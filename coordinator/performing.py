@@ -174,6 +174,7 @@ class StoreActions:
             end=action.end,
             cause=action.cause,
             coordinator=self._context.coordinator if action.for_silence else None,
+            halvings=action.halvings,
         )
         match await self._apply(change):
             case Applied():

@@ -128,6 +128,7 @@ class CoordinatorService:
                 cause=report.cause,
                 moved_bytes=report.moved_bytes,
                 waited_s=report.waited_s,
+                halvings=report.halvings,
             )
         )
 

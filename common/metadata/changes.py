@@ -111,6 +111,8 @@ class Release:
     cause: str
     coordinator: str | None = None
     """For a release because of silence: the id that must still be the coordinator's."""
+    halvings: int = 0
+    """What the next attempt at this job is to be told; 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

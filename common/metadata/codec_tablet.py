@@ -76,6 +76,7 @@ VERSION, FILES, BYTES, RUNNING, WAITING = "v", "f", "b", "r", "w"
 SELECTED, OPERATION_FLAG, DONE, PURGED = "s", "o", "d", "p"
 ANALYSIS, FAILURES, FAILURE, HEAT, SETTLED, SELECTOR = "a", "x", "e", "h", "m", "q"
 ABANDONED = "n"
+HALVED = "k"
 SELECTOR_DUE = "t"
 
 _NOTE = (
@@ -139,6 +140,9 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case b"m":
             assert _MARKS.from_plain is not None
             values["settled"] = _MARKS.from_plain(unpack(where, data))
+        case b"k":
+            values["halved_job"], number = unpack(where, data)
+            values["halvings"] = int(number)
         case b"q":
             values["selector_hash"] = data.decode()
         case b"t":

@@ -175,6 +175,9 @@ class Record:
     failures: int = 0
     failure: str = ""
     """The last failure's cause."""
+    halved_job: str = ""
+    halvings: int = 0
+    """The job that ran out of memory here last, and how often it has."""
     selector_hash: str = ""
     """Files and selector settings for which the table's own selector was asked last."""
     selector_due_s: float | None = None

@@ -201,6 +201,7 @@ class Attempt:
             compactor=self.assignment.reservation.compactor,
             attempt=self.id,
             end=self.end,
+            halvings=self.assignment.halvings,
             error_class=error_class,
             cause=cause,
             counts=done.counts if done else RowCounts(),

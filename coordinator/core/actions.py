@@ -53,6 +53,8 @@ class Release:
     cause: str
     for_silence: bool
     """Only the leading coordinator may; the store checks."""
+    halvings: int = 0
+    """What the next attempt at the job is told of memory; 0: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

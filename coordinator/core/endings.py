@@ -14,6 +14,9 @@ from coordinator.core.presence import adopt, orphan
 from coordinator.core.releasing import ask_release, finish, lose, release
 from coordinator.core.retry import Failure
 
+SHORT_OF_MEMORY = frozenset({"MemoryShortError", "EngineDiedError"})
+"""Classes of errors after which the next attempt holds half as much at a time."""
+
 
 def decide(books: Books, event: on.AttemptEvent, now_s: float) -> list[Action]:
     """Return what follows from news of an attempt."""
@@ -68,7 +71,10 @@ def _end_as_reported(
     if event.end is AttemptEnd.COMMITTED:
         return finish(books, attempt.id, event.end)
     told = _note_failure(books, attempt, event, now_s) if event.end is AttemptEnd.FAILED else []
-    ending = Ending(end=event.end, cause=event.cause, for_silence=False)
+    # Killed processes are counted, too: nobody can say that it was not for memory.
+    short = event.end is AttemptEnd.FAILED and event.error_class in SHORT_OF_MEMORY
+    halvings = event.halvings + 1 if short else event.halvings
+    ending = Ending(end=event.end, cause=event.cause, for_silence=False, halvings=halvings)
     return told + release(books, attempt, ending, now_s)
 
 

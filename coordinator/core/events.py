@@ -139,6 +139,8 @@ class AttemptReported:
     cause: str
     moved_bytes: int = 0
     waited_s: float = 0.0
+    halvings: int = 0
+    """How often attempts before it ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

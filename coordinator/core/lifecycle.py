@@ -52,6 +52,8 @@ class Ending:
     end: AttemptEnd
     cause: str
     for_silence: bool
+    halvings: int = 0
+    """How often the job ran out of memory, this time included; 0: it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

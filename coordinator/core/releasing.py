@@ -39,6 +39,7 @@ def ask_release(attempt: Attempt) -> do.Release:
         end=attempt.ending.end,
         cause=attempt.ending.cause,
         for_silence=attempt.ending.for_silence,
+        halvings=attempt.ending.halvings,
     )
 
 

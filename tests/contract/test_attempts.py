@@ -245,6 +245,19 @@ async def test_a_release_hands_the_outputs_to_the_collector(harness: Harness) ->
     refused(await harness.apply(commit(tablet, "t1")), "failed")
 
 
+async def test_a_job_that_ran_out_of_memory_is_told_so_at_its_next_reservation(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    applied(await harness.apply(reserve(tablet, "t1", "a", "b")))
+    applied(await harness.apply(replace(release(tablet, "t1"), halvings=2)))
+    again = applied(await harness.apply(reserve(tablet, "t2", "a", "b")))
+    assert again.tablet is not None
+    assert (again.tablet.record.halved_job, again.tablet.record.halvings) == ("job-1", 2)
+    applied(await harness.apply(release(tablet, "t2")))
+    assert (await present(harness, tablet)).record.halvings == 2
+
+
 async def test_only_a_failure_counts_as_one_and_a_commit_forgets_it(harness: Harness) -> None:
     tablet = await harness.tablet_with("a", "b")
     for attempt, end in (("t1", AttemptEnd.DRAINED), ("t2", AttemptEnd.FAILED)):

@@ -205,6 +205,7 @@ class Conversation:
             end=AttemptEnd(step.args.get("end", "committed")),
             error_class=step.args.get("error", ""),
             cause=step.args.get("cause", ""),
+            halvings=int(step.args.get("halvings", 0)),
         )
 
     def _found(self, step: Step) -> on.Event:
@@ -292,7 +293,9 @@ class Conversation:
             case do.AnswerNothing(take=take):
                 return f"nothing for {take}"
             case do.Release(attempt=attempt, end=end, cause=cause, for_silence=silence):
-                return f"release {attempt} {end.value}{', for silence' if silence else ''}: {cause}"
+                told = f", halved {action.halvings} times" if action.halvings else ""
+                quietly = ", for silence" if silence else ""
+                return f"release {attempt} {end.value}{quietly}{told}: {cause}"
             case _:
                 return _other_line(action)
 

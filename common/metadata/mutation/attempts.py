@@ -7,10 +7,12 @@ without changing `running`; so a commit that dropped no rows watches nothing els
 from dataclasses import replace
 
 from common.metadata.changes import Commit, Release
+from common.metadata.codec import pack
 from common.metadata.codec_file import unpack_file, unpack_files
 from common.metadata.codec_tablet import (
     FAILURE,
     FAILURES,
+    HALVED,
     RESERVATION,
     RUNNING,
 )
@@ -190,6 +192,8 @@ def _released(change: Release, entry: Reservation, now_s: float) -> tuple[Comman
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     failed = change.end is AttemptEnd.FAILED
     flags: dict[str, Word] = {FAILURE: change.cause[:FAILURE_CHARS_MAX]} if failed else {}
+    if change.halvings:
+        flags[HALVED] = pack([entry.job, change.halvings])
     history = replace(history_of(change.tablet, entry, change.end, now_s), cause=change.cause)
     mark = AttemptOutcome(attempt=entry.attempt, end=change.end, cause=change.cause)
     return (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from common.model.file import DataFile
@@ -108,6 +110,14 @@ def test_a_failed_rewrite_deletes_all_it_may_have_written_and_reports() -> None:
     assert (report.end, report.error_class) == (AttemptEnd.FAILED, "InputError")
     assert report.cause == "file a.parquet is missing"
     assert (report.outputs, report.counts) == ((), RowCounts())
+
+
+def test_a_report_says_with_how_little_memory_it_was_tried() -> None:
+    attempt = Attempt(replace(an_assignment(), halvings=2), now_s=10.0)
+    attempt.handle(on.AttemptStarted(), 10.0)
+    failure = on.RewriteFailed(error_class="MemoryShortError", cause="too much")
+    _, report = after_deleting(attempt, failure)
+    assert (report.error_class, report.halvings) == ("MemoryShortError", 2)
 
 
 def test_a_rewrite_that_ends_by_cancel_is_cancelled() -> None:

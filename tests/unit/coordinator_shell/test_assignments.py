@@ -11,7 +11,15 @@ import pytest
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.keys import KeyType, encode_value
-from common.model.tablet import PLUS_INFINITY, Bounds, Reservation, Selection, Tablet, TabletId
+from common.model.tablet import (
+    PLUS_INFINITY,
+    Bounds,
+    Record,
+    Reservation,
+    Selection,
+    Tablet,
+    TabletId,
+)
 from common.rows.rules import DropRule
 from coordinator.assignments import compose
 from tests.support.planning import job
@@ -39,15 +47,12 @@ def file(path: str, since: int = 1, keys: tuple[bytes, bytes] = KEYS) -> DataFil
     )
 
 
-def may_go(key: bytes, inputs: list[str], *files: DataFile, chosen: tuple[str, ...] = ()) -> bool:
-    """Return whether an attempt over these inputs may drop a tombstone of a key."""
-    kind = Kind.USER if chosen else Kind.SYSTEM
-    request = "r1" if chosen else None
-    held = Reservation(
+def a_reservation(kind: Kind, inputs: tuple[str, ...], request: str | None) -> Reservation:
+    return Reservation(
         attempt="at1",
         job="j1",
         kind=kind,
-        inputs=tuple(inputs),
+        inputs=inputs,
         output_prefix="out/at1",
         outputs_max=1,
         group="default",
@@ -56,6 +61,13 @@ def may_go(key: bytes, inputs: list[str], *files: DataFile, chosen: tuple[str, .
         now_s=0.0,
         request=request,
     )
+
+
+def may_go(key: bytes, inputs: list[str], *files: DataFile, chosen: tuple[str, ...] = ()) -> bool:
+    """Return whether an attempt over these inputs may drop a tombstone of a key."""
+    kind = Kind.USER if chosen else Kind.SYSTEM
+    request = "r1" if chosen else None
+    held = a_reservation(kind, tuple(inputs), request)
     tablet = Tablet(
         id=TabletId(TABLE.id, PLUS_INFINITY),
         bounds=Bounds(None, PLUS_INFINITY),
@@ -91,3 +103,17 @@ def test_a_file_with_newer_rows_only_keeps_no_tombstone() -> None:
     kept = [file("a"), file("b", since=TOMBSTONE)]
     assert not may_go(b"\x30", ["a"], *kept)
     assert may_go(b"\x30", ["a"], file("a"), file("b", since=TOMBSTONE + 1))
+
+
+@pytest.mark.parametrize(("halved", "told"), [("j1", 3), ("another", 0)])
+def test_a_job_is_told_how_often_it_ran_out_of_memory(halved: str, told: int) -> None:
+    wanted = job("j1", kind=Kind.SYSTEM, inputs=("a",))
+    held = a_reservation(wanted.kind, ("a",), None)
+    tablet = Tablet(
+        id=TabletId(TABLE.id, PLUS_INFINITY),
+        bounds=Bounds(None, PLUS_INFINITY),
+        files={"a": file("a")},
+        running={"at1": held},
+        record=Record(halved_job=halved, halvings=3),
+    )
+    assert compose(wanted, held, TABLE, tablet, now_s=1e6).halvings == told
