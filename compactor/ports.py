@@ -40,6 +40,13 @@ class Engine(Protocol):
         """End an attempt soon; its `run` raises AttemptCancelledError."""
         ...
 
+    async def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Let an attempt move so many bytes/s from now on; None: no limit.
+
+        It begins with what its assignment says.
+        """
+        ...
+
     async def stop(self) -> None:
         """End everything and leave no process behind."""
         ...

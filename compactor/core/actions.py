@@ -1,4 +1,4 @@
-"""What an attempt wants done. All but `CancelRewrite` are answered by exactly one event."""
+"""What an attempt wants done. All but two are answered by exactly one event."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,14 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class CancelRewrite:
-    """Let the engine end the rewrite soon; the answer to `Rewrite` comes all the same."""
+    """Let the engine end the rewrite soon; has no answer: that to `Rewrite` comes all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyGrant:
+    """Let the engine apply another grant; it has no answer."""
+
+    bytes_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +52,6 @@ class SendReport:
     report: Report
 
 
-Action = Rewrite | CancelRewrite | SendCommit | ReadOutcome | DeleteOutputs | SendReport
+Action = (
+    Rewrite | CancelRewrite | ApplyGrant | SendCommit | ReadOutcome | DeleteOutputs | SendReport
+)

@@ -10,6 +10,7 @@ neither done nor refused: its mark is looked for, and it is sent again until the
 says which.
 """
 
+from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import Commit
@@ -41,6 +42,8 @@ class Attempt:
             attempt=reservation.attempt,
             bytes_total=sum(file.size_bytes for file in assignment.inputs),
             since_s=now_s,
+            volume=assignment.table.settings.volume,
+            granted_bytes_s=assignment.grant_bytes_s,
         )
         self.end: AttemptEnd | None = None
         """How it ended, known before it is reported."""
@@ -96,6 +99,9 @@ class Attempt:
                 return self._rewrite_failed(event)
             case on.CancelAsked():
                 return self._cancelled(event)
+            case on.GrantHeard(bytes_s):
+                self.progress = replace(self.progress, granted_bytes_s=bytes_s)
+                return [do.ApplyGrant(bytes_s)]
             case _:
                 assert_never(event)
 
@@ -207,5 +213,7 @@ class Attempt:
             counts=done.counts if done else RowCounts(),
             outputs=tuple(file.path for file in done.outputs) if done else (),
             elapsed_s=now_s - self.progress.since_s,
+            moved_bytes=self.progress.moved_bytes,
+            waited_s=self.progress.waited_s,
         )
         return do.SendReport(report)

@@ -43,6 +43,13 @@ class CancelAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantHeard:
+    """The coordinator lets the attempt move so many bytes/s from now on; None: no limit."""
+
+    bytes_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CommitApplied:
     """The store has replaced the inputs by the outputs."""
 
@@ -98,7 +105,9 @@ class ReportDelivered:
     """The coordinator knows how the attempt ended."""
 
 
-RewriteEvent = AttemptStarted | RewriteProgressed | RewriteDone | RewriteFailed | CancelAsked
+RewriteEvent = (
+    AttemptStarted | RewriteProgressed | RewriteDone | RewriteFailed | CancelAsked | GrantHeard
+)
 CommitEvent = CommitApplied | CommitRefused | CommitUnknown | CommitConflicted
 OutcomeEvent = OutcomeRead | OutcomeUnread
 EndEvent = OutputsDeleted | ReportDelivered

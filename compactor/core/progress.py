@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
+from common.model.limit import DEFAULT_VOLUME
 from common.wire import AttemptProgress
 from compactor.core.result import RewriteProgress
 
@@ -22,7 +23,7 @@ _ORDER = tuple(AttemptState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far one attempt is. No number in it ever falls and no state is left twice."""
+    """How far one attempt is. What it has done never falls, and no state is left twice."""
 
     attempt: str
     bytes_total: int
@@ -31,6 +32,13 @@ class Progress:
     fraction: float = 0.0
     bytes_done: int = 0
     rows_done: int = 0
+    volume: str = DEFAULT_VOLUME
+    granted_bytes_s: float | None = None
+    """The only number that may fall. None: no limit."""
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    synced_bytes: int = 0
+    sync_s: float = 0.0
 
     def at(self, state: AttemptState) -> Self:
         """Return the progress in a later state; an earlier one changes nothing."""
@@ -47,6 +55,10 @@ class Progress:
             fraction=max(self.fraction, min(news.fraction, 1.0)),
             bytes_done=max(self.bytes_done, min(news.bytes_done, self.bytes_total)),
             rows_done=max(self.rows_done, news.rows_done),
+            moved_bytes=max(self.moved_bytes, news.moved_bytes),
+            waited_s=max(self.waited_s, news.waited_s),
+            synced_bytes=max(self.synced_bytes, news.synced_bytes),
+            sync_s=max(self.sync_s, news.sync_s),
         )
 
     def message(self) -> AttemptProgress:
@@ -59,4 +71,10 @@ class Progress:
             bytes_total=self.bytes_total,
             rows_done=self.rows_done,
             since_s=self.since_s,
+            volume=self.volume,
+            granted_bytes_s=self.granted_bytes_s,
+            moved_bytes=self.moved_bytes,
+            waited_s=self.waited_s,
+            synced_bytes=self.synced_bytes,
+            sync_s=self.sync_s,
         )

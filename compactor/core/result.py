@@ -14,6 +14,10 @@ class RewriteProgress:
     bytes_done: int = 0
     rows_done: int = 0
     state: str = "rewriting"
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    synced_bytes: int = 0
+    sync_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

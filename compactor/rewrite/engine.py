@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from common.clock import SystemClock
@@ -11,6 +12,7 @@ from common.model.file import DataFile
 from common.rows.facts import RowFacts
 from common.wire import Assignment
 from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.files import delete_file, table_location
 from compactor.rewrite.folders import attempt_folder
 from compactor.rewrite.marks import read_marks
@@ -28,7 +30,11 @@ WRITTEN_FRACTION = 0.8
 
 
 def rewrite(
-    spark: Any, assignment: Assignment, progress: OnProgress, cancelled: Callable[[], bool]
+    spark: Any,
+    assignment: Assignment,
+    progress: OnProgress,
+    cancelled: Callable[[], bool],
+    attach: Callable[[Allowance], None] = lambda _: None,
 ) -> RewriteResult:
     """Rewrite the inputs of an assignment and verify the outputs; nothing is committed.
 
@@ -37,6 +43,7 @@ def rewrite(
         assignment: The reserved job.
         progress: Hears how far it is, from more than one thread.
         cancelled: Whether somebody wants the attempt back.
+        attach: Is given what further grants, and a cancellation, have to be told to.
 
     Raises:
         RewriteError: It failed or was cancelled; no output is left.
@@ -45,22 +52,26 @@ def rewrite(
     clock = SystemClock()
     begun_s = clock.now_s()
     with attempt_folder() as folder:
+        allowance = Allowance.create(folder, assignment.grant_bytes_s)
+        attach(allowance)
+        told = _Told(progress, assignment, allowance)
         plan = make_plan(assignment, folder)
         planned_s = clock.now_s()
         _stop_if(cancelled)
         try:
             stitching = stitch_plan(plan, assignment)
-            with _watched(plan, assignment, progress):
+            with _watched(plan, told):
                 result, kernel = rewrite_with_spark(spark, plan, stitching)
             written_s = clock.now_s()
             _stop_if(cancelled)
-            _tell(progress, assignment, "verifying", WRITTEN_FRACTION, plan.rows)
+            told.tell("verifying", WRITTEN_FRACTION, plan.rows)
             facts = verify(plan, result, cancelled)
+            allowance.settle()
         except BaseException:
             # Nothing of this attempt was ever committed, and no other has its paths.
             _delete(plan)
             raise
-        _tell(progress, assignment, "verifying", 1.0, plan.rows)
+        told.tell("verifying", 1.0, plan.rows)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
         counts=result.counts,
@@ -110,7 +121,7 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
 
 
 @contextmanager
-def _watched(plan: RewritePlan, assignment: Assignment, progress: OnProgress) -> Iterator[None]:
+def _watched(plan: RewritePlan, told: "_Told") -> Iterator[None]:
     """Pass on how far the tasks are while they run."""
     done = threading.Event()
     rows_expected = max(1, plan.rows * passes_of(plan))
@@ -120,9 +131,9 @@ def _watched(plan: RewritePlan, assignment: Assignment, progress: OnProgress) ->
             _, rows = read_marks(plan.progress_folder)
             fraction = min(1.0, rows / rows_expected)
             rows_done = int(fraction * plan.rows)
-            _tell(progress, assignment, "rewriting", fraction * WRITTEN_FRACTION, rows_done)
+            told.tell("rewriting", fraction * WRITTEN_FRACTION, rows_done)
 
-    _tell(progress, assignment, "rewriting", 0.0, 0)
+    told.tell("rewriting", 0.0, 0)
     watcher = threading.Thread(target=look, daemon=True, name="progress")
     watcher.start()
     try:
@@ -132,12 +143,30 @@ def _watched(plan: RewritePlan, assignment: Assignment, progress: OnProgress) ->
         watcher.join()
 
 
-def _tell(
-    progress: OnProgress, assignment: Assignment, state: str, fraction: float, rows: int
-) -> None:
-    size_bytes = sum(file.size_bytes for file in assignment.inputs)
-    done_bytes = int(fraction * size_bytes)
-    progress(RewriteProgress(fraction=fraction, bytes_done=done_bytes, rows_done=rows, state=state))
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Whoever hears how far an attempt is."""
+
+    progress: OnProgress
+    assignment: Assignment
+    allowance: Allowance
+
+    def tell(self, state: str, fraction: float, rows: int) -> None:
+        """Tell how far it is, and what it has moved."""
+        size_bytes = sum(file.size_bytes for file in self.assignment.inputs)
+        usage = self.allowance.usage()
+        self.progress(
+            RewriteProgress(
+                fraction=fraction,
+                bytes_done=int(fraction * size_bytes),
+                rows_done=rows,
+                state=state,
+                moved_bytes=usage.moved_bytes,
+                waited_s=usage.waited_s,
+                synced_bytes=usage.synced_bytes,
+                sync_s=usage.sync_s,
+            )
+        )
 
 
 def _stop_if(cancelled: Callable[[], bool]) -> None:

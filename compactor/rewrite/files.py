@@ -14,11 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.clock import SystemClock
 from common.errors import InputError, RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location, open_location
 from common.rows.partitions import Fill, fill_of_path
 from common.rows.rules import RowRules
+from compactor.rewrite.stored import Pay, paid_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,12 @@ def opened_input(location: Location, path: str) -> Iterator[pq.ParquetFile]:
 
 
 def read_tables(
-    location: Location, path: str, rows_max: int, columns: Sequence[str] | None = None
+    location: Location,
+    path: str,
+    rows_max: int,
+    columns: Sequence[str] | None = None,
+    *,
+    pay: Pay,
 ) -> Iterator[pa.Table]:
     """Yield the rows of an input, some at a time.
 
@@ -84,6 +91,7 @@ def read_tables(
         path: Of the input.
         rows_max: Rows at a time.
         columns: Those that are wanted, if the file has them; at least one comes. None: all.
+        pay: Is told the bytes of each row group before it is read.
 
     Raises:
         InputError: The file cannot be read to its end.
@@ -95,7 +103,7 @@ def read_tables(
             if columns is not None:
                 known = parquet.schema_arrow.names
                 chosen = [name for name in known if name in columns] or known[:1]
-            for batch in parquet.iter_batches(batch_size=rows_max, columns=chosen):
+            for batch in paid_batches(parquet, rows_max, chosen, pay):
                 yield pa.Table.from_batches([batch])
     except RequestError as error:
         raise InputError(str(error)) from error
@@ -141,6 +149,8 @@ class NewFile:
         self._location = location
         self._path = path
         self._full = location.full(path)
+        self.sync_s = 0.0
+        """How long a local disk took to make it durable, when it was closed."""
         self.sink: Any
         if location.is_local:
             Path(self._full).parent.mkdir(parents=True, exist_ok=True)
@@ -157,8 +167,11 @@ class NewFile:
             OSError: It is not.
         """
         if self._location.is_local:
+            clock = SystemClock()
+            begun_s = clock.now_s()
             self.sink.flush()
             os.fsync(self.sink.fileno())
+            self.sync_s = clock.now_s() - begun_s
         self.sink.close()
         if self._location.is_local:
             _sync_folder(Path(self._full).parent)

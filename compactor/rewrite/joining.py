@@ -13,6 +13,7 @@ from common.parquet.location import open_location
 from common.rows.facts import RowFacts
 from common.rows.rules import join_dropped
 from common.rows.types import normal_field
+from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.declared import has_blooms
 from compactor.rewrite.files import opened_input, table_location
@@ -61,14 +62,16 @@ def joined(
     by_part = {part: list(found) for part, found in groupby(known, lambda each: each[0].part)}
     written = [plan.outputs[part] for part in by_part]
     files, facts, location = [], [], table_location(plan.location)
+    allowance = allowance_of(plan.progress_folder)
     for part, found in by_part.items():
         path = plan.outputs[part]
         outputs = written if path == written[-1] else None
         metadata = footer_of(plan, purge_after(plan, dropped), outputs)
         pieces = [piece for seam, _ in found for piece in seam.pieces]
-        made = stitch(
-            location, pieces, path, footing=Footing(metadata=metadata, schema=plan.schema)
-        )
+        footing = Footing(metadata=metadata, schema=plan.schema)
+        # What is copied of inputs was paid for when it was looked at; parts are our own.
+        made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
+        allowance.synced(made.synced_bytes, made.sync_s)
         seen = join_facts([_facts(result) for _, result in found], f"output {path}")
         if made.rows != seen.rows:
             raise VerificationError(f"output {path} has {made.rows} rows, wanted {seen.rows}")

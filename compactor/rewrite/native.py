@@ -16,6 +16,7 @@ from common.model.keys import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import open_location
 from common.rows.facts import RowFacts
+from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.files import folder_fill, opened_input, table_location
 from compactor.rewrite.kernel.bounds import Group, Range, groups_of
@@ -32,6 +33,7 @@ from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally
 from compactor.rewrite.output_settings import OutputSettings
+from compactor.rewrite.paying import PayingReader
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers
 from compactor.rewrite.row_groups import RowGroups
@@ -183,7 +185,7 @@ def check_copy(plan: RewritePlan, sources: Sequence[Source], copy: Copy) -> Ende
     mark, facts = Mark(plan.progress_folder, f"copy-{copy.groups[0].input}"), list[RowFacts]()
     for group in copy.groups:
         source = sources[group.input]
-        reader = readers.get(group.input) or _reader(plan, source, layout)
+        reader = readers.get(group.input) or _reader(plan, source, layout, whole=True)
         readers[group.input] = reader
         try:
             found = facts_of(reader, group, f"file {source.path}", plan.now_s)
@@ -215,9 +217,13 @@ def _dues(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False
     )
 
 
-def _reader(plan: RewritePlan, source: Source, layout: Layout) -> Reader:
-    fill = {} if source.own else folder_fill(plan.rules, plan.schema, source.path)
-    return Reader(open_location(source.location), source.path, layout, fill)
+def _reader(plan: RewritePlan, source: Source, layout: Layout, *, whole: bool = False) -> Reader:
+    location = open_location(source.location)
+    if source.own:
+        return Reader(location, source.path, layout)
+    fill = folder_fill(plan.rules, plan.schema, source.path)
+    allowance = allowance_of(plan.progress_folder)
+    return PayingReader(allowance, location, source.path, layout, fill, whole=whole)
 
 
 def _groups(at: int, source: Source, plan: RewritePlan) -> list[Group]:

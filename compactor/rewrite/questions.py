@@ -14,6 +14,7 @@ import pyarrow as pa
 from common.errors import InputError, RequestError, RewriteError
 from common.rows.conform import conform
 from common.rows.partitions import filled
+from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.spark_values import spark_type, to_spark
@@ -159,7 +160,8 @@ def _read(plan: RewritePlan, at: int, transform: TransformPlan) -> Iterator[tupl
     path = plan.inputs[at]
     said = folder_fill(plan.rules, plan.schema, path)
     fill = {name: value for name, value in said.items() if name in schema.names}
-    for found in read_tables(table_location(plan.location), path, READ_ROWS, schema.names):
+    pay, location = allowance_of(plan.progress_folder).pay, table_location(plan.location)
+    for found in read_tables(location, path, READ_ROWS, schema.names, pay=pay):
         read = filled(found, fill)
         try:
             yield start, _conformed(read, schema, path)

@@ -21,6 +21,7 @@ from common.rows.encode import encode_keys
 from common.rows.facts import RowFacts
 from common.rows.merge import merge_tables
 from common.rows.partitions import filled
+from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.carriers import carried, restored
 from compactor.rewrite.changes import Change, change_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
@@ -158,7 +159,8 @@ def _pieces(plan: RewritePlan, at: int, mark: Mark, change: Change) -> Iterator[
     """
     path, start = plan.inputs[at], 0
     fill = folder_fill(plan.rules, plan.schema, path)
-    for found in read_tables(table_location(plan.location), path, READ_ROWS):
+    pay = allowance_of(plan.progress_folder).pay
+    for found in read_tables(table_location(plan.location), path, READ_ROWS, pay=pay):
         try:
             read = filled(found, fill)
             fitting = conform(read, plan.schema, f"file {path}")

@@ -13,6 +13,7 @@ from common.errors import RewriteError
 from common.model.outcome import DroppedRows
 from common.parquet.location import Location
 from common.rows.encode import encode_keys
+from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import NewFile, delete_file, table_location
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.row_groups import RowGroups
@@ -131,6 +132,7 @@ class _OpenFile:
         self._plan = plan
         self._file = NewFile(location, plan.outputs[part])
         self._groups = RowGroups(self._file.sink, plan.schema, plan.writing, plan.rules.key)
+        self._allowance, self._paid_bytes = allowance_of(plan.progress_folder), 0
 
     @property
     def rows(self) -> int:
@@ -140,6 +142,7 @@ class _OpenFile:
     def write(self, table: pa.Table) -> None:
         """Take rows; they are written when a row group is full."""
         self._groups.write(table)
+        self._pay()
 
     def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
         """Write what is held and the footer; the file is whole and durable then.
@@ -149,12 +152,21 @@ class _OpenFile:
             outputs: For the last file of an attempt: all of them.
         """
         self._groups.close(footer_of(self._plan, purge, outputs))
+        self._pay()
         self._file.close()
+        self._allowance.synced(self._paid_bytes, self._file.sync_s)
 
     def abandon(self) -> None:
         """Delete the file."""
         self._groups.abandon()
         self._file.abandon()
+
+    def _pay(self) -> None:
+        """Pay for what was written since: nobody knows the size of a row group before."""
+        written_bytes = self._file.sink.tell()
+        if written_bytes > self._paid_bytes:
+            self._allowance.pay(written_bytes - self._paid_bytes)
+            self._paid_bytes = written_bytes
 
 
 def footer_of(

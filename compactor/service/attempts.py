@@ -1,6 +1,7 @@
 """Performs the actions of one attempt and feeds the answers back, until it is reported."""
 
 import asyncio
+from dataclasses import replace
 from typing import assert_never
 
 from common.clock import Clock
@@ -67,6 +68,12 @@ class AttemptRunner:
             assert isinstance(action, do.CancelRewrite), action
             await self._engine.cancel(attempt.id)
 
+    async def grant(self, attempt: Attempt, bytes_s: float | None) -> None:
+        """Tell an attempt and its engine what it may move from now on."""
+        for action in attempt.handle(on.GrantHeard(bytes_s), self._clock.now_s()):
+            assert isinstance(action, do.ApplyGrant), action
+            await self._engine.grant(attempt.id, action.bytes_s)
+
     async def _perform(self, attempt: Attempt, action: do.Action) -> on.Event:
         match action:
             case do.Rewrite():
@@ -82,7 +89,7 @@ class AttemptRunner:
                 return on.OutputsDeleted()
             case do.SendReport(report):
                 return await self._report(report)
-            case do.CancelRewrite():
+            case do.CancelRewrite() | do.ApplyGrant():
                 raise AssertionError(action)  # Performed where it arises; it has no answer.
             case _:
                 assert_never(action)
@@ -98,7 +105,10 @@ class AttemptRunner:
                 return on.RewriteFailed(
                     error_class="AttemptCancelledError", cause="not begun", cancelled=True
                 )
-            return on.RewriteDone(await self._engine.run(attempt.assignment, on_progress))
+            # It may have been told another grant while its location was looked at.
+            granted = attempt.progress.granted_bytes_s
+            assignment = replace(attempt.assignment, grant_bytes_s=granted)
+            return on.RewriteDone(await self._engine.run(assignment, on_progress))
         except CompactionError as error:
             name = type(error).__name__
             self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))

@@ -138,6 +138,10 @@ class CompactorService:
             if held is not None:
                 asked = on.CancelAsked(cause="the coordinator took it back")
                 await self._runner.cancel(held, asked)
+        for grant in reply.grants:
+            held = self._attempts.get(grant.attempt)
+            if held is not None:
+                await self._runner.grant(held, grant.bytes_s)
 
     async def _slot(self) -> None:
         """Take a job, see it through, take the next; repeat a call that was not answered."""

@@ -40,6 +40,10 @@ class Attempts:
         self._open[attempt] = _Waiter(result, on_progress)
         return result
 
+    def is_open(self, attempt: str) -> bool:
+        """Return whether somebody waits for an attempt."""
+        return attempt in self._open
+
     def close(self, attempt: str) -> None:
         """Forget an attempt; what is heard of it later is a straggler's."""
         self._open.pop(attempt, None)

@@ -78,6 +78,9 @@ class Driver:
             case messages.Cancel(attempt):
                 if self._worker is not None:
                     self._worker.cancel(attempt)
+            case messages.Grant(attempt, bytes_s):
+                if self._worker is not None:
+                    self._worker.grant(attempt, bytes_s)
             case messages.Stop():
                 self._stopping.set()
 

@@ -6,6 +6,7 @@ death than after the fifth; an attempt that comes meanwhile waits for it.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from common.errors import AttemptCancelledError, ConfigError, EngineDiedError
@@ -32,6 +33,8 @@ class SparkEngine:
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._down.set()
         self._attempts = Attempts()
+        self._granted: dict[str, float | None] = {}
+        """Of open attempts, what they were told since they were assigned."""
         self._keeper: asyncio.Task[None] | None = None
         self.starts = 0
         """How many drivers came up so far."""
@@ -95,12 +98,26 @@ class SparkEngine:
         try:
             driver = await self._living(result)
             await driver.order(messages.Run(attempt, payload))
+            if attempt in self._granted:  # It was told while no driver was up.
+                await driver.order(messages.Grant(attempt, self._granted[attempt]))
             return await result
         except asyncio.CancelledError:
-            await self._order_cancel(attempt)
+            await self._order(messages.Cancel(attempt))
             raise
         finally:
             self._attempts.close(attempt)
+            self._granted.pop(attempt, None)
+
+    async def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Let an attempt move so many bytes/s from now on; None: no limit.
+
+        Args:
+            attempt: One that may be over already, or not begun.
+            bytes_s: Reads and writes together.
+        """
+        if self._attempts.is_open(attempt):
+            self._granted[attempt] = bytes_s
+            await self._order(messages.Grant(attempt, bytes_s))
 
     async def cancel(self, attempt: str) -> None:
         """End an attempt soon; its `run` raises AttemptCancelledError.
@@ -109,7 +126,7 @@ class SparkEngine:
             attempt: One that may be over already.
         """
         if self._up.is_set():
-            await self._order_cancel(attempt)
+            await self._order(messages.Cancel(attempt))
         else:
             self._attempts.fail(attempt, AttemptCancelledError(f"attempt {attempt} was cancelled"))
 
@@ -143,13 +160,11 @@ class SparkEngine:
             raise EngineDiedError(f"no Spark driver came up within {patience_s:.0f} s")
         return self._driver
 
-    async def _order_cancel(self, attempt: str) -> None:
+    async def _order(self, order: messages.Order) -> None:
         """Tell the driver, if there is one; a dead one has cancelled everything."""
         if self._driver is not None:
-            try:
-                await self._driver.order(messages.Cancel(attempt))
-            except EngineDiedError:
-                return
+            with suppress(EngineDiedError):
+                await self._driver.order(order)
 
     async def _bring_up(self) -> DriverProcess:
         """Start a driver and wait until Spark is up in it."""

@@ -34,6 +34,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """Parent: an attempt may move so many bytes/s from now on; None: no limit."""
+
+    attempt: str
+    bytes_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Parent: end Spark and go."""
 
@@ -78,7 +86,7 @@ class Failed:
     cause: str
 
 
-Order = Run | Cancel | Stop
+Order = Run | Cancel | Grant | Stop
 Notice = Started | NotStarted | Progressed | Done | Failed
 
 

@@ -4,7 +4,8 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from common import errors
 from common.clock import SystemClock
@@ -15,8 +16,23 @@ PROGRESS_INTERVAL_S = 0.2
 CANCEL_INTERVAL_S = 0.5
 CAUSE_CHARACTERS_MAX = 4000
 
-Work = Callable[[Any, Any, Callable[[RewriteProgress], None], Callable[[], bool]], Any]
-"""Spark session, payload, progress, cancelled → result."""
+
+class Valve(Protocol):
+    """What an attempt's work lets orders about its bytes through to."""
+
+    def grant(self, bytes_s: float | None) -> None:
+        """Apply another grant; None: no limit."""
+        ...
+
+    def stop(self) -> None:
+        """End every wait for the grant."""
+        ...
+
+
+Work = Callable[
+    [Any, Any, Callable[[RewriteProgress], None], Callable[[], bool], Callable[[Valve], None]], Any
+]
+"""Spark session, payload, progress, cancelled, who is told of the valve → result."""
 
 
 class Worker:
@@ -36,6 +52,8 @@ class Worker:
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._cancelled: dict[str, threading.Event] = {}
+        self._granted: dict[str, float | None] = {}
+        self._valves: dict[str, Valve] = {}
         self._pools: set[int] = set()
         self._never = threading.Event()
 
@@ -57,7 +75,27 @@ class Worker:
         event = self._cancelled.get(attempt)
         if event is not None and not event.is_set():
             event.set()
+            with self._lock:
+                if (valve := self._valves.get(attempt)) is not None:
+                    valve.stop()
             threading.Thread(target=self._cancel_jobs, args=(attempt,), daemon=True).start()
+
+    def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Let an attempt move so many bytes/s from now on; one that is over is left alone."""
+        with self._lock:
+            if attempt in self._cancelled:
+                self._granted[attempt] = bytes_s
+                if (valve := self._valves.get(attempt)) is not None:
+                    valve.grant(bytes_s)
+
+    def _attach(self, attempt: str, valve: Valve) -> None:
+        """Take note of an attempt's valve; what it was told before holds."""
+        with self._lock:
+            self._valves[attempt] = valve
+            if attempt in self._granted:
+                valve.grant(self._granted[attempt])
+            if self._cancelled[attempt].is_set():
+                valve.stop()
 
     def _cancel_jobs(self, attempt: str) -> None:
         """Cancel the attempt's Spark jobs, also those that it starts before it looks round."""
@@ -74,6 +112,8 @@ class Worker:
         with self._lock:
             self._pools.discard(pool)
             del self._cancelled[attempt]
+            self._granted.pop(attempt, None)
+            self._valves.pop(attempt, None)
         self._tell(attempt, notice)
 
     def _end_of(self, attempt: str, payload: Any) -> Notice:
@@ -81,7 +121,8 @@ class Worker:
         event = self._cancelled[attempt]
         report = self._reporter(attempt)
         try:
-            result = self._work(self._spark, payload, report, event.is_set)
+            attach = partial(self._attach, attempt)
+            result = self._work(self._spark, payload, report, event.is_set, attach)
         except BaseException as error:  # a boundary: it ends the attempt, and is told
             if not event.is_set() and self._broken():
                 # Every attempt is lost with the application; the end of the pipe says so.

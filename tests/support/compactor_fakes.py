@@ -82,6 +82,7 @@ class FakeEngine:
         self.running: dict[str, asyncio.Event] = {}
         self.most_at_once = 0
         self.cancelled: list[str] = []
+        self.granted: list[tuple[str, float | None]] = []
         self.down = asyncio.Event()
 
     @property
@@ -130,6 +131,9 @@ class FakeEngine:
         self.cancelled.append(attempt)
         if attempt in self.running:
             self.running[attempt].set()
+
+    async def grant(self, attempt: str, bytes_s: float | None) -> None:
+        self.granted.append((attempt, bytes_s))
 
     async def stop(self) -> None:
         self.stopped = True

@@ -163,6 +163,9 @@ class SimEngine:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(2 * DEATH_AFTER_S * self._world.random())
 
+    async def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Nothing here takes time by its bytes."""
+
     async def cancel(self, attempt: str) -> None:
         self._cancelled[attempt] = None
 

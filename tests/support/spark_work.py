@@ -17,6 +17,7 @@ def work(
     payload: dict[str, Any],
     progress: Callable[[RewriteProgress], None],
     cancelled: Callable[[], bool],
+    attach: Callable[[Any], None],
 ) -> dict[str, Any]:
     """Do what the payload says: add, wait in a Spark task, fail, or die."""
     match payload["do"]:

@@ -9,6 +9,7 @@ import errno
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from common.clock import SystemClock
 from common.parquet.location import Location
 from compactor.rewrite.files import NewFile
 from compactor.rewrite.stitch.footer import Span
@@ -44,7 +45,8 @@ class LocalTarget:
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flushing: Future[None] | None = None
         self._flushed = 0
-        self.position = 0
+        self.position = self.synced_bytes = 0
+        self.sync_s = 0.0
 
     def write(self, content: bytes) -> None:
         """Append bytes of our own."""
@@ -74,6 +76,8 @@ class LocalTarget:
             if self._flushing is not None:
                 self._flushing.result()
             self._file.close()
+            self.sync_s += self._file.sync_s
+            self.synced_bytes = self.position
             return self._wanted.settle(), self._found.settle()
         finally:
             self._close()
@@ -116,7 +120,13 @@ class LocalTarget:
         if self._flushing is not None:
             self._flushing.result()
         self._flushed = self.position
-        self._flushing = self._flusher.submit(os.fdatasync, self._descriptor)
+        self._flushing = self._flusher.submit(self._sync)
+
+    def _sync(self) -> None:
+        clock = SystemClock()
+        begun_s = clock.now_s()
+        os.fdatasync(self._descriptor)
+        self.sync_s += clock.now_s() - begun_s
 
     def _put(self, content: bytes) -> None:
         begun, rest = self.position, memoryview(content)

@@ -57,3 +57,6 @@ class Stitched:
     and the same when the output was read back."""
     copied_bytes: int
     """How much of it came from the pieces."""
+    synced_bytes: int = field(default=0, compare=False)
+    """How much a local disk made durable in `sync_s`."""
+    sync_s: float = field(default=0.0, compare=False)

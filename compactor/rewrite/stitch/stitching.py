@@ -117,6 +117,8 @@ def stitch(
         row_groups=len(moved),
         crc=wanted,
         copied_bytes=copied_bytes,
+        synced_bytes=target.synced_bytes,
+        sync_s=target.sync_s,
     )
 
 

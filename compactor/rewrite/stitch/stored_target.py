@@ -22,6 +22,8 @@ READ_AHEAD = 3
 class StoredTarget:
     """An object: a multipart upload, which becomes visible, whole, when it is closed."""
 
+    synced_bytes, sync_s = 0, 0.0
+
     def __init__(self, location: Location, path: str, on_copied: OnCopied) -> None:
         self._location = location
         self._full = location.full(path)

@@ -23,6 +23,16 @@ class Target(Protocol):
         """How long it is so far."""
         ...
 
+    @property
+    def synced_bytes(self) -> int:
+        """How much of it a local disk has made durable; elsewhere 0."""
+        ...
+
+    @property
+    def sync_s(self) -> float:
+        """How long that took."""
+        ...
+
     def write(self, content: bytes) -> None:
         """Append bytes of our own.
 

@@ -22,6 +22,7 @@ from common.parquet.location import Location
 from common.rows.facts import RowFacts
 from common.rows.types import normal_field
 from common.wire import Assignment
+from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.declared import leaf_places
 from compactor.rewrite.files import delete_file, read_footer, table_location
 from compactor.rewrite.marks import Mark
@@ -78,7 +79,10 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
     location, output = table_location(plan.location), plan.outputs[0]
     mark, total_bytes = Mark(plan.progress_folder, "write"), max(1, plan.decoded_bytes)
 
+    allowance = allowance_of(plan.progress_folder)
+
     def copied(size_bytes: int) -> None:
+        allowance.pay(2 * size_bytes)  # Read, and written.
         mark.add(size_bytes, plan.rows * size_bytes // total_bytes)
 
     purge = plan.purge.hex() if plan.purge else ""
@@ -91,6 +95,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
         footing=footing,
         on_copied=copied,
     )
+    allowance.synced(made.synced_bytes, made.sync_s)
     try:
         _require_schema(location, output, plan.schema)
     except BaseException:

@@ -183,7 +183,7 @@ def test_a_throttled_job_says_so() -> None:
     assert "the job is throttled to 1003.5 KiB/s: group default may move 1.0 MiB/s" in told
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_long_lives(seed: int) -> None:
     """Jobs begin and end, compactors die, replies get lost, limits change: `World.check`."""
     made = World(seed)
@@ -195,22 +195,25 @@ def test_long_lives(seed: int) -> None:
     for scope in ("group:default", "volume:slow", "volume:fast"):
         made.limit(scope, chance.choice([0, 1, 10, 100]) * MB)
     made.lost_replies = chance.choice([0.0, 0.0, 0.2])
-    # A lowering that gets lost is late, which is nobody's fault here.
-    changes = made.lost_replies == 0
     for _ in range(60):
-        made.able, made.job_bytes = chance.uniform(0.1, 200) * MB, chance.uniform(0.1, 2000) * MB
-        compactor = chance.choice(list(made.compactors.values()))
-        what = chance.random()
-        if what < 0.6 and len(compactor.held) < compactor.slots:
-            volume = chance.choice(["fast", "slow"])
-            made.start(compactor, volume, volume)
-        elif what < 0.65:
-            made.die(compactor)
-        elif what < 0.7 and changes:
-            made.limit("group:default", chance.choice([0, 5, 50]) * MB)
+        happens(made)
         made.pass_time(chance.choice([0.1, 0.5, 3.0]))
     made.lost_replies = 0.0
-    made.job_bytes = 1e15
-    for _ in range(5):
-        made.pass_time(6)
+    made.pass_time(10)
     assert all(each.applied > 0 for one in made.compactors.values() for each in one.held.values())
+
+
+def happens(made: World) -> None:
+    """Let one thing happen."""
+    chance = made.chance
+    made.able, made.job_bytes = chance.uniform(0.1, 200) * MB, chance.uniform(0.1, 2000) * MB
+    compactor = chance.choice(list(made.compactors.values()))
+    what = chance.random()
+    if what < 0.6 and len(compactor.held) < compactor.slots:
+        volume = chance.choice(["fast", "slow"])
+        made.start(compactor, volume, volume)
+    elif what < 0.65:
+        made.die(compactor)
+    elif what < 0.7 and made.lost_replies == 0:
+        # If replies got lost, it would be heard later: nobody's fault.
+        made.limit("group:default", chance.choice([0, 5, 50]) * MB)
