@@ -15,11 +15,14 @@ from common.model.tablet import PLUS_INFINITY
 from common.settings import CoordinatorSettings, Settings, StoreSettings
 from tests.support.operation_shell import Land, finish, key
 from tests.support.redis_server import RedisServer, running
+from tests.support.request_shell import Shell
 
 pytestmark = pytest.mark.integration
 
 LAST = PLUS_INFINITY
 WAIT_MAX_S = 60.0
+LIFE_S = 0.1
+"""Of the first coordinator of an operation."""
 HURRIED = Settings(coordinator=CoordinatorSettings(lost_answer_beats=1))
 """What a coordinator has reserved when it dies, the next one gives up within a second."""
 
@@ -89,15 +92,23 @@ async def appends(land: Land, over: asyncio.Event, counted: asyncio.Lock) -> Non
 async def lives(land: Land) -> None:
     """Let coordinators live and die until no operation is under way.
 
-    Each lives twice as long as the one before: what one has reserved and could hand to
-    nobody is released by one that hears a heartbeat or two.
+    Each lives twice as long as the one before, and its compactor waits as long for a job:
+    however slow the machine, one hears the heartbeats that tell it what others have
+    reserved and handed to nobody, and one hands a job out before its taker has left.
     """
+    lasts_s = LIFE_S
     async with asyncio.timeout(WAIT_MAX_S):
-        life = 0
         while await land.operating():
-            life += 1
             async with land.coordinator() as it:
-                for _ in range(2**life):
-                    taken = await it.take(wait_max_s=0.05)
-                    if taken is not None:
-                        await finish(land, it, taken)
+                await live(land, it, lasts_s)
+            lasts_s *= 2
+
+
+async def live(land: Land, it: Shell, lasts_s: float) -> None:
+    """Take and commit jobs for a while."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + lasts_s
+    while loop.time() < until_s and await land.operating():
+        taken = await it.take(wait_max_s=lasts_s / 2)
+        if taken is not None:
+            await finish(land, it, taken)
