@@ -127,6 +127,7 @@ async def test_a_merge(harness: Harness) -> None:
     assert await layout(harness, table.id) == [
         (None, PLUS_INFINITY, ["out/s1-0.parquet", "r", "r2"])
     ]
+    assert await harness.store.tablet_ids(table.id) == [right]
     found = await tablet_of(harness, right)
     assert (found.purge, found.record.settled) == (b"3", ((3.0, b"4"), (5.0, b"6")))
     assert operated(found) is None

@@ -162,6 +162,18 @@ def test_rows_of_tablets_that_are_merged_meanwhile_are_all_there(
     assert ids(client) == [1, 9]
 
 
+def test_a_call_repeated_after_its_tablets_were_merged_adds_nothing(
+    gateway: Gateway, client: Client
+) -> None:
+    make(gateway, split(client, 5, 3))
+    call = new_call()
+    assert len(client.append("events", rows(1, 9), call=call).files) == 2
+    make(gateway, merge(client, 5))
+    again = client.append("events", rows(1, 9), call=call)
+    assert (again.rows, len(again.files)) == (2, 0)
+    assert ids(client) == [1, 9]
+
+
 def test_a_call_repeated_over_other_tablets_brings_the_same_rows(
     gateway: Gateway, client: Client, store: Loses
 ) -> None:
