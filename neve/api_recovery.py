@@ -117,6 +117,8 @@ class RebuildReport:
     lost: dict[str, str] = field(default_factory=dict)
     """What rows are, or may be, lost → why."""
     not_recovered: tuple[str, ...] = ()
+    manifest: int | None = None
+    """Number of the manifest that it began with; None: there was none."""
     dry_run: bool = False
 
 

@@ -54,6 +54,10 @@ def rebuilt(report: RebuildReport) -> RenderableType:
                 ("table", report.table + (" (dry run)" if report.dry_run else "")),
                 ("location", report.location),
                 ("state", report.state),
+                (
+                    "begun with",
+                    "footers" if report.manifest is None else f"manifest {report.manifest}",
+                ),
                 ("tablets", f"{report.tablets:,}"),
                 ("files", f"{report.files:,}, {report.user_files:,} of them of users"),
                 ("rows", f"{report.rows:,}"),

@@ -81,6 +81,7 @@ def rebuilt_view(done: Rebuilt, *, dry_run: bool) -> api.RebuildReport:
         left=_bounded(done.left),
         lost=_bounded(done.lost),
         not_recovered=done.not_recovered,
+        manifest=done.manifest,
         dry_run=dry_run,
     )
 

@@ -13,6 +13,7 @@ from common.parquet.location import Location
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from neve.recovery.footers import OutputFooter, read_output_footer
+from neve.recovery.published import Published, read_published
 from neve.recovery.scope import Tell, Threads, in_turn
 from neve.recovery.stored import StoredFile, Whose, list_location
 
@@ -30,6 +31,10 @@ class Evidence:
     """Files that cannot be read → why."""
     misfits: dict[str, str] = field(default_factory=dict)
     """Files of users that can be read, but are none of this table → why."""
+    published: Published | None = None
+    """The newest manifest of the table."""
+    unusable: str = ""
+    """Why there is none, though something lies where it should."""
 
     @property
     def tables(self) -> list[str]:
@@ -56,6 +61,7 @@ async def gather_evidence(
     stored = await threads.run(list_location, location)
     evidence = Evidence(stored=stored, described=await threads.run(read_description, location))
     outputs = sorted(path for path, file in stored.items() if file.whose is Whose.OUTPUT)
+    await _read_manifest(evidence, location, threads)
     tell(f"reading {len(outputs)} footers")
     looks = await in_turn(threads.run(_footer, location, path) for path in outputs)
     for path, found in zip(outputs, looks, strict=True):
@@ -70,6 +76,18 @@ async def gather_evidence(
         if file.whose in wanted and path.endswith((".parquet", ".parq"))
     )
     return evidence
+
+
+async def _read_manifest(evidence: Evidence, location: Location, threads: Threads) -> None:
+    try:
+        found = await threads.run(read_published, location)
+    except RequestError as error:
+        evidence.unusable = str(error)
+        return
+    if found is None or evidence.described is None or evidence.described.id == found.table:
+        evidence.published = found
+    else:
+        evidence.unusable = f"{found.name} is of another table, {found.table}"
 
 
 def _footer(location: Location, path: str) -> OutputFooter | str:

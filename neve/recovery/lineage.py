@@ -36,6 +36,8 @@ class Lineage:
     """Files that do not count → why."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Files whose rows are nowhere → why."""
+    replaced: frozenset[str] = frozenset()
+    """Inputs of the attempts that count, whether they are in storage or not."""
 
 
 def attempts_of(footers: Iterable[OutputFooter]) -> list[Attempt]:
@@ -55,6 +57,11 @@ def attempts_of(footers: Iterable[OutputFooter]) -> list[Attempt]:
     ]
 
 
+def outputs_of(attempt: Attempt) -> tuple[str, ...]:
+    """Return all outputs of an attempt that are known."""
+    return tuple(dict.fromkeys((*attempt.found, *(attempt.outputs or ()))))
+
+
 def trace(base: Collection[str], attempts: Iterable[Attempt]) -> Lineage:
     """Return which files count.
 
@@ -71,9 +78,7 @@ class _Tracer:
     def __init__(self, base: Collection[str], attempts: Iterable[Attempt]) -> None:
         self._base = {*base}
         self._attempts = {each.id: each for each in sorted(attempts, key=lambda each: each.id)}
-        self._maker = {
-            path: each for each in self._attempts.values() for path in self._outputs_of(each)
-        }
+        self._maker = {path: each for each in self._attempts.values() for path in outputs_of(each)}
         self._claims: dict[str, list[Attempt]] = {}
         for each in self._attempts.values():
             for path in each.inputs:
@@ -85,7 +90,7 @@ class _Tracer:
         """Return the answer."""
         accepted = [each for each in self._in_order() if self._accept(each)]
         gone = {path for each in accepted for path in each.inputs}
-        made = {path for each in accepted for path in self._outputs_of(each)}
+        made = {path for each in accepted for path in outputs_of(each)}
         files = (self._base | made) - gone
         left = dict.fromkeys(gone & self._stored, "it was replaced")
         for each in self._attempts.values():
@@ -93,7 +98,8 @@ class _Tracer:
                 left |= dict.fromkeys(each.found, self._refused[each.id])
         lost = dict.fromkeys(made - gone - self._stored, "a committed output is not in storage")
         lost |= self._contested(gone)
-        return Lineage(files=tuple(sorted(files & self._stored)), left=left, lost=lost)
+        counting = tuple(sorted(files & self._stored))
+        return Lineage(files=counting, left=left, lost=lost, replaced=frozenset(gone))
 
     def _contested(self, gone: set[str]) -> dict[str, str]:
         """Return inputs that are gone although no attempt over them counts."""
@@ -103,9 +109,6 @@ class _Tracer:
             for path, claims in self._claims.items()
             if path not in gone and path not in self._stored
         }
-
-    def _outputs_of(self, attempt: Attempt) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*attempt.found, *(attempt.outputs or ()))))
 
     def _in_order(self) -> list[Attempt]:
         """Return the attempts so that makers of inputs come first."""
@@ -129,7 +132,7 @@ class _Tracer:
         return reason is None
 
     def _is_certain(self, attempt: Attempt) -> bool:
-        return any(path in self._claims for path in self._outputs_of(attempt))
+        return any(path in self._claims for path in outputs_of(attempt))
 
     def _doubt(self, attempt: Attempt) -> str | None:
         """Return why an attempt does not count, or None."""

@@ -1,17 +1,17 @@
 """`neve rebuild`: a table's metadata out of its location, after Redis was lost.
 
-    description and footers → which files count (`lineage`) → their facts, read anew
-    → tablets: the ends that footers tell, without those that a file crosses
+    description, newest manifest, footers → which files count (`counting`)
+    → their facts, read anew
+    → tablets: the ends that these tell, without those that a file crosses
     → watermarks: the highest that an output of the tablet carries → the table, paused
     → live, if nothing is lost
 
 What no file tells, the report says.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.errors import RequestError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
@@ -20,10 +20,10 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import open_location
 from common.rows.partitions import Partition
 from neve.recovery.archive import TabletDump
+from neve.recovery.counting import lineage_of, told_ends
 from neve.recovery.evidence import Evidence, described_table, facts_of, gather_evidence
 from neve.recovery.footers import OutputFooter
 from neve.recovery.founding import check_free, found_table
-from neve.recovery.lineage import Lineage, attempts_of, trace
 from neve.recovery.partitions import partition_of_file
 from neve.recovery.scope import Scope, Tell, Threads, in_turn, silent
 
@@ -42,7 +42,7 @@ class RebuildOptions:
     given: Mapping[str, object] = field(default_factory=dict)
     """`key`, `version_column`, … for a location without a description."""
     user_files: bool = True
-    """Whether Parquet files of users count as added: nothing tells whether they were."""
+    """Whether Parquet files of users count as added of which nothing tells whether they were."""
     adopt: bool = False
     dry_run: bool = False
 
@@ -62,6 +62,8 @@ class Rebuilt:
     """What rows are, or may be, lost → why."""
     not_recovered: tuple[str, ...]
     """What no file tells."""
+    manifest: int | None = None
+    """Number of the manifest that it began with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
     table = _named(described_table(evidence, place, options.given), rebuilder, options)
     scope = Scope(store=rebuilder.store, table=table, threads=threads, grace_s=0.0, tell=tell)
     await check_free(scope, take_over=options.adopt)
-    lineage = _lineage(evidence)
+    lineage = lineage_of(evidence)
     rows = [path for path in lineage.files if not _is_mark(evidence, path)]
     tell(f"reading {len(rows)} files")
     files = await facts_of(place, threads, table, rows, evidence)
@@ -106,6 +108,7 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
         left={**lineage.left, **evidence.misfits},
         lost=lost,
         not_recovered=tuple(_not_recovered(evidence, table)),
+        manifest=None if evidence.published is None else evidence.published.number,
     )
     if options.dry_run:
         return result
@@ -118,25 +121,6 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
 def _named(table: Table, rebuilder: Rebuilder, options: RebuildOptions) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     return replace(table, id=rebuilder.ids.next("t"), name=options.name, state=live)
-
-
-def _lineage(evidence: Evidence) -> Lineage:
-    """Trace the outputs of the table that was here last."""
-    described = evidence.described
-    mine = [described.id] if described and described.id in evidence.tables else evidence.tables
-    if len(mine) > 1:
-        raise RequestError(
-            f"the location holds outputs of several tables ({', '.join(mine)}), and no "
-            "description says which one was the last: move the others' files away"
-        )
-    footers = [each for each in evidence.footers.values() if each.table in mine]
-    found = trace(evidence.added, attempts_of(footers))
-    others = {
-        path: f"it was made for another table, {each.table}"
-        for path, each in evidence.footers.items()
-        if each.table not in mine
-    }
-    return replace(found, left=dict(found.left) | others)
 
 
 def _is_mark(evidence: Evidence, path: str) -> bool:
@@ -152,7 +136,7 @@ async def _tablets(scope: Scope, files: Sequence[DataFile], evidence: Evidence) 
             for file in files
         )
         return _partitions(files, await in_turn(work), footers)
-    ends = _ends(files, footers)
+    ends = _ends(files, told_ends(evidence, {file.path for file in files}))
     starts = [None, *ends[:-1]]
     return [
         TabletDump(
@@ -164,12 +148,11 @@ async def _tablets(scope: Scope, files: Sequence[DataFile], evidence: Evidence) 
     ]
 
 
-def _ends(files: Sequence[DataFile], footers: Iterable[OutputFooter]) -> list[bytes]:
-    """Return the ends of tablets that outputs tell of, without those that a file crosses."""
-    told = {TabletId.parse("", each.tablet).end for each in footers} - {PLUS_INFINITY}
+def _ends(files: Sequence[DataFile], told: Collection[bytes]) -> list[bytes]:
+    """Return the ends of tablets that are told of, without those that a file crosses."""
     whole = [
         end
-        for end in sorted(told)
+        for end in sorted({*told} - {PLUS_INFINITY})
         if not any(
             file.key_min is not None
             and file.key_max is not None
@@ -218,12 +201,22 @@ def _partitions(
 
 
 def _not_recovered(evidence: Evidence, table: Table) -> Iterable[str]:
+    published = evidence.published
+    if evidence.unusable:
+        yield f"what the newest manifest says: {evidence.unusable}"
     if evidence.described is None:
         yield "settings: they have their defaults"
     if table.partition_by:
         yield "partitions without a file"
     elif table.key:
-        yield "tablets that no output was made for: their keys belong to the next tablet"
+        held = "held no file" if published else "no output was made for"
+        yield f"tablets that {held}: their keys belong to the next tablet"
     if any(not path.startswith("_neve/") for path in evidence.added):
-        yield "whether files of users had been added: those that nobody replaced count as added"
+        if published is None:
+            yield "whether files of users had been added: those that nobody replaced count as added"
+        else:
+            yield (
+                f"whether files of users had been added since {published.name}: those written "
+                "since then count, older ones do not"
+            )
     yield from NEVER

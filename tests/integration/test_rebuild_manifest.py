@@ -1,0 +1,198 @@
+"""Redis is lost, and a manifest was published: it says what the table was, to the tablet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.model.own_paths import MANIFEST_FOLDER
+from common.model.table import Table, TableSettings, TableState
+from common.model.tablet import TabletId
+from common.parquet.manifest_files import POINTER_PATH, manifest_folders
+from coordinator.manifests import Manifests
+from neve.recovery.lineage_since import ON_ITS_WAY_S
+from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
+from tests.support.recovery import Ground, ground_on, key, rows
+from tests.support.redis_server import RedisServer, redis_server
+
+__all__ = ["redis_server"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
+SETTINGS = TableSettings(ratio=5.0, manifest_interval_s=0.0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
+    async with ground_on(redis_server.url, tmp_path) as made:
+        yield made
+
+
+async def publish(ground: Ground, table: Table) -> None:
+    manifests = Manifests(ground.store, ground.ids, 900.0, lambda _event, **_fields: None)
+    assert await manifests.look(table)
+
+
+async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> Rebuilt:
+    await ground.harness.read(("FLUSHALL",))
+    ground.harness.store = ground.harness.another()
+    await ground.store.store_id()
+    rebuilder = Rebuilder(store=ground.store, threads=ground.threads, ids=ground.ids)
+    plain: dict[str, object] = {"name": table.name, "adopt": True}
+    chosen = RebuildOptions(**plain | options)  # type: ignore[arg-type]  # by name
+    return await rebuild(rebuilder, table.location, chosen)
+
+
+def age(ground: Ground, table: Table, *paths: str) -> None:
+    """Let files look as if they had been there long before anything else."""
+    for path in paths:
+        place = ground.place(table, path)
+        then_s = place.stat().st_mtime - ON_ITS_WAY_S - 60
+        os.utime(place, (then_s, then_s))
+
+
+async def test_tablets_and_files_are_as_they_were_and_what_came_since_is_there(
+    ground: Ground,
+) -> None:
+    table = await ground.table(splits=(100, 200, 300), settings=SETTINGS)
+    first = await ground.add(table, "a.parquet", 1, 2)
+    await ground.add(table, "b.parquet", 3)
+    await ground.add(table, "c.parquet", 150)
+    await ground.add(table, "d.parquet", 250, 260)
+    last = await ground.add(table, "e.parquet", 301)
+    (made,) = await ground.compact(table, first, "a.parquet", "b.parquet")
+    await publish(ground, table)
+    await ground.add(table, "_neve/append/f.parquet", 4)
+    await ground.compact(table, first, made, "_neve/append/f.parquet")
+    await ground.add(table, "_neve/append/g.parquet", 151)
+    await ground.add(table, "h.parquet", 302)
+    await ground.compact(table, last, "e.parquet", "h.parquet")
+    before = await ground.store.read_range(table.id)
+
+    done = await lost_and_rebuilt(ground, table)
+
+    assert (done.manifest, done.lost, done.table.state) == (1, {}, TableState.LIVE)
+    after = await ground.store.read_range(done.table.id)
+    assert [each.bounds for each in after] == [each.bounds for each in before]
+    assert [sorted(each.files) for each in after] == [sorted(each.files) for each in before]
+    assert {"a.parquet", "e.parquet", "h.parquet", made} <= done.left.keys()
+
+
+async def test_rows_that_were_replaced_long_ago_do_not_come_back(ground: Ground) -> None:
+    """Their files could not be deleted; what replaced them has been replaced, and is deleted."""
+    table = await ground.table(key=(), version_column=None, splits=(), settings=SETTINGS)
+    tablet = await ground.add(table, "a.parquet", 1, 1)
+    await ground.add(table, "b.parquet", 2)
+    await ground.add(table, "c.parquet", 3)
+    (made,) = await ground.compact(table, tablet, "a.parquet", "b.parquet")
+    await ground.compact(table, tablet, made, "c.parquet")
+    ground.place(table, made).unlink()
+    age(ground, table, "a.parquet", "b.parquet")
+    held = ground.rows_of(table, await ground.paths(table))
+    await publish(ground, table)
+
+    done = await lost_and_rebuilt(ground, table)
+
+    assert ground.rows_of(done.table, await ground.paths(done.table)) == held
+    assert done.left["a.parquet"] == "manifest 1 does not name it, and is younger"
+    assert done.left["c.parquet"] == "it was replaced before manifest 1"
+
+
+async def test_files_of_users_count_if_the_manifest_says_so_or_they_came_since(
+    ground: Ground,
+) -> None:
+    table = await ground.table(settings=SETTINGS)
+    await ground.add(table, "in.parquet", 1)
+    await publish(ground, table)
+    for path in ("never.parquet", "since.parquet"):
+        ground.write(table, path, rows(5))
+    age(ground, table, "in.parquet", "never.parquet")
+
+    done = await lost_and_rebuilt(ground, table, dry_run=True)
+    alone = await lost_and_rebuilt(ground, table, user_files=False)
+
+    assert [file.path for file in done.files] == ["in.parquet", "since.parquet"]
+    assert done.left.keys() == {"never.parquet"}
+    assert any("since manifest 1" in each for each in done.not_recovered)
+    assert await ground.paths(alone.table) == ["in.parquet"]
+
+
+async def test_a_file_that_is_not_there_any_more_is_lost(ground: Ground) -> None:
+    table = await ground.table(settings=SETTINGS)
+    await ground.add(table, "a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    await publish(ground, table)
+    ground.place(table, "b.parquet").unlink()
+
+    done = await lost_and_rebuilt(ground, table)
+
+    assert done.lost == {"b.parquet": "it was in the table by manifest 1, and is not in storage"}
+    assert done.table.state is TableState.PAUSED
+
+
+@pytest.mark.parametrize("damage", ["pointer", "part", "another table", "another version"])
+async def test_a_manifest_that_cannot_be_used_is_said(ground: Ground, damage: str) -> None:
+    table = await ground.table(settings=SETTINGS)
+    await ground.add(table, "a.parquet", 1)
+    await publish(ground, table)
+    pointer = ground.place(table, POINTER_PATH)
+    (folder,) = manifest_folders(ground.location(table))
+    said = {
+        "pointer": "makes no sense",
+        "part": "cannot be read",
+        "another table": "manifest 1 is of another table, t-other",
+        "another version": "this release reads neve-manifest version 1",
+    }[damage]
+    match damage:
+        case "pointer":
+            pointer.write_text("{")
+        case "part":
+            next(ground.place(table, folder).iterdir()).write_bytes(b"PAR1")
+        case "another table":
+            pointer.write_text(pointer.read_text().replace(table.id, "t-other"))
+        case _:
+            pointer.write_text(pointer.read_text().replace('"version": 1', '"version": 9'))
+
+    done = await lost_and_rebuilt(ground, table)
+
+    assert done.manifest is None
+    assert any(said in each for each in done.not_recovered), done.not_recovered
+    assert await ground.paths(done.table) == ["a.parquet"]
+
+
+async def test_a_table_that_was_rebuilt_is_rebuilt_again(ground: Ground) -> None:
+    """Its files say two ids; the manifest says which of them the table has."""
+    table = await ground.table(settings=SETTINGS)
+    tablet = await ground.add(table, "a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    await ground.compact(table, tablet, "a.parquet", "b.parquet")
+    await publish(ground, table)
+    once = (await lost_and_rebuilt(ground, table)).table
+    end = await ground.add(once, "c.parquet", 150)
+    await ground.add(once, "d.parquet", 160)
+    await ground.compact(once, end, "c.parquet", "d.parquet")
+    await publish(ground, once)
+    held = await ground.paths(once)
+
+    twice = await lost_and_rebuilt(ground, once)
+
+    assert twice.manifest == 1
+    assert await ground.paths(twice.table) == held
+    first = await ground.store.tablet(TabletId(twice.table.id, key(100)))
+    assert [len(each) for each in (first.files, held)] == [1, 2]
+
+
+async def test_without_manifests_nothing_is_begun_with(ground: Ground) -> None:
+    off = replace(SETTINGS, manifest_interval_s=None)
+    table = await ground.table(settings=off)
+    await ground.add(table, "a.parquet", 1)
+    assert not ground.place(table, MANIFEST_FOLDER).exists()
+    assert (await lost_and_rebuilt(ground, table)).manifest is None
