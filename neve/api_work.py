@@ -53,6 +53,13 @@ class Job:
     state: str = ""
     fraction: float = 0.0
     reason: str = ""
+    throttled: bool = False
+    """Whether it had to wait for its part of a limit lately."""
+    granted_bytes_s: float | None = None
+    """That part; None: there is no limit."""
+    moved_bytes: int = 0
+    """Read and written so far."""
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,16 @@ from typing import Self
 from neve.client_data import DataCalls
 from neve.client_http import Connection
 from neve.client_import import ImportCalls
+from neve.client_limits import LimitCalls
 from neve.client_operations import OperationCalls
 from neve.client_recovery import RecoveryCalls
 from neve.client_requests import RequestCalls
 from neve.client_work import WorkCalls
 
 
-class Client(DataCalls, WorkCalls, RequestCalls, ImportCalls, OperationCalls, RecoveryCalls):
+class Client(
+    DataCalls, WorkCalls, LimitCalls, RequestCalls, ImportCalls, OperationCalls, RecoveryCalls
+):
     """A connection to one Névé service; may be used by several threads.
 
     A write carries an id that is sent again when the connection breaks, so that a

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from neve.cli import compact, config, doctor, recovery, requests, rows, stack, tables, work
+from neve.cli import compact, config, doctor, limits, recovery, requests, rows, stack, tables, work
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage, 3 conflict or refused, 4 unavailable."
 
@@ -18,7 +18,7 @@ def build() -> typer.Typer:
         help="Keep tables of Parquet files in shape.",
         epilog=EPILOG,
     )
-    for part in (stack, tables, rows, compact, requests, work, recovery, config, doctor):
+    for part in (stack, tables, rows, compact, requests, work, limits, recovery, config, doctor):
         part.register(app)
     return app
 

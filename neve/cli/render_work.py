@@ -1,8 +1,7 @@
 """Jobs, plans, compactors and the service as tables for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import RenderableType
 
@@ -111,7 +110,7 @@ def jobs(found: Sequence[api_work.Job], now_s: float) -> RenderableType:
                 format_bytes(each.input_bytes),
                 each.compactor,
                 format_duration(max(now_s - each.since_s, 0)),
-                f"{each.state} {each.fraction:.0%}" if each.state else "assigned",
+                _job_state(each),
             )
             for each in found
         ],
@@ -227,24 +226,18 @@ def _group_state(group: api_work.Group) -> str:
     return "working" if group.running else "idle"
 
 
+def _job_state(job: api_work.Job) -> str:
+    if not job.state:
+        return "assigned"
+    throttled = ""
+    if job.throttled and job.granted_bytes_s is not None:
+        throttled = f", throttled to {format_bytes(job.granted_bytes_s)}/s"
+    return f"{job.state} {job.fraction:.0%}{throttled}"
+
+
 def _compactor_state(compactor: api_work.Compactor) -> str:
     if compactor.draining:
         return "draining"
     if compactor.backing_off_s > 0:
         return f"backing off for {format_duration(compactor.backing_off_s)}"
     return "working" if compactor.busy else "idle"
-
-
-def offline(planned: Mapping[str, Any]) -> RenderableType:
-    """Return a plan that was made without a service."""
-    columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
-    jobs_planned = [
-        (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
-        for each in planned["jobs"]
-    ]
-    left = grid([("LEFT", ""), ("WHY", "")], sorted(planned["left"].items()))
-    return (
-        lines(grid(columns, jobs_planned), "", left)
-        if planned["left"]
-        else grid(columns, jobs_planned)
-    )

@@ -8,7 +8,8 @@ import typer
 
 from common.clock import SystemClock
 from common.errors import InputError, RequestError
-from neve.cli import render_work
+from neve.cli import render_offline, render_work
+from neve.cli.limits import limit_group
 from neve.cli.session import Session, pairs, verb
 from neve.cli.words import Name
 
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="group")
     verb(group, "pause")(pause_group)
     verb(group, "resume")(resume_group)
+    verb(group, "limit")(limit_group)
 
 
 def status(session: Session) -> None:
@@ -129,7 +131,7 @@ def _plan_offline(session: Session, files: Path, planner: str | None, settings: 
     from neve.offline import plan_offline
 
     planned = plan_offline(_document(files), planner, pairs(settings, "setting"))
-    session.show(planned, lambda: render_work.offline(planned))
+    session.show(planned, lambda: render_offline.offline(planned))
 
 
 def _document(path: Path) -> dict[str, Any]:

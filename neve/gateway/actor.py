@@ -87,6 +87,10 @@ class RayCoordinator:
         """Hand out jobs of a group again."""
         await self._ask("resume_group", group)
 
+    async def set_limit(self, scope: str, bytes_s: int | None) -> None:
+        """Limit the bytes/s of a group or volume."""
+        await self._ask("set_limit", scope, bytes_s)
+
     async def lift_quarantine(self, table: str, tablet: str) -> None:
         """Try a quarantined tablet again."""
         await self._ask("lift_quarantine", table, tablet)

@@ -21,6 +21,7 @@ from neve.gateway.guard import Counted, Guard
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.routes_data import DataRoutes
 from neve.gateway.routes_import import ImportRoutes
+from neve.gateway.routes_limits import LimitRoutes
 from neve.gateway.routes_operations import OperationRoutes
 from neve.gateway.routes_recovery import RecoveryRoutes
 from neve.gateway.routes_requests import RequestRoutes
@@ -61,6 +62,7 @@ def create_app(services: Services) -> FastAPI:
         RequestRoutes(services),
         OperationRoutes(services),
         WorkRoutes(services),
+        LimitRoutes(services),
         RecoveryRoutes(services),
     ):
         app.include_router(routes.router(), dependencies=[_BEARER])

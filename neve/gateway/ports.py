@@ -65,6 +65,15 @@ class Coordinator(Protocol):
         """Hand out jobs of a group again."""
         ...
 
+    async def set_limit(self, scope: str, bytes_s: int | None) -> None:
+        """Limit the bytes/s of a scope.
+
+        Args:
+            scope: Such as `group:default` or `volume:fast`.
+            bytes_s: 0: no limit; None: what the settings say.
+        """
+        ...
+
     async def lift_quarantine(self, table: str, tablet: str) -> None:
         """Try a quarantined tablet again.
 

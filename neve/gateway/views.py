@@ -211,6 +211,10 @@ def job_view(running: RunningAttempt) -> api_work.Job:
         state="" if progress is None else progress.state,
         fraction=0.0 if progress is None else progress.fraction,
         reason=running.reason,
+        throttled=running.throttled,
+        granted_bytes_s=None if progress is None else progress.granted_bytes_s,
+        moved_bytes=0 if progress is None else progress.moved_bytes,
+        waited_s=0.0 if progress is None else progress.waited_s,
     )
 
 

@@ -16,6 +16,7 @@ from common.ids import RandomIds
 from common.metadata.memory import MemoryStore
 from common.metadata.ports import TabletStore
 from common.model.job import Job, Kind, job_id
+from common.model.limit import ScopeStatus
 from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -60,6 +61,7 @@ class FakeCoordinator:
             conflicts=4,
             quarantined=0,
             turns=100,
+            scopes=(SCOPE,),
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
@@ -94,6 +96,9 @@ class FakeCoordinator:
 
     async def resume_group(self, group: str) -> None:
         self._hear("resume_group", group)
+
+    async def set_limit(self, scope: str, bytes_s: int | None) -> None:
+        self._hear("set_limit", scope, str(bytes_s))
 
     async def lift_quarantine(self, table: str, tablet: str) -> None:
         self._hear("lift_quarantine", table, tablet)
@@ -131,6 +136,18 @@ COMPACTOR = CompactorStatus(
     busy=1,
     heard_ago_s=0.4,
     draining=False,
+)
+SCOPE = ScopeStatus(
+    kind="group",
+    name="default",
+    limit_bytes_s=50 * 1024**2,
+    is_default=False,
+    rate_bytes_s=40 * 1024**2,
+    granted_bytes_s=39.0 * 1024**2,
+    attempts=2,
+    throttled=1,
+    moved_bytes=3 * 1024**3,
+    waited_s=61.5,
 )
 TABLET = TabletId("t-1", b"\x01m")
 QUEUED = QueuedJob(

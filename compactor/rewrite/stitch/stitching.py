@@ -68,22 +68,21 @@ def stitch(
 ) -> Stitched:
     """Write row groups of some files into a new file, one after the other, as bytes.
 
-    No page is read into rows. Page indexes and Bloom filters are kept where they are and
-    moved with their pages. The pieces must have the same Parquet columns (names, types,
-    repetition, logical types, field ids); codecs and encodings may differ. Who cares for
-    the order of rows, keys that meet, tombstones or expired rows has looked before.
+    No page is read into rows. Page indexes and Bloom filters are moved with their pages.
+    The pieces must have the same Parquet columns (names, types, repetition, logical types,
+    field ids); codecs and encodings may differ. Who cares for the order of rows, keys that
+    meet, tombstones or expired rows has looked before.
 
     Args:
         location: Of the output, and of pieces that name no other.
         pieces: In the order of their rows; one at least.
         output: Path of the new file; nothing may be there.
         footing: What the footer says beside the row groups.
-        on_copied: Hears how many bytes were copied, every few megabytes; what it raises
-            ends the stitch.
+        on_copied: Hears of bytes copied, every few megabytes; what it raises ends the stitch.
 
     Raises:
-        NotStitchableError: The row groups cannot be copied as they are; rewriting the rows
-            may be possible. Raised before anything is written, but for damaged page indexes.
+        NotStitchableError: The row groups cannot be copied as they are; the rows perhaps can.
+            Raised before anything is written, but for damaged page indexes.
         InputError: A piece is missing, cannot be read, is cut off or changed meanwhile.
         RewriteError: The output cannot be written: no space, no rights, a name taken.
         VerificationError: The output does not hold the bytes that were read.
@@ -109,8 +108,7 @@ def stitch(
             size_bytes = target.position
             wanted, found = target.finish()
         if wanted != found:
-            message = f"output {output} has the CRC {found:08x}, but {wanted:08x} was written"
-            raise VerificationError(message)
+            raise VerificationError(f"output {output} has the CRC {found:08x}, not {wanted:08x}")
     return Stitched(
         size_bytes=size_bytes,
         rows=sum(each.group.rows for each in moved),

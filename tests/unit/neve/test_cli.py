@@ -90,6 +90,11 @@ def test_work_is_shown(neve: Shell, folder: Path) -> None:
     neve.run("compactor", "drain", "local-1", says="local-1 drains")
     neve.run("group", "pause", "default", says="group default is paused")
     neve.run("group", "resume", "default", says="group default is resumed")
+    neve.run("group", "limit", "default", "50MB", says="group default is limited to 50MB/s")
+    neve.run("volume", "limit", "fast", "none", says="volume fast is not limited")
+    neve.run("volume", "limit", "fast", "default", says="volume fast is limited as the settings")
+    neve.run("volume", "limit", "fast", "1K", code=2, says="wanted 0 (none) or 65536 at least")
+    neve.run("limits", says="40.0 MiB/s")
     assert neve.json("status")["groups"][0]["group"] == "default"
 
 

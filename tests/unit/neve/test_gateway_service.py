@@ -17,7 +17,7 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS
 from neve.api import ARROW_STREAM, PROBLEM
 from neve.client import Client
-from neve.client_errors import NotFoundError, UnavailableError
+from neve.client_errors import CallerError, NotFoundError, UnavailableError
 from neve.gateway import problems
 from neve.gateway.guard import OPEN_PATHS, TEXT_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
@@ -224,6 +224,33 @@ def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
         ("pause_group", "default"),
         ("resume_group", "default"),
     ]
+
+
+def test_limits_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
+    client.limit_group("default", "50MB")
+    client.limit_volume("fast", 0)
+    client.limit_volume("fast", None)
+
+    assert gateway.coordinator.told == [
+        ("set_limit", "group:default", str(50 * 1024**2)),
+        ("set_limit", "volume:fast", "0"),
+        ("set_limit", "volume:fast", "None"),
+    ]
+    (told,) = client.limits()
+    assert (told.kind, told.name, told.limit_bytes_s) == ("group", "default", 50 * 1024**2)
+
+
+@pytest.mark.parametrize(
+    ("group", "limit", "says"),
+    [
+        ("default", "fast", "limit of group default 'fast' is not a size"),
+        ("default", 1000, "limit of group default is 1000 bytes/s, wanted 0"),
+        ("No Group", "50MB", "group name 'No Group' must be a DNS label"),
+    ],
+)
+def test_a_limit_that_cannot_be(client: Client, group: str, limit: int | str, says: str) -> None:
+    with pytest.raises(CallerError, match=says):
+        client.limit_group(group, limit)
 
 
 def test_a_coordinator_that_is_away_is_told(gateway: Gateway, client: Client) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from neve import api, api_requests, api_work
-from neve.cli import render, render_requests, render_work
+from common.wire import AttemptProgress
+from neve import api, api_limits, api_requests, api_work
+from neve.cli import limits, render, render_offline, render_requests, render_work
 from neve.client_decode import decode
 from neve.gateway.views import compactor_view, job_view, queued_view
 from tests.support.datadriven import Answer, Step
-from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, STARTED_S
+from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
 PAGES = Path(__file__).parent / "testdata" / "render.txt"
 WIDE = 160
@@ -171,6 +173,18 @@ DRY_RUN = api_requests.DryRun(
     ),
 )
 
+LIMITS = [
+    decode(api_limits.Limit, asdict(SCOPE)),
+    api_limits.Limit(kind="volume", name="default", limit_bytes_s=None, moved_bytes=5),
+]
+WAITING = replace(
+    RUNNING,
+    throttled=True,
+    progress=AttemptProgress(
+        attempt="att-1", state="rewriting", fraction=0.25, granted_bytes_s=2.5 * 1024**2
+    ),
+)
+
 SHOWN: dict[str, Callable[[], RenderableType]] = {
     "tables": lambda: render.tables([TABLE]),
     "nothing": lambda: render.tables([]),
@@ -179,7 +193,8 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "tablets": lambda: render.tablets(TABLETS),
     "added": lambda: render.added(api.Added(call="c", files=(FILE,), rows=1200, size_bytes=2048)),
     "status": lambda: render_work.status(STATUS),
-    "jobs": lambda: render_work.jobs([job_view(RUNNING)], STARTED_S + 60),
+    "jobs": lambda: render_work.jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60),
+    "limits": lambda: limits.listing(LIMITS),
     "queue": lambda: render_work.queue([queued_view(QUEUED)]),
     "plan": lambda: render_work.plan(PLAN),
     "explain": lambda: render_work.explanations([EXPLAINED]),
@@ -188,7 +203,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "request": lambda: render_requests.request(REQUEST),
     "failed-request": lambda: render_requests.request(FAILED),
     "dry-run": lambda: render_requests.dry_run(DRY_RUN),
-    "offline": lambda: render_work.offline(OFFLINE),
+    "offline": lambda: render_offline.offline(OFFLINE),
 }
 
 
