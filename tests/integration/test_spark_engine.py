@@ -70,6 +70,27 @@ async def sleeping(engine: SparkEngine, attempt: str) -> asyncio.Task[Any]:
     return task
 
 
+def test_grants_and_cancellations_reach_the_work_of_their_attempt(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        begun = asyncio.Event()
+        work = engine.run_payload("a", {"do": "valve"}, lambda _: begun.set())
+        task = asyncio.create_task(work)
+        await begun.wait()
+        for bytes_s in (1e6, 2.5e6, None):
+            await engine.grant("a", bytes_s)
+            await engine.grant("another", 5.0)
+        assert await task == {"granted": [1e6, 2.5e6, None]}
+
+        begun.clear()
+        task = asyncio.create_task(engine.run_payload("b", {"do": "valve"}, lambda _: begun.set()))
+        await begun.wait()
+        await engine.cancel("b")
+        with pytest.raises(AttemptCancelledError):
+            await task
+
+    with_engine(tmp_path, body)
+
+
 def test_attempts_run_side_by_side_each_in_its_pool(tmp_path: Path) -> None:
     async def body(engine: SparkEngine) -> None:
         heard: list[RewriteProgress] = []

@@ -82,6 +82,7 @@ class FakeEngine:
         self.running: dict[str, asyncio.Event] = {}
         self.most_at_once = 0
         self.cancelled: list[str] = []
+        self.assigned: list[Assignment] = []
         self.granted: list[tuple[str, float | None]] = []
         self.down = asyncio.Event()
 
@@ -103,6 +104,7 @@ class FakeEngine:
         self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]
     ) -> RewriteResult:
         attempt = assignment.reservation.attempt
+        self.assigned.append(assignment)
         self.running[attempt] = asyncio.Event()
         self.most_at_once = max(self.most_at_once, len(self.running))
         try:
@@ -110,7 +112,7 @@ class FakeEngine:
             await self._until_let_go(attempt)
         finally:
             del self.running[attempt]
-        on_progress(RewriteProgress(fraction=1.0, state="verifying"))
+        on_progress(RewriteProgress(fraction=1.0, state="verifying", moved_bytes=70, waited_s=1.5))
         rows = sum(file.rows for file in assignment.inputs)
         output = DataFile(path=assignment.reservation.output_path(0), size_bytes=1, rows=rows)
         return RewriteResult(outputs=(output,), counts=RowCounts(rows_in=rows, rows_out=rows))
@@ -169,9 +171,11 @@ class FakeFiles:
     def __init__(self) -> None:
         self.deleted: list[tuple[str, ...]] = []
         self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def check_location(self, table: Table) -> None:
-        await asyncio.sleep(0)
+        await self.gate.wait()
         if self.error is not None:
             raise self.error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +32,12 @@ def work(
             progress(RewriteProgress(fraction=0.1))
             count = spark.sparkContext.parallelize([payload["for_s"]], 1).map(sleep).count()
             return {"count": count, "cancelled": cancelled()}
+        case "valve":
+            valve = Recorder()
+            attach(valve)
+            progress(RewriteProgress(fraction=0.1))
+            valve.enough.wait()
+            return {"granted": valve.granted}
         case "refuse":
             raise InputError("file a.parquet is gone")
         case "break":
@@ -40,6 +47,24 @@ def work(
             return {"count": spark.sparkContext.parallelize([1]).count()}
         case other:
             raise AssertionError(other)
+
+
+class Recorder:
+    """A valve that notes what it is told; at the third word it has heard enough."""
+
+    def __init__(self) -> None:
+        self.granted: list[float | None] = []
+        self.stopped = False
+        self.enough = threading.Event()
+
+    def grant(self, bytes_s: float | None) -> None:
+        self.granted.append(bytes_s)
+        if len(self.granted) == 3:
+            self.enough.set()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.enough.set()
 
 
 def add_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,6 +23,7 @@ from common.errors import (
 from common.ids import CountedIds
 from common.metadata.changes import Refused, Unknown
 from common.metadata.ports import AttemptOutcome, TabletStore
+from common.model.limit import Grant
 from common.model.outcome import AttemptEnd
 from common.settings import CompactorSettings
 from common.wire import BeatReply, Report
@@ -180,6 +181,50 @@ def test_a_cancel_in_a_heartbeat_ends_the_attempt() -> None:
     assert (report.end, report.cause) == (AttemptEnd.CANCELLED, "the coordinator took it back")
     assert world.store.commits == []
     assert world.files.deleted == [an_assignment().reservation.output_paths]
+
+
+def test_grants_reach_the_engine_and_heartbeats_say_what_is_applied() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        assert world.engine.assigned[0].grant_bytes_s == 2e6
+        assert applied(service) == 2e6
+        grants = (Grant(attempt="attempt-1", bytes_s=5e5), Grant(attempt="unknown", bytes_s=1.0))
+        world.coordinator.reply = BeatReply(coordinator="coordinator-1", grants=grants)
+        await until(lambda: world.engine.granted)
+        assert applied(service) == 5e5
+        world.coordinator.reply = BeatReply(coordinator="coordinator-1")
+        world.engine.gate.set()
+        await until(lambda: world.coordinator.reports)
+
+    def applied(service: CompactorService) -> float | None:
+        (held,) = service.status().attempts
+        return held.granted_bytes_s
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.coordinator.jobs.append(replace(an_assignment(), grant_bytes_s=2e6))
+
+    world = play(script, setup)
+    assert set(world.engine.granted) == {("attempt-1", 5e5)}
+    (report,) = world.coordinator.reports
+    assert (report.end, report.moved_bytes, report.waited_s) == (AttemptEnd.COMMITTED, 70, 1.5)
+
+
+def test_a_grant_that_comes_before_the_engine_has_the_job_is_not_lost() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: service.status().attempts)
+        grants = (Grant(attempt="attempt-1", bytes_s=5e5),)
+        world.coordinator.reply = BeatReply(coordinator="coordinator-1", grants=grants)
+        await until(lambda: world.engine.granted)
+        world.files.gate.set()
+        await until(lambda: world.coordinator.reports)
+
+    def setup(world: World) -> None:
+        world.files.gate.clear()
+        world.coordinator.jobs.append(replace(an_assignment(), grant_bytes_s=2e6))
+
+    world = play(script, setup)
+    assert world.engine.assigned[0].grant_bytes_s == 5e5
 
 
 def test_a_drain_in_a_heartbeat_ends_the_service() -> None:
