@@ -109,6 +109,16 @@ class CompactorSettings:
     executor_cores: int = _setting(2, "Spark tasks at a time in a compactor's executor.")
     executor_memory: str = _setting("1g", "Heap of a compactor's Spark executor.")
     driver_memory: str = _setting("512m", "Heap of a compactor's Spark driver.")
+    task_memory: str = _setting(
+        "768m",
+        "Memory that the Python process of one Spark task may have: jobs are cut so that tasks fit,"
+        " and it is asked of Ray besides the heap.",
+    )
+    task_memory_max: str = _setting(
+        "1536m",
+        "A task's process that has more is ended, and its job tried again in smaller pieces;"
+        " 0: none is.",
+    )
     engine: str = _setting("raydp", "Where Spark runs: `raydp`, or `local` without executors.")
     start_timeout_s: float = _setting(120.0, "Longest start of the Spark application.")
     drain_timeout_s: float = _setting(600.0, "Longest wait for running jobs at a shutdown.")

@@ -94,6 +94,7 @@ _NUMBERS = {
     b"x": "failures",
 }
 _FLAGS = {b"s": "selected", b"o": "operation"}
+_TEXTS = {b"e": "failure", b"q": "selector_hash"}
 
 
 def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
@@ -109,6 +110,8 @@ def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
                 values[name] = int(data)
             elif (name := _FLAGS.get(field)) is not None:
                 values[name] = data != b"0"
+            elif (name := _TEXTS.get(field)) is not None:
+                values[name] = data.decode()
             else:
                 _unpack_remark(where, field, data, values)
         return Record(**values)
@@ -133,8 +136,6 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
             values["analysis"] = Analysis(word)
             values["analysis_version"], values["analysis_settings"] = int(version), int(settings)
             values["due_at_s"] = float(due[0]) if due else None
-        case b"e":
-            values["failure"] = data.decode()
         case b"h" | b"n":
             values["read_heat" if field == b"h" else "abandoned_s"] = float(data)
         case b"m":
@@ -143,8 +144,6 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case b"k":
             values["halved_job"], number = unpack(where, data)
             values["halvings"] = int(number)
-        case b"q":
-            values["selector_hash"] = data.decode()
         case b"t":
             values["selector_due_s"] = float(data) if data else None
         case b"d" | b"p":

@@ -16,6 +16,8 @@ from common.rows.sort import sorted_rows
 
 ROW_GROUP_ROWS_MIN = 1024
 ROW_GROUP_ROWS_MAX = 1 << 20
+ROW_GROUP_BYTES_MIN = 2 * 1024**2
+"""Row groups of fewer rows than the least are no larger than that, decoded."""
 _WITHOUT_LEVEL = ("none", "snappy", "lz4")
 
 
@@ -71,7 +73,10 @@ def row_group_rows(rows: pa.Table, row_group_bytes: int) -> int:
     if rows.num_rows == 0:
         return ROW_GROUP_ROWS_MIN
     fitting = row_group_bytes * rows.num_rows // max(1, rows.nbytes)
-    return int(min(max(fitting, ROW_GROUP_ROWS_MIN), ROW_GROUP_ROWS_MAX))
+    # So many rows need not be: long ones would make row groups that no task can hold.
+    short = ROW_GROUP_BYTES_MIN * rows.num_rows // max(1, rows.nbytes)
+    least = min(ROW_GROUP_ROWS_MIN, max(1, short))
+    return int(min(max(fitting, least), ROW_GROUP_ROWS_MAX))
 
 
 def _write(

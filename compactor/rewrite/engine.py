@@ -16,6 +16,7 @@ from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.files import delete_file, table_location
 from compactor.rewrite.folders import attempt_folder
 from compactor.rewrite.marks import read_marks
+from compactor.rewrite.memory import LIMIT_SETTING, TASK_BYTES, TASK_SETTING
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.sql import passes_of, rewrite_with_spark
 from compactor.rewrite.stitch.whole_job import stitch_plan
@@ -55,7 +56,7 @@ def rewrite(
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
         told = _Told(progress, assignment, allowance)
-        plan = make_plan(assignment, folder)
+        plan = make_plan(assignment, folder, _task_memory(spark))
         planned_s = clock.now_s()
         _stop_if(cancelled)
         try:
@@ -118,6 +119,12 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
         job=assignment.job.id,
         request=assignment.reservation.request,
     )
+
+
+def _task_memory(spark: Any) -> tuple[int, int]:
+    """Return what the process of a task may have, and with what it is ended."""
+    conf = spark.sparkContext.getConf()
+    return int(conf.get(TASK_SETTING, str(TASK_BYTES))), int(conf.get(LIMIT_SETTING, "0"))
 
 
 @contextmanager

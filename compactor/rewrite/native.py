@@ -214,6 +214,8 @@ def _dues(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False
         drop=None if keep_dead else plan.drop,
         tally=tally,
         mark=Mark(plan.progress_folder, name),
+        step_bytes=plan.memory.step_bytes,
+        full_bytes=plan.memory.held_bytes // 2,
     )
 
 

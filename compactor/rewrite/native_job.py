@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common.errors import NotStitchableError
+from common.errors import MemoryShortError, NotStitchableError
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location
 from common.rows.conform import conform
@@ -17,6 +17,7 @@ from compactor.rewrite.files import delete_file, opened_input, table_location
 from compactor.rewrite.joining import Seam, copyable_inputs, joined, part_of, pieces_of
 from compactor.rewrite.kernel.bounds import Group, Range, groups_of
 from compactor.rewrite.kernel.words import LongKeyError
+from compactor.rewrite.memory import estimate_bytes, pieces_of_groups
 from compactor.rewrite.merging import sum_counts
 from compactor.rewrite.native import (
     Ended,
@@ -124,7 +125,8 @@ def _longer_runs(
         What is to be merged now, and what became of the rows that are gone already.
     """
     earlier, level, folder = RowCounts(), 0, Path(plan.progress_folder)
-    while held_bytes(groups) > HELD_BYTES_MAX and (tasks := _runs(groups, own=level > 0)):
+    held_max = min(HELD_BYTES_MAX, plan.memory.held_bytes)
+    while held_bytes(groups) > held_max and (tasks := _runs(plan, groups, own=level > 0)):
         names = [f"run-{turn}-{level}-{at}.parquet" for at in range(len(tasks))]
         calls = [
             partial(merge_range, plan, sources, work, name, spill=True)
@@ -142,7 +144,22 @@ def _longer_runs(
         sources = [Source(folder.as_uri(), name, own=True) for name in kept]
         groups = _groups(plan, sources, frozenset())
         level += 1
+    _require_fit(plan, groups)
     return sources, groups, earlier
+
+
+def _require_fit(plan: RewritePlan, groups: Sequence[Group]) -> None:
+    """Refuse to try what cannot fit, however it is cut.
+
+    Raises:
+        MemoryShortError: A task would need more than it may have.
+    """
+    held = held_bytes(groups)
+    if (wanted := estimate_bytes(held, plan.memory)) > plan.memory.task_bytes:
+        raise MemoryShortError(
+            f"{held >> 20} MB of rows overlap at one place, for which a task would take"
+            f" {wanted >> 20} MB; {plan.memory.text}"
+        )
 
 
 def _groups(
@@ -162,20 +179,25 @@ def _groups(
     return found
 
 
-def _runs(groups: Sequence[Group], *, own: bool) -> list[Range]:
+def _runs(plan: RewritePlan, groups: Sequence[Group], *, own: bool) -> list[Range]:
     """Return what is merged into longer runs, run by run; empty: nothing would be gained."""
+    bundle = min(BUNDLE_BYTES, plan.memory.held_bytes // 2)
     if own:
         numbers = sorted({group.input for group in groups})
-        if len(numbers) <= FAN_IN_MAX:
+        largest = max(group.size_bytes for group in groups)
+        # Of each run two row groups are held: one that ends, and one that begins.
+        fan_in = max(2, min(FAN_IN_MAX, plan.memory.held_bytes // (2 * max(1, largest))))
+        if len(numbers) <= fan_in:
             return []
-        chunks = [numbers[at : at + FAN_IN_MAX] for at in range(0, len(numbers), FAN_IN_MAX)]
+        chunks = [numbers[at : at + fan_in] for at in range(0, len(numbers), fan_in)]
         return [
             Range(groups=tuple(group for group in groups if group.input in chunk))
             for chunk in map(frozenset, chunks)
         ]
     # Nothing is believed of row groups that are all held at once.
     unknown = [replace(group, low=None, high=None) for group in groups]
-    return [Range(groups=bundle) for bundle in bundles_of(unknown, BUNDLE_BYTES)]
+    pieces = pieces_of_groups(unknown, bundle)
+    return [Range(groups=each) for each in bundles_of(pieces, bundle)]
 
 
 def _samples(

@@ -46,5 +46,7 @@ class PayingReader(Reader):
         return held
 
     def _pay(self, group: Group) -> None:
+        if group.skip:
+            return  # Its first piece has paid for the whole.
         assert self._metadata is not None
         self._allowance.pay(stored_bytes(self._metadata, group.number, self._paid_columns))

@@ -4,7 +4,7 @@ A plan is a value: it goes to Spark's tasks as it is, and says everything that t
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -13,10 +13,13 @@ from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.wire import Assignment
 from compactor.rewrite.files import read_footer, table_location
+from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of
 from compactor.rewrite.output_settings import OutputSettings, output_settings
 from compactor.rewrite.transforming import TransformPlan, make_transform
+from compactor.rewrite.widths import decoded_bytes
 
 FOOTER_FORMAT = "1"
+USUAL = budget_of(TASK_BYTES, 0, 128 * 1024**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class RewritePlan:
     rows: int
     """Rows of all inputs, by their footers."""
     decoded_bytes: int
-    """Bytes of all column chunks before compression, by their footers."""
+    """Bytes of all rows, by the footers and a look at some texts."""
     schema: pa.Schema
     """Of the outputs: the table's and all inputs' united."""
     rules: RowRules
@@ -49,17 +52,22 @@ class RewritePlan:
     """Where tasks on this machine leave word of how far they are."""
     transform: TransformPlan | None = None
     """What the job's request does to the rows before they are merged."""
+    memory: Budget = USUAL
+    """What one task may hold."""
     clean: frozenset[int] = frozenset()
     """Inputs of which row groups may be copied, if they meet no others: keys are said to be
     unique, and no row is dead."""
 
 
-def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
+def make_plan(
+    assignment: Assignment, progress_folder: str = "", task: tuple[int, int] = (TASK_BYTES, 0)
+) -> RewritePlan:
     """Return the plan of an assignment, after a look at every input's footer.
 
     Args:
         assignment: The reserved job.
         progress_folder: See `RewritePlan`.
+        task: Bytes that the process of a task may have, and with which it is ended; 0: never.
 
     Raises:
         InputError: An input is missing, unreadable or does not fit the others.
@@ -74,12 +82,14 @@ def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
         if found != file.rows:
             message = f"file {file.path} has {found} rows, but {file.rows} when it was added"
             raise InputError(message)
+    writing = output_settings(assignment)
+    memory = budget_of(task[0], assignment.halvings, writing.row_group_bytes, task[1])
     schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})
     return RewritePlan(
         location=table.location,
         inputs=tuple(footers),
         rows=sum(footer.num_rows for footer in footers.values()),
-        decoded_bytes=sum(footer.decoded_bytes for footer in footers.values()),
+        decoded_bytes=decoded_bytes(location, footers),
         schema=schema,
         rules=_rules(assignment, schema),
         now_s=reservation.now_s,
@@ -88,7 +98,8 @@ def make_plan(assignment: Assignment, progress_folder: str = "") -> RewritePlan:
         cuts=assignment.job.cuts,
         start=None if bounds.partition is not None else bounds.start,
         end=None if bounds.partition is not None else bounds.end,
-        writing=output_settings(assignment),
+        writing=replace(writing, row_group_bytes=memory.group_bytes),
+        memory=memory,
         footer=_footer(assignment),
         purge=assignment.purge,
         progress_folder=progress_folder,

@@ -16,12 +16,12 @@ from common.rows.conform import conform
 from common.rows.partitions import filled
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
+from compactor.rewrite.memory import rows_at_a_time
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.spark_values import spark_type, to_spark
 from compactor.rewrite.touching import meant
 from compactor.rewrite.transforming import TransformPlan
 
-READ_ROWS = 1 << 16
 END = (1 << 63) - 1
 """Number of the row that marks the end of an input."""
 
@@ -161,7 +161,8 @@ def _read(plan: RewritePlan, at: int, transform: TransformPlan) -> Iterator[tupl
     said = folder_fill(plan.rules, plan.schema, path)
     fill = {name: value for name, value in said.items() if name in schema.names}
     pay, location = allowance_of(plan.progress_folder).pay, table_location(plan.location)
-    for found in read_tables(location, path, READ_ROWS, schema.names, pay=pay):
+    rows_max = rows_at_a_time(plan.decoded_bytes / max(1, plan.rows), plan.memory)
+    for found in read_tables(location, path, rows_max, schema.names, pay=pay):
         read = filled(found, fill)
         try:
             yield start, _conformed(read, schema, path)

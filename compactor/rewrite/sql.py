@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
 from common import errors
-from common.errors import CompactionError, EngineDiedError, NotStitchableError, RewriteError
+from common.errors import CompactionError, NotStitchableError, RewriteError
 from common.expressions import SPARK_SETTINGS
 from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
@@ -29,6 +29,7 @@ from compactor.rewrite.native import Ended, has_long_bounds, is_native, rewrite_
 from compactor.rewrite.native_job import Call, merge_natively
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
+from compactor.rewrite.shortage import Begun, bounded_memory, shortage_of, within_memory
 from compactor.rewrite.stitch.whole_job import StitchPlan, stitch_whole
 from compactor.rewrite.tasks import RESULT_SCHEMA, TaskFailure, TaskResult
 
@@ -89,7 +90,9 @@ def passes_of(plan: RewritePlan) -> int:
 
 
 def _fits_memory(plan: RewritePlan) -> bool:
-    return plan.decoded_bytes <= IN_MEMORY_BYTES and plan.rows <= IN_MEMORY_ROWS
+    bytes_max = min(IN_MEMORY_BYTES, plan.memory.in_memory_bytes)
+    rows_max = IN_MEMORY_ROWS >> plan.memory.halvings
+    return plan.decoded_bytes <= bytes_max and plan.rows <= rows_max
 
 
 def _one_task(spark: Any, plan: RewritePlan, task: Task) -> Any:
@@ -104,15 +107,15 @@ def _run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[End
     """Run native tasks, each in a task of its own; return how they ended, in order."""
     numbers = spark.range(0, len(calls), 1, numPartitions=len(calls))
     rows = _collected(
-        plan, lambda: numbers.mapInArrow(partial(_run_call, tuple(calls)), RESULT_SCHEMA)
+        plan, lambda: numbers.mapInArrow(partial(_run_call, plan, tuple(calls)), RESULT_SCHEMA)
     )
     return [_result(row) for row in rows]
 
 
-def _run_call(calls: Sequence[Call], batches: Batches) -> Batches:
-    _only_once()
+def _run_call(plan: RewritePlan, calls: Sequence[Call], batches: Batches) -> Batches:
+    _only_once(plan)
     for number in _numbers(batches):
-        yield tasks.outcome_batch(calls[number])
+        yield tasks.outcome_batch(within_memory(plan, calls[number]))
 
 
 def _sorted(spark: Any, plan: RewritePlan) -> Any:
@@ -151,9 +154,9 @@ def _ask(plan: RewritePlan, batches: Batches) -> Batches:
 
 
 def _run_alone(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
-    _only_once()
+    _only_once(plan)
     for _ in batches:  # One row, which stands for the job.
-        yield tasks.outcome_batch(partial(task, plan, None))
+        yield tasks.outcome_batch(within_memory(plan, partial(task, plan, None)))
 
 
 def _run_answered(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
@@ -162,12 +165,13 @@ def _run_answered(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
         # An expression that failed fails again here, and says more than that it did.
         for _ in batches:
             continue
-    _only_once()
-    yield tasks.outcome_batch(partial(task, plan, Answers(batches)))
+    _only_once(plan)
+    yield tasks.outcome_batch(within_memory(plan, partial(task, plan, Answers(batches))))
 
 
 def _read(plan: RewritePlan, batches: Batches) -> Batches:
-    yield from tasks.read_for_sort(plan, _numbers(batches))
+    with bounded_memory(plan):
+        yield from tasks.read_for_sort(plan, _numbers(batches))
 
 
 def _numbers(batches: Batches) -> Iterator[int]:
@@ -175,20 +179,24 @@ def _numbers(batches: Batches) -> Iterator[int]:
 
 
 def _write(plan: RewritePlan, batches: Batches) -> Batches:
-    _only_once()
-    yield tasks.outcome_batch(partial(tasks.write_sorted, plan, batches))
+    _only_once(plan)
+    yield tasks.outcome_batch(within_memory(plan, partial(tasks.write_sorted, plan, batches)))
 
 
-def _only_once() -> None:
+def _only_once(plan: RewritePlan) -> None:
     """Refuse a second try of a task that writes; the coordinator hands out a new attempt.
 
     Raises:
-        EngineDiedError: An earlier try of this task has died, or seems to have.
+        MemoryShortError: The process of an earlier try was killed.
+        EngineDiedError: An earlier try has died with its executor, or seems to have.
     """
     context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
-        message = "the executor died while it wrote, or was taken for dead"
-        raise EngineDiedError(message)
+    if context is None:
+        return
+    begun = Begun(plan, context.stageId(), context.partitionId())
+    if context.attemptNumber() > 0:
+        raise begun.again()
+    begun.first()
 
 
 def _outcome(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
@@ -219,6 +227,8 @@ def _translated(plan: RewritePlan, error: Exception) -> CompactionError:
     text = str(error)
     if raised := _RAISED.findall(text):
         return _named_error(*raised[-1])
+    if (short := shortage_of(plan, text)) is not None:
+        return short
     if plan.transform is not None and plan.transform.asks_spark:
         said = plan.transform.transform.said
         if causes := _NOT_WORKED_OUT.findall(text):

@@ -26,12 +26,12 @@ from compactor.rewrite.carriers import carried, restored
 from compactor.rewrite.changes import Change, change_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
 from compactor.rewrite.marks import Mark
+from compactor.rewrite.memory import rows_at_a_time
 from compactor.rewrite.merging import Tally, filter_bag, merge_sorted
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers
 from compactor.rewrite.writer import WrittenFile, writing
 
-READ_ROWS = 1 << 16
 RESULT_SCHEMA = "result binary"
 
 
@@ -63,6 +63,9 @@ def outcome_batch(task: Callable[[], object]) -> pa.RecordBatch:
         outcome = task()
     except CompactionError as error:
         outcome = TaskFailure(type(error).__name__, str(error))
+    except Exception as error:
+        # A boundary: Spark would try again, and hear only that there was a try before.
+        outcome = TaskFailure("RewriteError", f"{type(error).__name__}: {error}")
     return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], names=["result"])
 
 
@@ -160,7 +163,8 @@ def _pieces(plan: RewritePlan, at: int, mark: Mark, change: Change) -> Iterator[
     path, start = plan.inputs[at], 0
     fill = folder_fill(plan.rules, plan.schema, path)
     pay = allowance_of(plan.progress_folder).pay
-    for found in read_tables(table_location(plan.location), path, READ_ROWS, pay=pay):
+    rows_max = rows_at_a_time(plan.decoded_bytes / max(1, plan.rows), plan.memory)
+    for found in read_tables(table_location(plan.location), path, rows_max, pay=pay):
         try:
             read = filled(found, fill)
             fitting = conform(read, plan.schema, f"file {path}")

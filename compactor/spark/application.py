@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import compactor
+from common.units import parse_size_bytes
+from compactor.rewrite.memory import LIMIT_SETTING, TASK_SETTING
 from compactor.spark.settings import DriverSettings, Engines
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
@@ -21,6 +23,8 @@ ARROW_OPENINGS = " ".join(
 )
 """Arrow reads the JVM's buffers directly; Java 17 wants to be asked."""
 JVM_END_WAIT_MAX_S = 10.0
+OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
+"""Of an executor's JVM beside its heap: code, stacks, buffers."""
 WARM_MODULES = ("numpy", "polars", "pyarrow.parquet", "compactor.rewrite.native_job")
 
 
@@ -84,6 +88,8 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         # A task has one core; more threads would only get in the way of other tasks.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
         "spark.python.daemon.module": "compactor.spark.task_daemon",
+        TASK_SETTING: str(settings.task_bytes),
+        LIMIT_SETTING: str(settings.task_limit_bytes),
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",
@@ -96,6 +102,13 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     }
 
 
+def executor_bytes(settings: DriverSettings) -> int:
+    """Return what an executor takes with all its tasks: heap, what a JVM has besides, Python."""
+    heap = parse_size_bytes(settings.executor_memory, "compactor.executor_memory")
+    beside = max(OVERHEAD_BYTES_MIN, int(heap * OVERHEAD_SHARE))
+    return heap + beside + settings.executor_cores * settings.task_bytes
+
+
 def _raydp(settings: DriverSettings, configs: dict[str, str], namespace: str) -> Any:
     """Join the Ray cluster and open a session with one executor in it."""
     import ray  # only a driver on Ray may load it
@@ -106,6 +119,8 @@ def _raydp(settings: DriverSettings, configs: dict[str, str], namespace: str) ->
     )
     # The app master only waits; a logical CPU would be wasted on it.
     configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
+    # RayDP asks for the heap alone; Python tasks need as much again and more.
+    configs.setdefault(f"{EXECUTOR_RESOURCE}memory", str(executor_bytes(settings)))
     return raydp.init_spark(
         app_name=settings.name,
         num_executors=1,

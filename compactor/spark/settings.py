@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.errors import ConfigError, RequestError
 from common.settings import CompactorSettings
+from common.units import parse_size_bytes
+from compactor.rewrite.memory import TASK_BYTES
 
 WORK = "compactor.rewrite.engine:rewrite"
 
@@ -32,6 +35,10 @@ class DriverSettings:
     executor_cores: int = 2
     executor_memory: str = "1g"
     driver_memory: str = "512m"
+    task_bytes: int = TASK_BYTES
+    """Memory that the Python process of a task may have."""
+    task_limit_bytes: int = 0
+    """One with more is ended; 0: none is."""
     start_timeout_s: float = 120.0
     log_file: str = os.devnull
     work: str = WORK
@@ -56,6 +63,9 @@ def driver_settings(
         ray_address: The cluster that its actor is part of.
         node_resource: A resource of the actor's node.
         log_file: Where the driver's output goes.
+
+    Raises:
+        ConfigError: A size is none.
     """
     return DriverSettings(
         name=name,
@@ -65,6 +75,15 @@ def driver_settings(
         executor_cores=settings.executor_cores,
         executor_memory=settings.executor_memory,
         driver_memory=settings.driver_memory,
+        task_bytes=_size_bytes(settings.task_memory, "task_memory"),
+        task_limit_bytes=_size_bytes(settings.task_memory_max, "task_memory_max"),
         start_timeout_s=settings.start_timeout_s,
         log_file=log_file,
     )
+
+
+def _size_bytes(text: str, name: str) -> int:
+    try:
+        return parse_size_bytes(text, f"compactor.{name}")
+    except RequestError as error:
+        raise ConfigError(str(error)) from error

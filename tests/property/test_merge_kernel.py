@@ -127,6 +127,8 @@ def test_files_merge_like_the_general_way(
     assignment = assignment_over(life.table, life.paths, now_s=NOW_S, **more)
     plan = make_plan(assignment, str(tmp_path / "progress"))
     assert is_native(plan)
+    held, step = chance.choice([0, 500, 1 << 30]), chance.choice([1, 1000, 1 << 24])
+    plan = replace(plan, memory=replace(plan.memory, held_bytes=held, step_bytes=step))
     result = merge_natively(plan, here, chance.randint(1, 4)) if ranged else rewrite_natively(plan)
 
     wanted = merge_tables([life.rows], rules, NOW_S, plan.drop)

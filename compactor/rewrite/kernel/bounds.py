@@ -38,6 +38,8 @@ class Group:
     """No key of it is less."""
     high: bytes | None
     """No key of it is greater."""
+    skip: int = 0
+    """Rows of the stored row group that come before these; more than 0 in later pieces of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

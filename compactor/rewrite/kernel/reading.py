@@ -21,6 +21,7 @@ from common.rows.partitions import Fill, filled
 from common.rows.rules import RowRules
 from common.rows.types import normal_type
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.stored_rows import rows_of
 from compactor.rewrite.kernel.words import (
     Level,
     as_column,
@@ -201,7 +202,7 @@ class Reader:
             known = parquet.schema_arrow.names
             # A table without columns would have no rows either.
             present = [name for name in names if name in known] or known[:1]
-            table = parquet.read_row_group(group.number, present, use_threads=False)
+            table = rows_of(parquet, group, present)
             if present[0] not in names:
                 nothing = pa.nulls(table.num_rows, wanted.field(0).type)
                 table = pa.table({wanted.field(0).name: nothing})
@@ -235,5 +236,7 @@ class _NamedErrors:
             pa.ArrowException,
             OSError,
         )
+        if isinstance(error, MemoryError):
+            return  # Arrow's is both; nothing is said of the file by it.
         if isinstance(error, broken):
             raise InputError(f"{self._source} cannot be read, it is damaged: {error}") from error

@@ -25,6 +25,7 @@ from compactor.rewrite.merging import Tally, sum_counts
 
 STEP_BYTES = 24 * 1024**2
 STEP_ROWS_MIN, STEP_ROWS_MAX = 1 << 10, 1 << 18
+SMALL_STEP_BYTES = 2 * 1024**2
 LOOK_SHARE = 8
 FULL_BYTES = 192 * 1024**2
 """So much being held, small steps are taken before more is decoded."""
@@ -60,6 +61,10 @@ class Dues:
     """Counts what becomes of the rows."""
     mark: Mark
     """Tells how far the range is."""
+    step_bytes: int = STEP_BYTES
+    """Decoded rows that are merged at a time, at most."""
+    full_bytes: int = FULL_BYTES
+    """So much being held, small steps are taken."""
 
 
 class RangeMerge:
@@ -80,6 +85,8 @@ class RangeMerge:
         self._readers = readers
         self._now_s, self._drop = dues.now_s, dues.drop
         self._tally, self._mark = dues.tally, dues.mark
+        self._step_bytes = min(dues.step_bytes, STEP_BYTES)
+        self._full_bytes = min(dues.full_bytes, FULL_BYTES)
         self._start = None if work.start is None else self._words(work.start)
         self._end = None if work.end is None else self._words(work.end)
         # Those of which nothing is known come first: any key may be in them.
@@ -112,8 +119,13 @@ class RangeMerge:
 
     @property
     def _step_rows(self) -> int:
-        fitting = int(STEP_BYTES / self._row_bytes)
-        return min(max(fitting, STEP_ROWS_MIN), STEP_ROWS_MAX)
+        fitting = int(self._step_bytes / self._row_bytes)
+        return min(max(fitting, self._step_rows_min), STEP_ROWS_MAX)
+
+    @property
+    def _step_rows_min(self) -> int:
+        """Return the rows of a small step: few bytes, also where rows are long."""
+        return max(1, min(STEP_ROWS_MIN, int(SMALL_STEP_BYTES / self._row_bytes)))
 
     def _below(self, held: Held, limit: Sequence[int]) -> int:
         return max(held.done, rank(held.levels, held.rows, limit, after=False))
@@ -123,12 +135,12 @@ class RangeMerge:
         held = sum(each.rows - each.done for each in self._held)
         look_at = self._step_rows
         while self._waiting:
-            full = sum(each.size_bytes for each in self._held) > FULL_BYTES
+            full = sum(each.size_bytes for each in self._held) > self._full_bytes
             low = self._waiting[-1].low
             if low and (full or held >= look_at):
                 limit = self._words(low)
                 ready = sum(self._below(each, limit) - each.done for each in self._held)
-                if ready >= (STEP_ROWS_MIN if full else self._step_rows):
+                if ready >= (self._step_rows_min if full else self._step_rows):
                     return limit
                 # With many files, a look at all of them after each one would be dear.
                 look_at = held + held // LOOK_SHARE

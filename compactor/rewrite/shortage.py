@@ -1,0 +1,163 @@
+"""Memory that runs out: noticed in tasks, told apart from other failures, said in one way.
+
+A task that outgrows what it may have is ended by a thread of its own process, first with
+an error that lets it clean up. What the system kills leaves nothing but a note that it
+had begun.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+from common.errors import CompactionError, EngineDiedError, MemoryShortError
+from compactor.rewrite.plan import RewritePlan
+
+LOOK_INTERVAL_S = 0.05
+CLEAN_UP_LOOKS = 60
+"""How many looks a task that outgrew its bound has for an end in order."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_SIGNS = re.compile(
+    r"\bMemoryError|OutOfMemoryError|GC overhead limit|Cannot allocate memory"
+    r"|memory allocation of \d+ bytes failed|(?:m|re)alloc of size \d+ failed"
+)
+_KILLED = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back")
+
+T = TypeVar("T")
+
+
+@contextmanager
+def bounded_memory(plan: RewritePlan) -> Iterator[None]:
+    """Let this process outgrow its bound no more than for a moment; does nothing without one.
+
+    Raises:
+        MemoryShortError: It did, or an allocation failed.
+    """
+    watch = _Watch(plan.memory.limit_bytes) if plan.memory.limit_bytes else None
+    try:
+        with watch or nullcontext():
+            yield
+    except MemoryError as error:
+        raise MemoryShortError(f"an allocation failed ({error}); {plan.memory.text}") from error
+    except MemoryShortError as error:
+        if watch is None or not watch.seen_bytes:
+            raise
+        message = f"a task grew to {watch.seen_bytes >> 20} MB; {plan.memory.text}"
+        raise MemoryShortError(message) from error
+    except pl.exceptions.PolarsError as error:
+        if _SIGNS.search(str(error)):
+            raise MemoryShortError(f"{error}; {plan.memory.text}") from error
+        raise
+
+
+class _Watch:
+    """Looks at the process's memory while a task runs."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._task = threading.get_ident()
+        self._done = threading.Event()
+        self._over = threading.Lock()
+        self._thread = threading.Thread(target=self._look, daemon=True, name="memory")
+        self.seen_bytes = 0
+        """What the process had when it was too much; 0: it never was."""
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        with self._over:  # From now on nothing is raised.
+            self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(LOOK_INTERVAL_S):
+            if (found := resident_bytes()) > self._limit_bytes:
+                self.seen_bytes = found
+                self._end()
+                return
+
+    def _end(self) -> None:
+        """Raise an error in the task; kill the process if that does not help soon."""
+        with self._over:
+            if self._done.is_set():
+                return
+            kind = ctypes.py_object(MemoryShortError)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._task), kind)
+        for _ in range(CLEAN_UP_LOOKS):
+            if self._done.wait(LOOK_INTERVAL_S):
+                return
+            if resident_bytes() > 2 * self._limit_bytes:
+                break
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def resident_bytes() -> int:
+    """Return what this process has in memory; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
+
+
+class Begun:
+    """A note that a task has begun: whoever runs it again knows that it died, and how."""
+
+    def __init__(self, plan: RewritePlan, stage: int, partition: int) -> None:
+        """Name the task by its place in the job."""
+        self._plan = plan
+        self._path = Path(plan.progress_folder, f"begun-{stage}-{partition}")
+
+    def first(self) -> None:
+        """Leave the note: process, and the daemon that it came from."""
+        if self._plan.progress_folder:
+            with suppress(OSError):
+                self._path.write_text(f"{os.getpid()} {os.getppid()}")
+
+    def again(self) -> CompactionError:
+        """Return why a second try is refused."""
+        try:
+            worker, daemon = map(int, self._path.read_text().split())
+        except (OSError, ValueError):
+            worker = daemon = 0
+        if worker and not _lives(worker) and _lives(daemon):
+            return killed(self._plan)
+        return EngineDiedError("the executor died while it wrote, or was taken for dead")
+
+
+def killed(plan: RewritePlan) -> MemoryShortError:
+    """Return the error for a task's process that is gone and has said nothing."""
+    return MemoryShortError(
+        "the process of a task was killed, most likely because the machine had no memory left;"
+        f" {plan.memory.text}"
+    )
+
+
+def shortage_of(plan: RewritePlan, text: str) -> MemoryShortError | None:
+    """Return the error that a failure of Spark stands for, if memory is what was missing."""
+    if (sign := _SIGNS.search(text)) is not None:
+        begin = text.rfind("\n", 0, sign.start()) + 1
+        line = text[begin:].partition("\n")[0].strip()[:300]
+        return MemoryShortError(f"{line}; {plan.memory.text}")
+    return killed(plan) if _KILLED.search(text) else None
+
+
+def within_memory(plan: RewritePlan, task: Callable[[], T]) -> Callable[[], T]:
+    """Return a task that is bounded by the plan's memory."""
+
+    def run() -> T:
+        with bounded_memory(plan):
+            return task()
+
+    return run
+
+
+def _lives(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()

@@ -1,0 +1,93 @@
+"""How much a task may hold, and how a job is cut so that it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.parquet.location import open_location
+from compactor.rewrite.files import read_footer
+from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.memory import (
+    BASE_BYTES,
+    FREE_BYTES_MIN,
+    TASK_BYTES,
+    budget_of,
+    estimate_bytes,
+    pieces_of_groups,
+    rows_at_a_time,
+)
+from compactor.rewrite.widths import ROWS_MIN, decoded_bytes
+
+MB = 1024**2
+
+
+@pytest.mark.parametrize("task_mb", [200, 512, 768, 4096])
+@pytest.mark.parametrize("group_mb", [1, 32, 128, 1024])
+@pytest.mark.parametrize("halvings", range(6))
+def test_a_task_that_uses_its_budget_fits(task_mb: int, group_mb: int, halvings: int) -> None:
+    budget = budget_of(task_mb * MB, halvings, group_mb * MB)
+    free = max(FREE_BYTES_MIN, task_mb * MB - BASE_BYTES)
+    assert budget.held_bytes > 0
+    assert budget.step_bytes > 0
+    assert 0 < budget.group_bytes <= group_mb * MB
+    assert estimate_bytes(budget.held_bytes, budget) <= BASE_BYTES + max(
+        free >> halvings, FREE_BYTES_MIN >> 3
+    )
+
+
+def test_each_shortage_halves_what_is_held() -> None:
+    held = [budget_of(TASK_BYTES, halvings, 128 * MB).held_bytes for halvings in range(4)]
+    assert all(after <= before * 0.55 for before, after in zip(held, held[1:], strict=False))
+    assert budget_of(TASK_BYTES, 1000, 128 * MB).held_bytes > 0
+
+
+def test_with_usual_limits_usual_jobs_are_merged_at_once() -> None:
+    budget = budget_of(TASK_BYTES, 0, 128 * MB)
+    assert budget.group_bytes == 128 * MB
+    assert budget.held_bytes > 8 * 32 * MB
+    assert budget.in_memory_bytes > 64 * MB
+
+
+def test_the_text_of_a_budget_says_what_to_raise() -> None:
+    assert "768 MB, divided by 4: raise compactor.task_memory" in budget_of(TASK_BYTES, 2, MB).text
+
+
+@pytest.mark.parametrize("row_bytes", [0.0, 1.0, 500.0, 1e5, 1e12])
+def test_rows_are_read_in_portions_of_bounded_bytes(row_bytes: float) -> None:
+    budget = budget_of(TASK_BYTES, 0, 128 * MB)
+    rows = rows_at_a_time(row_bytes, budget)
+    assert rows == 1 or rows * row_bytes <= budget.step_bytes
+    assert 1 <= rows <= 1 << 16
+
+
+def group(rows: int, size_bytes: int, start: int = 0) -> Group:
+    return Group(
+        input=0, number=3, start=start, rows=rows, size_bytes=size_bytes, low=b"a", high=b"z"
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("bytes_max", [1, 99, 10_000, 10**9])
+def test_pieces_tile_their_row_group(rows: int, bytes_max: int) -> None:
+    pieces = pieces_of_groups([group(rows, 100_000, start=50)], bytes_max)
+    assert sum(piece.rows for piece in pieces) == rows
+    at = 0
+    for piece in pieces:
+        assert (piece.skip, piece.start, piece.number) == (at, 50 + at, 3)
+        assert piece.rows == 1 or piece.size_bytes <= bytes_max * 1.2
+        at += piece.rows
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_texts_count_as_long_as_they_are(tmp_path: Path, dictionary: bool) -> None:
+    rows = ROWS_MIN
+    texts = pa.array(["x" * 2000, "y" * 1000]).take(pa.array([n % 2 for n in range(rows)]))
+    table = pa.table({"k": range(rows), "text": texts})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=dictionary)
+    location = open_location(tmp_path.as_uri())
+    found = decoded_bytes(location, {"a.parquet": read_footer(location, "a.parquet")})
+    assert 0.9 * table.nbytes < found < 1.1 * table.nbytes
