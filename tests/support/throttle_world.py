@@ -37,6 +37,8 @@ class Running:
     left: float
     moved: float = 0.0
     waited_s: float = 0.0
+    synced: float = 0.0
+    sync_s: float = 0.0
 
     def move(self, passed_s: float) -> float:
         size = min(self.able * passed_s, self.applied * passed_s, self.left)
@@ -54,6 +56,8 @@ class Running:
             granted_bytes_s=None if self.applied == UNLIMITED else self.applied,
             moved_bytes=int(self.moved),
             waited_s=self.waited_s,
+            synced_bytes=int(self.synced),
+            sync_s=self.sync_s,
         )
 
 
@@ -85,6 +89,8 @@ class World:
         """When a limit was lowered last."""
         self.moved: dict[Scope, float] = {}
         self.lost_replies = 0.0
+        self.latency_s = 0.0
+        """How long every volume takes to make a MiB durable."""
         self.able = 1e9
         self.job_bytes = 1e15
         self.assigned: dict[str, tuple[Compactor, float]] = {}
@@ -182,6 +188,8 @@ class World:
     def _step(self, compactor: Compactor) -> None:
         for running in list(compactor.held.values()):
             size = running.move(STEP_S)
+            running.synced += size / 2
+            running.sync_s += size / 2 / 1024**2 * self.latency_s
             for scope in self.scopes(compactor, running):
                 self.moved[scope] = self.moved.get(scope, 0.0) + size
             if running.left <= 0 and not compactor.cut_off:

@@ -53,6 +53,17 @@ def test_a_job_never_begins_without_its_limit() -> None:
     assert list(grants(made).values()) == pytest.approx([98 * MB / 3] * 3, rel=0.02)
 
 
+def test_an_attempt_on_its_way_to_its_compactor_keeps_its_part() -> None:
+    made = world()
+    made.limit("group:default", 100 * MB)
+    compactor = made.compactor("c0")
+    on_its_way = made.start(compactor, "t")
+    del compactor.held[on_its_way.attempt]
+    made.beat(compactor)
+    compactor.held[on_its_way.attempt] = on_its_way
+    assert made.start(compactor, "t").applied == pytest.approx(1 * MB)
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 4, 7])
 def test_who_wants_all_gets_an_even_part_and_together_they_use_the_limit(jobs: int) -> None:
     made = world(jobs, jobs=jobs)
@@ -120,6 +131,24 @@ def test_defaults_hold_until_somebody_says_something_else() -> None:
     made.limit("volume:default", 0)
     made.pass_time(5)
     assert list(grants(made).values()) == pytest.approx([19.6 * MB])
+
+
+def test_a_slow_volume_gets_less_and_more_again_when_it_recovers() -> None:
+    made = world(jobs=2, volume_limit_bytes_s=100 * MB, volume_least_bytes_s=10 * MB)
+    made.latency_s = 0.01
+    made.pass_time(20)
+    assert sum(grants(made).values()) == pytest.approx(98 * MB, rel=0.02)
+    made.latency_s = 0.08
+    made.pass_time(10)
+    slow = 10 * MB + 90 * MB / 4
+    assert sum(grants(made).values()) == pytest.approx(0.98 * slow, rel=0.02)
+    told = {each.kind: each for each in made.state.status(made.now_s).scopes}
+    assert (told["volume"].limit_bytes_s, told["volume"].rate_bytes_s) == (100 * MB, int(slow))
+    made.latency_s = 0.01
+    made.pass_time(4)
+    assert sum(grants(made).values()) < 70 * MB
+    made.pass_time(30)
+    assert sum(grants(made).values()) == pytest.approx(98 * MB, rel=0.02)
 
 
 def test_the_part_of_a_dead_compactor_goes_to_the_others_and_a_silent_one_keeps_its_own() -> None:
