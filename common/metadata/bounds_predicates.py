@@ -48,7 +48,7 @@ def may_begin(
     """
     if table.partition_by or not table.key:
         return Refusal("bounds", f"table {table.name}: its tablets are no ranges of keys")
-    if refusal := next(filter(None, map(_busy, tablets)), None):
+    if refusal := next(filter(None, map(why_busy, tablets)), None):
         return refusal
     bounds = tablets[0].bounds
     if kind is OperationKind.MERGE:
@@ -62,8 +62,8 @@ def may_begin(
     )
 
 
-def _busy(tablet: Tablet) -> Refusal | None:
-    """Return whose work an operation would have to wait for."""
+def why_busy(tablet: Tablet) -> Refusal | None:
+    """Return whose work an operation would have to wait for, or None."""
     subject = f"tablet {tablet.id}"
     if tablet.operation is not None:
         return Refusal("operation", f"{subject}: a {tablet.operation.kind.value} is under way")

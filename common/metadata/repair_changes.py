@@ -88,6 +88,43 @@ class FillHole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropDouble:
+    """Take a file out of a tablet, because another one, which holds its keys, has it, too."""
+
+    tablet: TabletId
+    holder: TabletId
+    """The tablet that keeps it."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimTablet:
+    """Let a tablet that reaches into the one before it begin where that one ends.
+
+    Refused while a file of it lies, or may lie, below that.
+    """
+
+    tablet: TabletId
+    before: bytes | None
+    """Its start as it was seen."""
+    start: bytes
+    """The end of the tablet before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinTablets:
+    """Give everything of a tablet to the next one, which reaches into it.
+
+    Refused while somebody works in one of them, and if dead rows were dropped in one of
+    them that the other may hold older rows of.
+    """
+
+    left: TabletId
+    right: TabletId
+    """It keeps its end, and so its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutFiles:
     """Put files into a tablet of a paused table as they are: a restore, or a rebuild.
 
@@ -119,6 +156,9 @@ RepairChange = (
     | EndReservation
     | ClearMarks
     | FillHole
+    | DropDouble
+    | TrimTablet
+    | JoinTablets
     | PutFiles
     | AcceptGeneration
 )

@@ -1,6 +1,7 @@
 """What is wrong with the metadata of tablets, by itself. Pure."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from common.metadata.inspected import Inspected
 from common.metadata.repair_changes import (
@@ -105,8 +106,8 @@ def _belongs(bounds: Bounds, file: DataFile) -> bool:
     return bounds.holds(file.key_min, file.key_max)
 
 
-def check_tiles(table: str, tablets: Sequence[Bounds]) -> Iterator[Finding]:
-    """Yield holes and overlaps between the tablets of a table, ascending by end.
+def check_holes(table: str, tablets: Sequence[Bounds]) -> Iterator[Finding]:
+    """Yield holes between the tablets of a table, ascending by end.
 
     Args:
         table: Its id.
@@ -114,21 +115,18 @@ def check_tiles(table: str, tablets: Sequence[Bounds]) -> Iterator[Finding]:
     """
     reached: bytes | None = None
     for bounds in tablets:
-        start = bounds.start
-        if start == reached:
-            pass
-        elif start is not None and (reached is None or start > reached):
-            yield _hole(table, reached, start)
-        else:
-            yield Finding(
-                code=Code.OVERLAP,
-                tablet=TabletId(table, bounds.end),
-                sentence=f"the tablet starts at {_shown(start)}, "
-                f"but the one before it ends at {_shown(reached)}",
-            )
+        if bounds.start is not None and (reached is None or bounds.start > reached):
+            yield _hole(table, reached, bounds.start)
         reached = bounds.end
     if reached != PLUS_INFINITY:
         yield _hole(table, reached, PLUS_INFINITY)
+
+
+def overlaps(tablets: Sequence[Bounds]) -> Iterator[tuple[Bounds, Bounds]]:
+    """Yield pairs of neighbours, in the order of the index, of which one reaches into the other."""
+    for left, right in pairwise(tablets):
+        if right.start is None or right.start < left.end:
+            yield left, right
 
 
 def _hole(table: str, start: bytes | None, end: bytes) -> Finding:

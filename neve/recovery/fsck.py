@@ -16,11 +16,12 @@ from common.metadata.repair_changes import RescueFile
 from common.metadata.upkeep_changes import Unpin
 from common.metadata.walk import walk_ids
 from common.model.file import DataFile
-from common.model.tablet import Bounds, TabletId
+from common.model.tablet import Bounds, Tablet, TabletId
 from common.rows.rules import RowRules
 from neve.recovery.check_file import FileCheck, check_file
+from neve.recovery.check_overlap import double, overlap
 from neve.recovery.check_place import check_generation, check_owner
-from neve.recovery.check_tablet import check_bounds, check_tablet, check_tiles
+from neve.recovery.check_tablet import check_bounds, check_holes, check_tablet, overlaps
 from neve.recovery.findings import Code, Finding
 from neve.recovery.scope import Scope, in_turn
 from neve.recovery.sweep import find_orphans
@@ -87,21 +88,12 @@ async def _check_tablets(scope: Scope, done: Checked) -> dict[str, TabletId]:
 async def _still_twice(scope: Scope, paths: set[str]) -> list[Finding]:
     """Return the files that two tablets hold; a split or merge may have made it look so."""
     await asyncio.sleep(AGAIN_S)
-    found: dict[str, list[TabletId]] = {}
+    found: dict[str, list[Tablet]] = {}
     async for page in _inspected(scope):
-        for each in page:
-            for path in paths.intersection(each.tablet.files if each.tablet else ()):
-                found.setdefault(path, []).append(each.id)
-    return [
-        Finding(
-            code=Code.DOUBLE,
-            path=path,
-            tablet=tablets[0],
-            sentence="several tablets hold the file: " + ", ".join(t.text for t in tablets),
-        )
-        for path, tablets in sorted(found.items())
-        if len(tablets) > 1
-    ]
+        for tablet in (each.tablet for each in page if each.tablet):
+            for path in paths.intersection(tablet.files):
+                found.setdefault(path, []).append(tablet)
+    return [double(path, held) for path, held in sorted(found.items()) if len(held) > 1]
 
 
 async def _check_tiles(scope: Scope) -> list[Finding]:
@@ -120,11 +112,29 @@ async def _tiles_once(scope: Scope) -> list[Finding]:
     bounds: list[Bounds] = []
     async for page in _inspected(scope):
         bounds += [each.tablet.bounds for each in page if each.tablet]
-    found = [*check_tiles(scope.table.id, bounds)]
+    found = [*check_holes(scope.table.id, bounds)]
+    for left, right in overlaps(bounds):
+        found += await _overlap(scope, left, right, bounds)
     async for page in _inspected(scope):
         for each in page:
             found += check_bounds(each.tablet, bounds) if each.tablet else ()
     return found
+
+
+async def _overlap(
+    scope: Scope, left: Bounds, right: Bounds, bounds: Sequence[Bounds]
+) -> list[Finding]:
+    """Return what is wrong between two tablets, as they are now; empty: one is gone."""
+    ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
+    both = [each.tablet for each in await scope.store.inspect(ids) if each.tablet]
+    if len(both) < 2:
+        return []
+    start = right.start
+    inside = [each.end for each in bounds if each.end <= left.end]
+    inside = [end for end in inside if start is None or end > start]
+    held = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
+    doubles = {path for files in held for path in files}
+    return [overlap(both[0], both[1], bounds, doubles)]
 
 
 async def _check_orphans(scope: Scope, done: Checked) -> None:

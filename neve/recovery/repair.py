@@ -11,7 +11,15 @@ from neve.recovery.scope import Scope
 
 ROUNDS_MAX = 3
 """A tablet that was made may have to be counted: what is mended may show more."""
-_FIRST = (Code.OWNER, Code.GENERATION, Code.HOLE, Code.STALE_GARBAGE, Code.STALE_RESERVATION)
+_FIRST = (
+    Code.OWNER,
+    Code.GENERATION,
+    Code.HOLE,
+    Code.OVERLAP,
+    Code.DOUBLE,
+    Code.STALE_GARBAGE,
+    Code.STALE_RESERVATION,
+)
 _BARS = frozenset({Code.OWNER, Code.GENERATION})
 
 

@@ -118,6 +118,11 @@ async def hole(site: Site) -> None:
     await site.write(delete(*site.keys.every), ("ZREM", site.of_table.index, site.first.end))
 
 
+async def overlapping(site: Site) -> None:
+    bounds = BOUNDS.pack(Bounds(key(40), PLUS_INFINITY))
+    await site.write(set_string(TabletKeys.of(site.last).bounds, bounds))
+
+
 async def lost_bounds(site: Site) -> None:
     await site.write(delete(site.keys.bounds))
 
@@ -178,6 +183,7 @@ DAMAGES: dict[Damage, Code] = {
     outside: Code.OUTSIDE,
     hole: Code.HOLE,
     lost_bounds: Code.HOLE,
+    overlapping: Code.OVERLAP,
     counts: Code.COUNTS,
     stale_reservation: Code.STALE_RESERVATION,
     stale_marks: Code.STALE_MARKS,
@@ -316,16 +322,6 @@ async def test_work_that_goes_on_is_no_damage(site: Site) -> None:
     old = site.ground.scope(site.table, grace_s=3600)
 
     assert (await check_and_repair(old, EVERYTHING)).checked.findings == []
-
-
-async def test_overlaps_and_doubles_are_told(site: Site) -> None:
-    last = TabletKeys.of(site.last)
-    await site.write(set_string(last.bounds, BOUNDS.pack(Bounds(key(40), PLUS_INFINITY))))
-    assert codes(await run(site, EVERYTHING)) == [Code.OVERLAP]
-    await site.write(set_string(last.bounds, BOUNDS.pack(Bounds(key(100), PLUS_INFINITY))))
-    entry = await site.ground.harness.read(("HGET", last.files, site.output))
-    await site.write(hset(site.keys.files, {site.output: entry}))
-    assert Code.DOUBLE in codes(await run(site))
 
 
 async def test_what_cannot_be_decoded_is_told(site: Site) -> None:

@@ -33,6 +33,7 @@ SUITES = {
         *(f"tests/unit/operations/test_{name}.py" for name in ("shell", "by_size")),
         "tests/unit/coordinator/test_planning.py",
     ],
+    "rebuild": ["tests/unit/recovery/test_lineage_since.py"],
     "throttle": ["tests/unit/throttle"],
     "moving": ["tests/unit/neve/test_gateway_moving.py"],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],

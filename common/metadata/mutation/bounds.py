@@ -60,7 +60,7 @@ def _ended(tablets: Sequence[TabletId], seen: Seen) -> bool:
 
 def _carried_out(tablets: Sequence[Tablet], operation: Operation) -> tuple[Command, ...]:
     if operation.kind is OperationKind.MERGE:
-        return _merged(tablets[0], tablets[1])
+        return merged(tablets[0], tablets[1], tablets[0].bounds.start)
     assert operation.at is not None, operation
     return _split(tablets[0], operation.at)
 
@@ -92,16 +92,22 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
     )
 
 
-def _merged(left: Tablet, right: Tablet) -> tuple[Command, ...]:
-    """Give everything of the left tablet to the right one, whose end and name stay."""
+def merged(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Command, ...]:
+    """Give everything of the left tablet to the right one, whose end and name stay.
+
+    Args:
+        left: As read, with all files.
+        right: Likewise.
+        start: Of what they become.
+    """
     keys, own = TabletKeys.of(right.id), TabletKeys.of(left.id)
-    moved = [*left.files.values()]
+    moved = [file for path, file in left.files.items() if path not in right.files]
     purge = max(filter(None, (left.purge, right.purge)), default=None)
     settled = merged_marks(left.record.settled, right.record.settled)
     effects: tuple[Command, ...] = (
         delete(*own.every),
         zrem(TableKeys(left.id.table).index, left.id.end),
-        set_string(keys.bounds, BOUNDS.pack(Bounds(left.bounds.start, right.bounds.end))),
+        set_string(keys.bounds, BOUNDS.pack(Bounds(start, right.bounds.end))),
         *files_written(keys, moved),
         delete(keys.operation),
     )

@@ -1,4 +1,4 @@
-"""Repairs of files: orphans to garbage, lost ones out of a tablet, used ones out of garbage."""
+"""Repairs of files: orphans to garbage, lost ones and doubles out of a tablet, used ones kept."""
 
 from common.metadata.codec_tablet import unpack_running
 from common.metadata.commands import get, hdel, hgetall, hmget
@@ -7,7 +7,7 @@ from common.metadata.mutation import requirements as need
 from common.metadata.mutation.effects import changed, file_counts, into_garbage
 from common.metadata.mutation.repair_parts import held, refused_held, stored_file, taken_out
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
-from common.metadata.repair_changes import DiscardFiles, ForgetFiles, RescueFile
+from common.metadata.repair_changes import DiscardFiles, DropDouble, ForgetFiles, RescueFile
 from common.model.outcome import Refusal
 from common.model.tablet import Bounds
 
@@ -72,6 +72,39 @@ def forget_files(change: ForgetFiles) -> Transaction:
             return refusal
         counts = file_counts((), went)
         return Write((*taken_out(keys, paths), *changed(change.tablet, "forget", counts=counts)))
+
+    return Transaction(needs, decide)
+
+
+def drop_double(change: DropDouble) -> Transaction:
+    """Return the transaction that takes a file out of one of two tablets. Mark: it is not there."""
+    keys, holder = TabletKeys.of(change.tablet), TabletKeys.of(change.holder)
+    assert change.tablet != change.holder, change
+    table = TableKeys(change.tablet.table)
+    reads = {
+        "holder/bounds": get(holder.bounds),
+        "holder/files": hmget(holder.files, [change.path]),
+    }
+    needs = need.table_state(table) | held(keys) | need.some_files(keys, (change.path,))
+    needs |= Needs((holder.bounds, holder.files), reads)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := need.refused_by_table(table, seen):
+            return refusal
+        if seen["some"][0] is None:
+            return Done()
+        file = stored_file(keys, change.path, seen["some"][0])
+        bounds = need.bounds_seen(holder, seen["holder/bounds"])
+        if bounds is None or seen["holder/files"][0] is None:
+            return Refusal("gone", f"tablet {change.holder} does not hold file {change.path}")
+        low, high = file.key_min, file.key_max
+        if low is None or high is None or not bounds.holds(low, high):
+            return Refusal("bounds", f"tablet {change.holder}: {change.path} has keys outside it")
+        if refusal := refused_held(change.tablet, keys, [change.path], seen):
+            return refusal
+        counts = file_counts((), [file])
+        effects = changed(change.tablet, "double", counts=counts)
+        return Write((*taken_out(keys, [change.path]), *effects))
 
     return Transaction(needs, decide)
 

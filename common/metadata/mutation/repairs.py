@@ -3,10 +3,11 @@
 from typing import assert_never
 
 from common.metadata import repair_changes as repair
-from common.metadata.mutation import repair_entries, repair_files, repair_marks
+from common.metadata.mutation import repair_bounds, repair_entries, repair_files, repair_marks
 from common.metadata.mutation.transaction import Transaction
 
-_Files = repair.DiscardFiles | repair.ForgetFiles | repair.RescueFile
+_Files = repair.DiscardFiles | repair.ForgetFiles | repair.RescueFile | repair.DropDouble
+_Bounds = repair.TrimTablet | repair.JoinTablets
 _Entries = repair.RestateFile | repair.MoveFile | repair.PutFiles
 _Marks = (
     repair.RecountRecord
@@ -23,6 +24,8 @@ def repair_transaction(change: repair.RepairChange) -> Transaction:
         return _of_files(change)
     if isinstance(change, _Entries):
         return _of_entries(change)
+    if isinstance(change, _Bounds):
+        return _of_bounds(change)
     return _of_marks(change)
 
 
@@ -34,6 +37,8 @@ def _of_files(change: _Files) -> Transaction:
             return repair_files.forget_files(change)
         case repair.RescueFile():
             return repair_files.rescue_file(change)
+        case repair.DropDouble():
+            return repair_files.drop_double(change)
         case _:
             assert_never(change)
 
@@ -46,6 +51,16 @@ def _of_entries(change: _Entries) -> Transaction:
             return repair_entries.move_file(change)
         case repair.PutFiles():
             return repair_entries.put_files(change)
+        case _:
+            assert_never(change)
+
+
+def _of_bounds(change: _Bounds) -> Transaction:
+    match change:
+        case repair.TrimTablet():
+            return repair_bounds.trim_tablet(change)
+        case repair.JoinTablets():
+            return repair_bounds.join_tablets(change)
         case _:
             assert_never(change)
 

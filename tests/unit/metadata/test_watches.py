@@ -40,6 +40,7 @@ RESERVE = on.Reserve(
 COMMIT = on.Commit(tablet=T, attempt="a1", outputs=(), counts=RowCounts())
 DROPPED = DroppedRows(key_min=b"a", key_max=b"b", version_max=b"5")
 
+EVERYTHING = ("bounds", "operation", "running", "files", "selection", "waiting", "done", "purge")
 WATCHES: list[tuple[on.Change, str]] = [
     (RESERVE, "table operation running selection waiting"),
     (
@@ -133,6 +134,18 @@ WATCHES: list[tuple[on.Change, str]] = [
         "table selection waiting done request:r1",
     ),
     (repair.FillHole(tablet=T, start=None), "table bounds index"),
+    (
+        repair.DropDouble(tablet=T, holder=TabletId("t1", b"z"), path="f"),
+        "table running selection files tablet:7a:bounds tablet:7a:files",
+    ),
+    (
+        repair.TrimTablet(tablet=T, before=None, start=b"c"),
+        "table bounds files operation tablet:63:bounds",
+    ),
+    (
+        repair.JoinTablets(left=T, right=TabletId("t1", b"z")),
+        " ".join(["table", *EVERYTHING, *(f"tablet:7a:{each}" for each in EVERYTHING)]),
+    ),
     (repair.PutFiles(tablet=T, files=()), "table bounds operation files purge files"),
     (repair.AcceptGeneration(table="t1", generation=1), "table generation"),
 ]
@@ -154,7 +167,8 @@ LIMIT = upkeep.SetLimit(scope=Scope.parse("group:g"), bytes_s=0)
 @pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)
 def test_watches(change: on.Change, words: str) -> None:
     watched = sorted(transaction_for(change).needs.watch)
-    wanted = [(PREFIX if word in OF_THE_TABLE else TABLET) + word for word in words.split()]
+    others = OF_THE_TABLE | {word for word in words.split() if word.startswith("tablet:")}
+    wanted = [(PREFIX if word in others else TABLET) + word for word in words.split()]
     assert watched == sorted(wanted)
 
 
