@@ -2,9 +2,11 @@
 
 Dictionaries are written only for columns in which values come again: for others they
 cost up to half of the time, and make files larger. A sample of the first rows decides.
+Other whole numbers and times are packed by their differences, which is quicker than
+plain values and a codec, and smaller.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,14 +23,12 @@ LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 SAMPLE_ROWS = 4096
 DISTINCT_MAX = 0.5
 """Share of different values in a sample up to which a dictionary pays."""
-_SAMPLED = (
-    is_type.is_integer,
-    is_type.is_floating,
-    is_type.is_string,
-    is_type.is_binary,
-    is_type.is_date32,
-    is_type.is_timestamp,
-)
+SPARSE_STRIDE, SPARSE_DISTINCT_MAX = 8, 0.85
+"""Of one row in eight, so many may be different: the others will be like these. That is for
+types that can only be written plainly otherwise."""
+_PACKED = (is_type.is_integer, is_type.is_date32, is_type.is_time, is_type.is_timestamp)
+_TEXTS = (is_type.is_string, is_type.is_binary)
+_SAMPLED = (*_PACKED, *_TEXTS, is_type.is_floating, is_type.is_decimal128)
 
 
 class RowGroups:
@@ -103,11 +103,7 @@ class RowGroups:
                 compression="none" if codec == "uncompressed" else codec,
                 compression_level=level,
                 use_dictionary=_leaves(self._schema, plain),
-                column_encoding={
-                    name: "DELTA_LENGTH_BYTE_ARRAY"
-                    for name in plain
-                    if _is_text(self._schema.field(name).type)
-                },
+                column_encoding=_encodings(self._schema, plain),
                 write_statistics=True,
                 write_page_index=True,
                 write_page_checksum=True,
@@ -129,11 +125,28 @@ def distinct_columns(rows: pa.Table) -> list[str]:
         return []
     stride = -(-rows.num_rows // SAMPLE_ROWS)
     places = pa.array(range(0, rows.num_rows, stride))
-    names = [field.name for field in rows.schema if any(known(field.type) for known in _SAMPLED)]
-    sample = pl.from_arrow(rows.select(names).take(places))
+    fields = [field for field in rows.schema if _is_any(field.type, _SAMPLED)]
+    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(places))
     assert isinstance(sample, pl.DataFrame)
-    limit = DISTINCT_MAX * sample.height
-    return [name for name in names if sample.get_column(name).n_unique() > limit]
+    found = []
+    for field in fields:
+        sparse = stride >= SPARSE_STRIDE and not _is_any(field.type, _PACKED)
+        limit = SPARSE_DISTINCT_MAX if sparse else DISTINCT_MAX
+        if sample.get_column(field.name).n_unique() > limit * sample.height:
+            found.append(field.name)
+    return found
+
+
+def _encodings(schema: pa.Schema, plain: list[str]) -> dict[str, str]:
+    """Return how columns without dictionaries are encoded, where not plainly."""
+    found = {}
+    for name in plain:
+        arrow = schema.field(name).type
+        if _is_any(arrow, _TEXTS):
+            found[name] = "DELTA_LENGTH_BYTE_ARRAY"
+        elif _is_any(arrow, _PACKED):
+            found[name] = "DELTA_BINARY_PACKED"
+    return found
 
 
 def _leaves(schema: pa.Schema, plain: list[str]) -> list[str]:
@@ -148,5 +161,5 @@ def _leaves(schema: pa.Schema, plain: list[str]) -> list[str]:
     return [leaves.column(at).path for at in range(len(leaves))]
 
 
-def _is_text(arrow: pa.DataType) -> bool:
-    return bool(is_type.is_string(arrow) or is_type.is_binary(arrow))
+def _is_any(arrow: pa.DataType, kinds: Sequence[Callable[[pa.DataType], bool]]) -> bool:
+    return any(belongs(arrow) for belongs in kinds)
