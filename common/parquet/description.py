@@ -5,6 +5,7 @@ are the table's own and would have to be guessed.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,16 +36,19 @@ def table_from_plain(plain: dict[str, Any], where: str) -> Table:
         RequestError: It is no table of this release.
     """
     try:
-        given: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in plain.items()
-        }
+        given = _with_tuples(plain)
         given["schema"] = tuple(Column(**column) for column in plain["schema"])
-        given["settings"] = TableSettings(**plain["settings"])
+        given["settings"] = TableSettings(**_with_tuples(plain["settings"]))
         given["state"] = TableState(plain["state"])
         return Table(**given)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{where} describes no table of this release: {error}") from error
+
+
+def _with_tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+    }
 
 
 def write_description(location: Location, table: Table) -> None:
