@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
+from common.model.limit import checked_limit
 from common.model.priority import AGEING_PER_S
 
 
@@ -96,6 +97,14 @@ class CoordinatorSettings:
     volume_latency_s: float = _setting(
         0.02, "Time to make a MiB durable from which on a volume counts as slow."
     )
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing would move."""
+        for name in ("group_limit_bytes_s", "volume_limit_bytes_s", "volume_least_bytes_s"):
+            try:
+                checked_limit(getattr(self, name), f"coordinator.{name}")
+            except RequestError as error:
+                raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from common.rows.partitions import Fill
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.kernel.reading import Held, Layout, Reader
-from compactor.rewrite.stored import stored_bytes
+from compactor.rewrite.stored import leaves_of, stored_bytes
 
 
 class PayingReader(Reader):
@@ -34,6 +34,7 @@ class PayingReader(Reader):
         super().__init__(location, path, layout, fill)
         self._allowance = allowance
         self._paid_columns = None if whole else tuple(layout.schema.names)
+        self._leaves: list[int] | None = None
 
     def read(self, group: Group, *, by_key: bool = True) -> Held:
         """Return the rows of a row group, when the grant has made up for them."""
@@ -49,4 +50,6 @@ class PayingReader(Reader):
         if group.skip:
             return  # Its first piece has paid for the whole.
         assert self._metadata is not None
-        self._allowance.pay(stored_bytes(self._metadata, group.number, self._paid_columns))
+        if self._leaves is None:
+            self._leaves = leaves_of(self._metadata, self._paid_columns)
+        self._allowance.pay(stored_bytes(self._metadata, group.number, self._leaves))

@@ -8,29 +8,26 @@ import pyarrow.parquet as pq
 Pay = Callable[[int], None]
 
 
-def stored_bytes(metadata: pq.FileMetaData, group: int, columns: Sequence[str] | None) -> int:
-    """Return how many bytes of a file hold a row group, after the codec.
+def leaves_of(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[int]:
+    """Return the numbers of the leaf columns that hold some columns of a file.
 
     Args:
         metadata: The file's footer.
-        group: Number of the row group.
         columns: Names of those that are read; None: all.
     """
-    found = metadata.row_group(group)
-    return sum(found.column(leaf).total_compressed_size for leaf in _leaves(metadata, columns))
-
-
-def _leaves(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[int]:
     leaves = range(metadata.num_columns)
     if columns is None:
         return list(leaves)
     paths = [metadata.schema.column(leaf).path for leaf in leaves]
-    roots = frozenset(columns)
-    return [
-        leaf
-        for leaf, path in enumerate(paths)
-        if path in roots or any(path.startswith(f"{name}.") for name in roots)
-    ]
+    # As Arrow reads them: a name also stands for all that begins with it and a dot.
+    named = frozenset(columns)
+    return [leaf for leaf in leaves if {paths[leaf], paths[leaf].split(".", 1)[0]} & named]
+
+
+def stored_bytes(metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> int:
+    """Return how many bytes of a file hold leaf columns of a row group, after the codec."""
+    found = metadata.row_group(group)
+    return sum(found.column(leaf).total_compressed_size for leaf in leaves)
 
 
 def paid_batches(
@@ -41,10 +38,11 @@ def paid_batches(
     A batch may reach into the next row group by less than `rows_max` rows.
     """
     metadata, paid_rows, seen_rows, group = parquet.metadata, 0, 0, 0
+    leaves = leaves_of(metadata, columns)
     batches = parquet.iter_batches(batch_size=rows_max, columns=columns)
     while True:
         while paid_rows <= seen_rows and group < metadata.num_row_groups:
-            pay(stored_bytes(metadata, group, columns))
+            pay(stored_bytes(metadata, group, leaves))
             paid_rows += metadata.row_group(group).num_rows
             group += 1
         batch = next(batches, None)

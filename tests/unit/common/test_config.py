@@ -55,6 +55,7 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[compactor]\nslots = -1", "compactor.slots.*-1"),
         ("[compactor]\nslots = true", "compactor.slots.*True"),
         ("[store]\nurl = 5", "store.url.*5"),
+        ("[coordinator]\ngroup_limit_bytes_s = '1K'", "coordinator.group_limit_bytes_s is 1024"),
         ("[coordinator]\ntick_s = 'soon'", "coordinator.tick_s.*'soon'"),
         ("services = 3", "services"),
         ("[services.a]\nplanner = 3", "services.a.planner"),
