@@ -7,7 +7,6 @@ created exclusively and synced before it counts.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ from common.rows.rules import RowRules
 from compactor.rewrite.stored import Pay, paid_batches
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """What a rewrite asks of a Parquet footer."""
-
-    num_rows: int
-    decoded_bytes: int
-    schema: pa.Schema
-
-
 def table_location(uri: str) -> Location:
     """Return a table's location.
 
@@ -41,22 +31,6 @@ def table_location(uri: str) -> Location:
     """
     try:
         return open_location(uri)
-    except RequestError as error:
-        raise InputError(str(error)) from error
-
-
-def read_footer(location: Location, path: str) -> Footer:
-    """Return what the footer of an input says.
-
-    Raises:
-        InputError: The file is missing or is no Parquet file.
-        UnavailableError: The storage does not answer.
-    """
-    try:
-        with opened(location, path) as parquet:
-            groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
-            decoded = sum(group.total_byte_size for group in groups)
-            return Footer(parquet.metadata.num_rows, decoded, parquet.schema_arrow)
     except RequestError as error:
         raise InputError(str(error)) from error
 

@@ -1,11 +1,11 @@
-"""The native merge as tasks: a whole small job, or one range of keys of a large one.
+"""The native merge as tasks: one range of keys each.
 
 A range is written into a file of the attempt's own folder, on this machine's disk; the
 driver joins these files as they are. Where row groups that overlap are more than a task
 can hold, they are first merged into longer runs with small row groups, in that folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,12 @@ import pyarrow as pa
 from common.errors import RewriteError, VerificationError
 from common.model.keys import KeyType
 from common.model.outcome import DroppedRows, RowCounts
-from common.parquet.location import open_location
+from common.parquet.location import Location, open_location
 from common.rows.facts import RowFacts
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy
-from compactor.rewrite.files import folder_fill, opened_input, table_location
-from compactor.rewrite.kernel.bounds import Group, Range, groups_of
+from compactor.rewrite.files import folder_fill
+from compactor.rewrite.kernel.bounds import Group, Range
 from compactor.rewrite.kernel.parts import (
     DeadRowsError,
     facts_layout,
@@ -34,11 +34,10 @@ from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally
 from compactor.rewrite.output_settings import OutputSettings
 from compactor.rewrite.paying import PayingReader
+from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.questions import Answers
+from compactor.rewrite.ranges import held_bytes
 from compactor.rewrite.row_groups import RowGroups
-from compactor.rewrite.tasks import TaskResult, rewrite_in_memory
-from compactor.rewrite.writer import writing
 
 SPILL_GROUP_BYTES = 2 * 1024**2
 _SPILL = OutputSettings("none", None, SPILL_GROUP_BYTES)
@@ -76,7 +75,7 @@ class LongKeys:
     """A task has met keys that words cannot hold."""
 
 
-Ended = PartResult | WrongStatistics | LongKeys
+Merged = PartResult | WrongStatistics | LongKeys
 
 
 def is_native(plan: RewritePlan) -> bool:
@@ -95,39 +94,9 @@ def has_long_bounds(plan: RewritePlan) -> bool:
     return bool(text) and any(len(cut) > 64 for cut in plan.cuts)
 
 
-def rewrite_natively(plan: RewritePlan, answers: Answers | None = None) -> TaskResult:
-    """Merge all inputs of a small job and write its outputs.
-
-    Args:
-        plan: What to do.
-        answers: None; the kernel knows no transforms.
-    """
-    sources = [Source(plan.location, path) for path in plan.inputs]
-    try:
-        return _whole(plan, sources)
-    except LongKeyError:
-        return rewrite_in_memory(plan, answers)
-
-
-def _whole(plan: RewritePlan, sources: Sequence[Source]) -> TaskResult:
-    tally = Tally()
-    layout = Layout(plan.schema, plan.rules)
-    groups = [group for at, source in enumerate(sources) for group in _groups(at, source, plan)]
-    readers = {at: _reader(plan, source, layout) for at, source in enumerate(sources)}
-    work = Range(groups=tuple(groups))
-    merge = RangeMerge(layout, readers, work, _dues(plan, tally, "write"))
-    with writing(plan) as writer:
-        for table in merge.tables():
-            writer.write(table, tally.dropped)
-        files = writer.finish(tally.dropped)
-    location = table_location(plan.location)
-    facts = tuple(read_back(location, file.path, plan.rules, plan.schema) for file in files)
-    return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files, facts=facts)
-
-
 def merge_range(
     plan: RewritePlan, sources: Sequence[Source], work: Range, name: str, *, spill: bool = False
-) -> Ended:
+) -> Merged:
     """Merge one range into a file of the attempt's folder; without rows there is no file.
 
     Args:
@@ -141,17 +110,15 @@ def merge_range(
         RewriteError: It failed.
     """
     tally = Tally()
-    layout = Layout(plan.schema, plan.rules)
-    numbers = {group.input for group in work.groups}
-    readers = {at: _reader(plan, sources[at], layout) for at in sorted(numbers)}
-    merge = RangeMerge(layout, readers, work, _dues(plan, tally, name, keep_dead=spill))
     path = Path(plan.progress_folder, name)
     settings = _SPILL if spill else plan.writing
+    dues = dues_of(plan, tally, name, keep_dead=spill)
     try:
-        with path.open("xb") as sink:
+        with path.open("xb") as sink, Behind() as behind:
             rows = RowGroups(sink, plan.schema, settings, plan.rules.key)
-            for table in merge.tables():
-                rows.write(table)
+            for table in merged_tables(plan, sources, work, dues):
+                behind.call(rows.write, table)
+            behind.settle()
             rows.close({})
     except StatisticsError as error:
         return WrongStatistics(error.input)
@@ -170,7 +137,26 @@ def merge_range(
     return PartResult(counts=tally.counts, dropped=tally.dropped, facts=facts)
 
 
-def check_copy(plan: RewritePlan, sources: Sequence[Source], copy: Copy) -> Ended:
+def merged_tables(
+    plan: RewritePlan, sources: Sequence[Source], work: Range, dues: Dues
+) -> Iterator[pa.Table]:
+    """Yield the rows that stay of a range, by key, decoded ahead; see `RangeMerge.tables`.
+
+    Args:
+        plan: Of the job.
+        sources: All files whose row groups are merged, by number.
+        work: The range.
+        dues: Owed to the job.
+    """
+    layout = Layout(plan.schema, plan.rules)
+    readers = _Readers(plan, sources, layout)
+    room_bytes = max(0, plan.memory.held_bytes - held_bytes(work.groups))
+    with Ahead(readers, reading_order(work.groups), room_bytes) as ahead:
+        numbers = {group.input for group in work.groups}
+        yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
+
+
+def check_copy(plan: RewritePlan, sources: Sequence[Source], copy: Copy) -> Merged:
     """Make sure that row groups may be copied, by the columns that rows are judged by.
 
     Args:
@@ -181,14 +167,12 @@ def check_copy(plan: RewritePlan, sources: Sequence[Source], copy: Copy) -> Ende
     Returns:
         Facts and counts of their rows, or which input is not as it was said to be.
     """
-    layout, readers = facts_layout(plan.rules, plan.schema), dict[int, Reader]()
+    readers = _Readers(plan, sources, facts_layout(plan.rules, plan.schema), whole=True)
     mark, facts = Mark(plan.progress_folder, f"copy-{copy.groups[0].input}"), list[RowFacts]()
     for group in copy.groups:
-        source = sources[group.input]
-        reader = readers.get(group.input) or _reader(plan, source, layout, whole=True)
-        readers[group.input] = reader
+        source = f"file {sources[group.input].path}"
         try:
-            found = facts_of(reader, group, f"file {source.path}", plan.now_s)
+            found = facts_of(readers[group.input], group, source, plan.now_s)
         except (VerificationError, DeadRowsError, LongKeyError):
             return WrongStatistics(group.input)
         if not _inside(found, group):
@@ -208,7 +192,15 @@ def _inside(found: RowFacts, group: Group) -> bool:
     return low <= first and last <= high
 
 
-def _dues(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False) -> Dues:
+def dues_of(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False) -> Dues:
+    """Return what a merge owes to its job.
+
+    Args:
+        plan: Of the job.
+        tally: Counts what becomes of the rows.
+        name: Tells the task from others of the job.
+        keep_dead: Whether no dead row may go.
+    """
     return Dues(
         now_s=plan.now_s,
         drop=None if keep_dead else plan.drop,
@@ -219,15 +211,31 @@ def _dues(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False
     )
 
 
-def _reader(plan: RewritePlan, source: Source, layout: Layout, *, whole: bool = False) -> Reader:
-    location = open_location(source.location)
-    if source.own:
-        return Reader(location, source.path, layout)
-    fill = folder_fill(plan.rules, plan.schema, source.path)
-    allowance = allowance_of(plan.progress_folder)
-    return PayingReader(allowance, location, source.path, layout, fill, whole=whole)
+class _Readers(dict[int, Reader]):
+    """Readers of files by number, each opened when it is first asked for."""
 
+    def __init__(
+        self,
+        plan: RewritePlan,
+        sources: Sequence[Source],
+        layout: Layout,
+        *,
+        whole: bool = False,
+    ) -> None:
+        super().__init__()
+        self._plan, self._sources, self._layout, self._whole = plan, sources, layout, whole
+        self._locations: dict[str, Location] = {}
 
-def _groups(at: int, source: Source, plan: RewritePlan) -> list[Group]:
-    with opened_input(open_location(source.location), source.path) as parquet:
-        return groups_of(at, parquet.metadata, parquet.schema_arrow, plan.rules.key, trusted=False)
+    def __missing__(self, at: int) -> Reader:
+        plan, source = self._plan, self._sources[at]
+        location = self._locations.get(source.location) or open_location(source.location)
+        self._locations[source.location] = location
+        if source.own:
+            self[at] = Reader(location, source.path, self._layout)
+        else:
+            fill = folder_fill(plan.rules, plan.schema, source.path)
+            paid = allowance_of(plan.progress_folder)
+            self[at] = PayingReader(
+                paid, location, source.path, self._layout, fill, whole=self._whole
+            )
+        return self[at]

@@ -1,26 +1,28 @@
-"""A large job as native tasks: looked at, cut into ranges, merged, joined. The driver's part."""
+"""A large job as native tasks: looked at, cut into ranges, merged, joined. The driver's part.
+
+A merge keeps about two cores busy. Where there are more, keys are cut into ranges, one task
+each, and their parts are joined; where there are not, one task writes the outputs itself.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TypeVar
 
 from common.errors import MemoryShortError, NotStitchableError
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location
-from common.rows.conform import conform
-from common.rows.encode import encode_keys
-from compactor.rewrite.apart import RUN_BYTES_MIN, copies_of, ends_of
-from compactor.rewrite.files import delete_file, opened_input, table_location
+from compactor.rewrite.apart import RUN_BYTES_MIN, copies_of
+from compactor.rewrite.cutting import cut_ranges
+from compactor.rewrite.files import delete_file, table_location
+from compactor.rewrite.footers import read_footers
 from compactor.rewrite.joining import Seam, copyable_inputs, joined, part_of, pieces_of
-from compactor.rewrite.kernel.bounds import Group, Range, groups_of
+from compactor.rewrite.kernel.bounds import Group, Range
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.memory import estimate_bytes, pieces_of_groups
 from compactor.rewrite.merging import sum_counts
 from compactor.rewrite.native import (
-    Ended,
     LongKeys,
     PartResult,
     Source,
@@ -28,10 +30,12 @@ from compactor.rewrite.native import (
     check_copy,
     merge_range,
 )
+from compactor.rewrite.pipeline import LANE_CORES
 from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of, points_of, ranges_of, widest
+from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.whole import merge_whole
 
 HELD_BYTES_MAX = 352 * 1024**2
 """Decoded row groups that a task may hold at once."""
@@ -39,10 +43,8 @@ BUNDLE_BYTES = 128 * 1024**2
 """Decoded row groups that are merged into one run."""
 FAN_IN_MAX = 64
 """Runs that are merged into one longer run."""
-RANGE_BYTES = 512 * 1024**2
-"""Decoded bytes of a range, about."""
-SAMPLED_GROUPS, SAMPLED_KEYS = 6, 64
 
+Ended = PartResult | TaskResult | WrongStatistics | LongKeys
 Call = Callable[[], Ended]
 RunTasks = Callable[[Sequence[Call]], list[Ended]]
 
@@ -73,22 +75,23 @@ def _tried(
 ) -> TaskResult | set[int]:
     """Merge once; return the inputs that are not what they were said to be, if some are."""
     inputs = [Source(plan.location, path) for path in plan.inputs]
-    groups = _groups(plan, inputs, distrusted)
+    groups = [_believed(group, distrusted) for group in plan.groups]
+    plan = replace(plan, groups=())  # Tasks are told of those that they read.
     copies = copies_of(groups, copyable_inputs(plan, groups) - distrusted, plan.cuts, RUN_BYTES_MIN)
     copied = {id(group) for copy in copies for group in copy.groups}
     merged = [group for group in groups if id(group) not in copied]
     sources, merged, earlier = _longer_runs(plan, run_tasks, inputs, merged, turn)
-    points = points_of(merged, _samples(plan, sources, widest(merged, SAMPLED_GROUPS)))
-    count = max(cores, -(-sum(group.size_bytes for group in merged) // RANGE_BYTES))
-    ends = [*plan.cuts, *ends_of(copies)]
-    ranges = [work for work in ranges_of(merged, points, count, ends) if work.groups]
+    lanes = max(1, cores // LANE_CORES)
+    ranges = [] if lanes == 1 and not copies else cut_ranges(plan, sources, merged, copies, lanes)
+    if not copies and len(ranges) <= 1:
+        return _whole(run_tasks, partial(merge_whole, plan, sources, merged), earlier)
     names = [f"part-{turn}-{at}.parquet" for at in range(len(ranges))]
     merges = [
         partial(merge_range, plan, sources, work, name)
         for work, name in zip(ranges, names, strict=True)
     ]
     checks = [partial(check_copy, plan, inputs, copy) for copy in copies]
-    ended = _results(run_tasks([*merges, *checks]))
+    ended = _results(run_tasks([*merges, *checks]), PartResult)
     if isinstance(ended, set):
         for name in names:
             Path(plan.progress_folder, name).unlink(missing_ok=True)
@@ -112,6 +115,15 @@ def _tried(
         return {group.input for copy in copies for group in copy.groups}
 
 
+def _whole(run_tasks: RunTasks, merge: Call, earlier: RowCounts) -> TaskResult | set[int]:
+    """Merge in one task, which writes the outputs."""
+    ended = _results(run_tasks([merge]), TaskResult)
+    if isinstance(ended, set):
+        return ended
+    (result,) = ended
+    return replace(result, counts=sum_counts(result.counts, earlier))
+
+
 def _longer_runs(
     plan: RewritePlan,
     run_tasks: RunTasks,
@@ -132,7 +144,7 @@ def _longer_runs(
             partial(merge_range, plan, sources, work, name, spill=True)
             for work, name in zip(tasks, names, strict=True)
         ]
-        ended = _results(run_tasks(calls))
+        ended = _results(run_tasks(calls), PartResult)
         assert not isinstance(ended, set), "a run was read with statistics"
         for part in ended:
             gone = part.counts.superseded
@@ -142,7 +154,8 @@ def _longer_runs(
                 (folder / source.path).unlink(missing_ok=True)
         kept = [name for name in names if (folder / name).exists()]
         sources = [Source(folder.as_uri(), name, own=True) for name in kept]
-        groups = _groups(plan, sources, frozenset())
+        footers = read_footers(open_location(folder.as_uri()), kept, plan.rules.key)
+        groups = [group for footer in footers for group in footer.groups]
         level += 1
     _require_fit(plan, groups)
     return sources, groups, earlier
@@ -162,21 +175,9 @@ def _require_fit(plan: RewritePlan, groups: Sequence[Group]) -> None:
         )
 
 
-def _groups(
-    plan: RewritePlan, sources: Sequence[Source], distrusted: frozenset[int]
-) -> list[Group]:
-    """Return the row groups of all files."""
-    found: list[Group] = []
-    for at, source in enumerate(sources):
-        with opened_input(open_location(source.location), source.path) as parquet:
-            found += groups_of(
-                at,
-                parquet.metadata,
-                parquet.schema_arrow,
-                plan.rules.key,
-                trusted=at not in distrusted,
-            )
-    return found
+def _believed(group: Group, distrusted: frozenset[int]) -> Group:
+    """Return a row group without what its file says of its keys, if that was wrong once."""
+    return replace(group, low=None, high=None) if group.input in distrusted else group
 
 
 def _runs(plan: RewritePlan, groups: Sequence[Group], *, own: bool) -> list[Range]:
@@ -200,28 +201,10 @@ def _runs(plan: RewritePlan, groups: Sequence[Group], *, own: bool) -> list[Rang
     return [Range(groups=each) for each in bundles_of(pieces, bundle)]
 
 
-def _samples(
-    plan: RewritePlan, sources: Sequence[Source], groups: Sequence[Group]
-) -> dict[tuple[int, int], list[bytes]]:
-    """Return keys at even distances of some row groups."""
-    rules, samples = plan.rules, {}
-    schema = pa.schema([plan.schema.field(name) for name in rules.key])
-    for group in groups:
-        source = sources[group.input]
-        with opened_input(open_location(source.location), source.path) as parquet:
-            if any(name not in parquet.schema_arrow.names for name in rules.key):
-                continue  # Its folders tell them.
-            rows = parquet.read_row_group(group.number, list(rules.key))
-        stride = max(1, rows.num_rows // SAMPLED_KEYS)
-        picked = rows.take(pa.array(range(stride // 2, rows.num_rows, stride)))
-        known = conform(picked, schema, f"file {source.path}")
-        samples[group.input, group.number] = encode_keys(
-            known, rules.key, rules.key_types
-        ).to_pylist()
-    return samples
+_Result = TypeVar("_Result", PartResult, TaskResult)
 
 
-def _results(ended: Sequence[Ended]) -> list[PartResult] | set[int]:
+def _results(ended: Sequence[Ended], kind: type[_Result]) -> list[_Result] | set[int]:
     """Return the results of tasks, or the inputs that are not what they were said to be.
 
     Raises:
@@ -230,4 +213,4 @@ def _results(ended: Sequence[Ended]) -> list[PartResult] | set[int]:
     if any(isinstance(each, LongKeys) for each in ended):
         raise LongKeyError("a key is longer than words can hold")
     wrong = {each.input for each in ended if isinstance(each, WrongStatistics)}
-    return wrong or [each for each in ended if isinstance(each, PartResult)]
+    return wrong or [each for each in ended if isinstance(each, kind)]

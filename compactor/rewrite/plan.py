@@ -12,7 +12,9 @@ from common.errors import InputError, RequestError, RewriteError
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.wire import Assignment
-from compactor.rewrite.files import read_footer, table_location
+from compactor.rewrite.files import table_location
+from compactor.rewrite.footers import read_footers
+from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of
 from compactor.rewrite.output_settings import OutputSettings, output_settings
 from compactor.rewrite.transforming import TransformPlan, make_transform
@@ -57,6 +59,8 @@ class RewritePlan:
     clean: frozenset[int] = frozenset()
     """Inputs of which row groups may be copied, if they meet no others: keys are said to be
     unique, and no row is dead."""
+    groups: tuple[Group, ...] = ()
+    """Row groups of all inputs of a keyed table, by their footers."""
 
 
 def make_plan(
@@ -76,7 +80,8 @@ def make_plan(
     """
     table, reservation, bounds = assignment.table, assignment.reservation, assignment.bounds
     location = table_location(table.location)
-    footers = {file.path: read_footer(location, file.path) for file in assignment.inputs}
+    paths = [file.path for file in assignment.inputs]
+    footers = dict(zip(paths, read_footers(location, paths, table.key), strict=True))
     for file in assignment.inputs:
         found = footers[file.path].num_rows
         if found != file.rows:
@@ -105,6 +110,7 @@ def make_plan(
         progress_folder=progress_folder,
         transform=make_transform(assignment, schema),
         clean=_clean(assignment),
+        groups=tuple(group for footer in footers.values() for group in footer.groups),
     )
 
 
@@ -125,8 +131,12 @@ def _clean(assignment: Assignment) -> frozenset[int]:
 
 def _united(assignment: Assignment, schemas: dict[str, pa.Schema]) -> pa.Schema:
     known = [("table schema", arrow_schema(assignment.table.schema))]
+    for path, schema in schemas.items():
+        # Of thousands of files, nearly all have the schema of the one before.
+        if not known[-1][1].equals(schema):
+            known.append((f"file {path}", schema))
     try:
-        return unite_schemas([*known, *((f"file {path}", s) for path, s in schemas.items())])
+        return unite_schemas(known)
     except RequestError as error:
         raise InputError(str(error)) from error
 

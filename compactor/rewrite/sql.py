@@ -25,13 +25,14 @@ from common.expressions import SPARK_SETTINGS
 from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
 from compactor.rewrite.kernel.words import LongKeyError
-from compactor.rewrite.native import Ended, has_long_bounds, is_native, rewrite_natively
-from compactor.rewrite.native_job import Call, merge_natively
+from compactor.rewrite.native import has_long_bounds, is_native
+from compactor.rewrite.native_job import Call, Ended, merge_natively
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
 from compactor.rewrite.shortage import Begun, bounded_memory, shortage_of, within_memory
 from compactor.rewrite.stitch.whole_job import StitchPlan, stitch_whole
 from compactor.rewrite.tasks import RESULT_SCHEMA, TaskFailure, TaskResult
+from compactor.rewrite.whole import rewrite_natively
 
 IN_MEMORY_BYTES = 64 * 1024**2
 IN_MEMORY_ROWS = 2_000_000

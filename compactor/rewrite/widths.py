@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.parquet.location import Location
-from compactor.rewrite.files import Footer, opened_input
+from compactor.rewrite.files import opened_input
+from compactor.rewrite.footers import Footer
 
 ROWS_MIN = 1 << 14
 """Files of fewer rows are not looked at: what they hold is small however long it is."""

@@ -11,6 +11,7 @@ from typing import Any
 import compactor
 from common.units import parse_size_bytes
 from compactor.rewrite.memory import LIMIT_SETTING, TASK_SETTING
+from compactor.rewrite.pipeline import LANE_CORES
 from compactor.spark.settings import DriverSettings, Engines
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
@@ -85,8 +86,8 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         APP_MASTER_OPTIONS: java_options,
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
-        # A task has one core; more threads would only get in the way of other tasks.
-        "spark.executorEnv.POLARS_MAX_THREADS": "1",
+        # As many as a merge keeps busy; more would only get in the way of other tasks.
+        "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, LANE_CORES)),
         "spark.python.daemon.module": "compactor.spark.task_daemon",
         TASK_SETTING: str(settings.task_bytes),
         LIMIT_SETTING: str(settings.task_limit_bytes),

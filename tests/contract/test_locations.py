@@ -20,7 +20,8 @@ from common.parquet.small_files import read_small, write_small
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
-from compactor.rewrite.files import NewFile, delete_file, read_footer
+from compactor.rewrite.files import NewFile, delete_file
+from compactor.rewrite.footers import read_footer
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.stitch.target import STEP_BYTES

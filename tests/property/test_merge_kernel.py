@@ -20,14 +20,15 @@ from common.rows.rules import RowRules
 from common.rows.scan import scan_tables
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import joining, native_job
-from compactor.rewrite.kernel import bounds, steps
+from compactor.rewrite import cutting, joining, native_job, pipeline
+from compactor.rewrite.kernel import steps
 from compactor.rewrite.kernel.words import LongKeyError
-from compactor.rewrite.native import is_native, rewrite_natively
+from compactor.rewrite.native import is_native
 from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.verify import verify
+from compactor.rewrite.whole import rewrite_natively
 from tests.property.test_rows_merge import NOW_S, draw_drop, draw_row, draw_rules, texts
 from tests.support.assignments import an_assignment
 from tests.support.tables_on_disk import (
@@ -94,7 +95,9 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_job, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
     monkeypatch.setattr(native_job, "BUNDLE_BYTES", chance.choice([1, 400]))
     monkeypatch.setattr(native_job, "FAN_IN_MAX", 2)
-    monkeypatch.setattr(native_job, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
+    monkeypatch.setattr(cutting, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
+    monkeypatch.setattr(pipeline, "AHEAD_BYTES", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(cutting, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
     monkeypatch.setattr(native_job, "RUN_BYTES_MIN", chance.choice([0, 100]))
     monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
 
@@ -129,7 +132,8 @@ def test_files_merge_like_the_general_way(
     assert is_native(plan)
     held, step = chance.choice([0, 500, 1 << 30]), chance.choice([1, 1000, 1 << 24])
     plan = replace(plan, memory=replace(plan.memory, held_bytes=held, step_bytes=step))
-    result = merge_natively(plan, here, chance.randint(1, 4)) if ranged else rewrite_natively(plan)
+    cores = chance.randint(1, 8)
+    result = merge_natively(plan, here, cores) if ranged else rewrite_natively(plan)
 
     wanted = merge_tables([life.rows], rules, NOW_S, plan.drop)
     assert texts(outputs(life, result)) == texts(wanted.table)
@@ -153,25 +157,22 @@ def simple_plan(folder: Path, *parts: pa.Table, **options: Any) -> RewritePlan:
     return make_plan(assignment_over(table, paths, now_s=NOW_S), str(folder / "progress"))
 
 
-def test_statistics_that_are_wrong_are_found_and_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A footer that hides half of the keys from one of two ranges."""
+@pytest.mark.parametrize("cores", [1, 4])
+def test_statistics_that_are_wrong_are_found_and_not_believed(tmp_path: Path, cores: int) -> None:
+    """A footer that hides half of the keys from one of two ranges, or from the one task."""
     rows = pa.table({"k": list(range(100)), "v": [1] * 100})
-    plan = simple_plan(tmp_path, rows, rows.set_column(1, "v", pa.array([2] * 100)))
+    newer = rows.set_column(1, "v", pa.array([2] * 100))
+    plan = simple_plan(tmp_path, rows, newer, row_group_size=10)
+    groups = [replace(each, high=each.low) if each.input else each for each in plan.groups]
+    assert plan.groups != tuple(groups)
     turns: list[int] = []
-    true = bounds.groups_of
 
-    def wrong(at: int, *parts: Any, trusted: bool = True) -> list[bounds.Group]:
-        found = true(at, *parts, trusted=trusted)
-        if at != 1 or not trusted:
-            return found
-        turns.append(at)
-        return [replace(group, high=group.low) for group in found]
+    def run_tasks(calls: Sequence[Any]) -> list[Any]:
+        turns.append(len(calls))
+        return here(calls)
 
-    monkeypatch.setattr(native_job, "groups_of", wrong)
-    result = merge_natively(plan, here, 2)
-    assert turns == [1]
+    result = merge_natively(replace(plan, groups=tuple(groups)), run_tasks, cores)
+    assert len(turns) == 2
     assert (result.counts.rows_in, result.counts.superseded) == (200, 100)
     verify(plan, result, lambda: False)
 
@@ -229,7 +230,7 @@ def test_any_order_and_grouping_of_compactions_shows_the_same_rows(
             settled=b"\xff",
         )
         plan = make_plan(assignment, str(tmp_path / f"progress-{turn}"))
-        result = merge_natively(plan, here, chance.randint(1, 3))
+        result = merge_natively(plan, here, chance.randint(1, 6))
         verify(plan, result, lambda: False)
         files = left + [file.path for file in result.files]
         if not files:

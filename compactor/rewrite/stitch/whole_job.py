@@ -24,7 +24,8 @@ from common.rows.types import normal_field
 from common.wire import Assignment
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.declared import leaf_places
-from compactor.rewrite.files import delete_file, read_footer, table_location
+from compactor.rewrite.files import delete_file, table_location
+from compactor.rewrite.footers import read_footer
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.stitch.footer import Layout

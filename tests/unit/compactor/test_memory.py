@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.parquet.location import open_location
-from compactor.rewrite.files import read_footer
+from compactor.rewrite.footers import read_footer
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.memory import (
     BASE_BYTES,

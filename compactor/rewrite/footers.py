@@ -1,0 +1,67 @@
+"""What a rewrite asks of the footers of its inputs: read once each, several at a time."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from common.errors import InputError, RequestError
+from common.parquet.inspect import opened
+from common.parquet.location import Location
+from compactor.rewrite.kernel.bounds import Group, groups_of
+
+FOOTERS_AT_A_TIME = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a rewrite asks of a Parquet footer."""
+
+    num_rows: int
+    decoded_bytes: int
+    schema: pa.Schema
+    groups: tuple[Group, ...] = ()
+    """Row groups, where they are bounded by a key."""
+
+
+def read_footer(location: Location, path: str, key: Sequence[str] = (), number: int = 0) -> Footer:
+    """Return what the footer of an input says.
+
+    Args:
+        location: Of the table.
+        path: Of the input.
+        key: Columns that bound its row groups; empty: nobody asks for these.
+        number: Of the input.
+
+    Raises:
+        InputError: The file is missing or is no Parquet file.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with opened(location, path) as parquet:
+            metadata, schema = parquet.metadata, parquet.schema_arrow
+    except RequestError as error:
+        raise InputError(str(error)) from error
+    known = set(key) <= set(schema.names)  # Or its folders tell them.
+    groups = groups_of(number, metadata, schema, key, trusted=known) if key else []
+    decoded = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    return Footer(metadata.num_rows, decoded, schema, tuple(groups))
+
+
+def read_footers(location: Location, paths: Sequence[str], key: Sequence[str]) -> list[Footer]:
+    """Return what the footers of inputs say, in order; several are read at a time.
+
+    Args:
+        location: Of the table.
+        paths: Of the inputs.
+        key: See `read_footer`.
+
+    Raises:
+        InputError: A file is missing or is no Parquet file.
+        UnavailableError: The storage does not answer.
+    """
+    with ThreadPoolExecutor(min(len(paths), FOOTERS_AT_A_TIME) or 1, "footer") as threads:
+        work = partial(read_footer, location, key=key)
+        return list(threads.map(lambda each: work(each[1], number=each[0]), enumerate(paths)))

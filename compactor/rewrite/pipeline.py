@@ -1,0 +1,118 @@
+"""What goes on beside a merge in the same task: decoding ahead of it, encoding behind it.
+
+    decode (a thread) ──► words, winners, gather (the caller) ──► encode, write (a thread)
+
+Decoding, sorting and encoding happen outside of Python's own lock, so that one task keeps
+about two cores busy: it decodes every row group once, and writes outputs where they belong.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+import pyarrow as pa
+
+from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.reading import Held
+from compactor.rewrite.kernel.steps import Reads
+
+LANE_CORES = 2
+"""Cores that one merge keeps busy."""
+AHEAD_BYTES = 32 * 1024**2
+"""Decoded ahead of the merge, at most."""
+BEHIND_BYTES = 32 * 1024**2
+"""Rows that wait for the encoder, at most, beside those that it has, and one step."""
+
+
+def reading_order(groups: Iterable[Group]) -> list[Group]:
+    """Return row groups in the order in which a merge asks for them."""
+    # It takes the last one of those sorted downwards, so of several alike the last comes first.
+    return sorted(groups, key=lambda group: group.low or b"", reverse=True)[::-1]
+
+
+class Ahead:
+    """Row groups of all inputs, decoded in a thread before the merge asks for them."""
+
+    def __init__(
+        self, readers: Mapping[int, Reads], groups: Iterable[Group], bytes_max: int = AHEAD_BYTES
+    ) -> None:
+        """Begin to decode.
+
+        Args:
+            readers: Of all inputs, by number.
+            groups: In the order in which they will be asked for; any other is right, but slow.
+            bytes_max: What may be decoded beside what the merge holds.
+        """
+        self._readers = readers
+        self._coming = deque(groups)
+        self._thread = ThreadPoolExecutor(1, "decode")
+        self._ready: dict[Group, Future[Held]] = {}
+        self._room_bytes = min(bytes_max, AHEAD_BYTES)
+        self._fill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def read(self, group: Group) -> Held:
+        """Return the rows of a row group; see `Reader.read`."""
+        ready = self._ready.pop(group, None)
+        if ready is not None:
+            held = ready.result()
+            self._room_bytes += group.size_bytes
+        else:
+            if group in self._coming:
+                self._coming.remove(group)
+            held = self._submit(group).result()
+        self._fill()
+        return held
+
+    def _fill(self) -> None:
+        """Have the thread decode what may be held already."""
+        while self._coming and self._coming[0].size_bytes <= self._room_bytes:
+            group = self._coming.popleft()
+            self._room_bytes -= group.size_bytes
+            self._ready[group] = self._submit(group)
+
+    def _submit(self, group: Group) -> Future[Held]:
+        return self._thread.submit(self._readers[group.input].read, group)
+
+
+class Behind:
+    """Calls about rows that are made in a thread, one after the other; few of them wait."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "encode")
+        self._waiting: deque[tuple[Future[None], int]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def call(self, work: Callable[..., None], rows: pa.Table, *more: Any) -> None:
+        """Have a call made after those before.
+
+        Raises:
+            Exception: What an earlier one has raised.
+        """
+        while sum(size_bytes for _, size_bytes in self._waiting) > BEHIND_BYTES:
+            self._next()
+        self._waiting.append((self._thread.submit(work, rows, *more), rows.nbytes))
+
+    def settle(self) -> None:
+        """Wait for all.
+
+        Raises:
+            Exception: What one of them has raised.
+        """
+        while self._waiting:
+            self._next()
+
+    def _next(self) -> None:
+        done, _ = self._waiting.popleft()
+        done.result()
