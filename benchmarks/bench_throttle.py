@@ -1,6 +1,7 @@
 """Do rewrites keep to a limit? Bytes per second over a minute, with 1, 2 and 4 jobs at a time.
 
     python -m benchmarks.bench_throttle [--jobs 1 2 4] [--limit 8MB] [--seconds 60] [--keyed]
+        [--engine local]
 
 Starts a whole stack with one compactor of four slots. Each round has as many tables as
 jobs, all resumed at once; what the service says has moved is read at heartbeats, from the
@@ -42,11 +43,18 @@ def main() -> None:
     parser.add_argument("--limit", default="8MB")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--keyed", action="store_true")
+    parser.add_argument("--engine", default="raydp", choices=["raydp", "local"])
     wanted = parser.parse_args()
     limit = parse_size_bytes(wanted.limit)
     settings = Settings()
     # A task that waits keeps its core, so that each job wants one.
-    compactor = replace(settings.compactor, slots=SLOTS, executor_cores=SLOTS)
+    compactor = replace(
+        settings.compactor,
+        slots=SLOTS,
+        executor_cores=SLOTS,
+        engine=wanted.engine,
+        start_timeout_s=PATIENCE_S,
+    )
     settings = replace(settings, compactor=compactor)
     with tempfile.TemporaryDirectory(prefix="neve-throttle-") as scratch:
         home = Path(scratch) / "home"
