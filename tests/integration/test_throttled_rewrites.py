@@ -59,7 +59,7 @@ def stitchable(folder: Path) -> Assignment:
     paths = [f"{number}.parquet" for number in range(3)]
     for path in paths:
         write_file(folder, path, rows, compression="zstd")
-    small = settings(row_group_bytes=64 * 1024)
+    small = settings(row_group_bytes=256 * 1024)
     table = bag_table(folder, rows.schema, settings=small, time_column=None)
     return assignment_over(table, paths, now_s=NOW_S)
 
