@@ -156,6 +156,7 @@ def test_the_part_of_a_dead_compactor_goes_to_the_others_and_a_silent_one_keeps_
     made.limit("group:default", 100 * MB)
     made.pass_time(20)
     made.die(made.compactors["c0"])
+    made.compactors["c0"].alive = False  # Nobody comes after it.
     made.pass_time(5)
     assert sum(grants(made).values()) == pytest.approx(98 * MB, rel=0.02)
 
