@@ -91,7 +91,7 @@ def test_no_more_is_saved_up_than_a_second_s_worth(tmp_path: Path) -> None:
 
 def test_another_grant_ends_a_wait_that_would_be_long(tmp_path: Path) -> None:
     allowance = Allowance.create(str(tmp_path), 1.0)
-    waiting = threading.Thread(target=allowance.pay, args=(100 * MB,))
+    waiting = threading.Thread(target=allowance.pay, args=(100 * MB,), daemon=True)
     waiting.start()
     waiting.join(0.2)
     assert waiting.is_alive()
@@ -110,7 +110,7 @@ def test_a_cancelled_attempt_waits_no_longer(tmp_path: Path) -> None:
         except AttemptCancelledError as error:
             ended.append(str(error))
 
-    waiting = threading.Thread(target=pay)
+    waiting = threading.Thread(target=pay, daemon=True)
     waiting.start()
     Allowance(str(tmp_path)).stop()
     waiting.join(10)
