@@ -1,16 +1,21 @@
 """Plant every fault of `tests/mutants.toml` in a copy of the tree; its suite must turn red.
 
-python -m tests.support.mutants [words of names…]
+python -m tests.support.mutants [--at-once 2] [words of names…]
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from queue import Queue
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("common", "coordinator", "compactor", "neve", "tests", "pyproject.toml", "docs")
@@ -74,23 +79,45 @@ def passes(tree: Path, suite: str) -> bool:
     return done.returncode == 0
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Return 1 if a fault survives."""
-    chosen = [each for each in mutants() if all(word in each["name"] for word in words)]
-    alive: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, tree / name)
-        for suite in sorted({each["suite"] for each in chosen}):
-            assert passes(tree, suite), f"suite {suite} is red without any fault"
-        for mutant in chosen:
-            survived = survives(tree, mutant)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.mutants", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only faults whose names hold all of these")
+    parser.add_argument("--at-once", type=int, default=1, help="how many suites run at a time")
+    given = parser.parse_args(arguments)
+    chosen = [each for each in mutants() if all(word in each["name"] for word in given.words)]
+    with ExitStack() as stack:
+        trees: Queue[Path] = Queue()
+        for _ in range(given.at_once):
+            trees.put(copied(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        workers = stack.enter_context(ThreadPoolExecutor(given.at_once))
+
+        def in_a_tree(work: Callable[[Path], bool]) -> bool:
+            tree = trees.get()
+            try:
+                return work(tree)
+            finally:
+                trees.put(tree)
+
+        suites = sorted({each["suite"] for each in chosen})
+        greens = workers.map(lambda name: in_a_tree(lambda tree: passes(tree, name)), suites)
+        for suite, green in zip(suites, greens, strict=True):
+            assert green, f"suite {suite} is red without any fault"
+        told = workers.map(lambda each: in_a_tree(lambda tree: survives(tree, each)), chosen)
+        alive = 0
+        for mutant, survived in zip(chosen, told, strict=True):
             print("SURVIVES" if survived else "killed  ", mutant["name"], flush=True)
-            alive += [mutant["name"]] * survived
-    print(f"{len(chosen) - len(alive)} of {len(chosen)} killed")
+            alive += survived
+    print(f"{len(chosen) - alive} of {len(chosen)} killed")
     return 1 if alive else 0
+
+
+def copied(tree: Path) -> Path:
+    """Copy all that suites need into a folder, and return it."""
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tree / name)
+    return tree
 
 
 if __name__ == "__main__":
