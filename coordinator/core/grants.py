@@ -134,6 +134,9 @@ class Grants:
             for scope in self._holders.scopes()
             if (rate := self.scopes.rate(scope)) is not None
         }
+        if not limits:
+            self._targets = {}
+            return
         even = {scope: rate / len(self._holders.of_scope(scope)) for scope, rate in limits.items()}
         claims: dict[str, Claim[Scope]] = {}
         for each in self._holders:
@@ -151,10 +154,6 @@ class Grants:
     def holder(self, attempt: str) -> Holder | None:
         """Return what is known of an attempt, or None."""
         return self._holders.get(attempt)
-
-    def may_bytes_s(self, scope: Scope) -> float:
-        """Return what the attempts of a scope may be applying together."""
-        return sum(each.may_bytes_s for each in self._holders.of_scope(scope))
 
     def statuses(self) -> tuple[ScopeStatus, ...]:
         """Return every scope that has a limit of its own, or under which something moves."""
@@ -174,7 +173,7 @@ class Grants:
             limit_bytes_s=self.scopes.limit(scope),
             is_default=self.scopes.is_default(scope),
             rate_bytes_s=self.scopes.rate(scope),
-            granted_bytes_s=_told(self.may_bytes_s(scope)),
+            granted_bytes_s=_told(self._holders.may_bytes_s(scope)),
             attempts=len(holders),
             throttled=sum(each.throttled for each in holders),
             moved_bytes=moved.moved_bytes,
@@ -209,7 +208,7 @@ class Grants:
     def _room(self, scopes: tuple[Scope, ...], share: float = 1.0) -> float:
         """Return how much nobody applies of a share of what an attempt is under."""
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
-        rooms = [share * rate - self.may_bytes_s(scope) for scope, rate in rates.items()]
+        rooms = [share * rate - self._holders.may_bytes_s(scope) for scope, rate in rates.items()]
         return min(rooms, default=UNLIMITED)
 
     def _hear_one(self, compactor: str, group: str, told: AttemptProgress, now_s: float) -> None:

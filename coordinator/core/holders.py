@@ -1,7 +1,9 @@
 """The attempts that may be moving bytes, by compactor and by scope. No decisions here."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import isclose
 from typing import TypeVar
 
 from common.model.limit import Scope
@@ -60,12 +62,16 @@ class Holder:
 
 
 class Holders:
-    """Always true: the indexes by compactor and by scope speak of the same attempts."""
+    """Always true: indexes by compactor and by scope, and sums, speak of the same attempts."""
 
     def __init__(self) -> None:
         self._holders: dict[str, Holder] = {}
         self._by_compactor: dict[str, dict[str, None]] = {}
         self._by_scope: dict[Scope, dict[str, None]] = {}
+        self._sums: dict[Scope, float] = {}
+        """What the attempts of a scope may be applying, those without a limit left out."""
+        self._unlimited: Counter[Scope] = Counter()
+        """How many attempts of a scope may be applying no limit at all."""
 
     def __iter__(self) -> Iterator[Holder]:
         return iter(self._holders.values())
@@ -86,18 +92,18 @@ class Holders:
         """Return the attempts of a scope."""
         return [self._holders[each] for each in self._by_scope.get(scope, {})]
 
+    def may_bytes_s(self, scope: Scope) -> float:
+        """Return what the attempts of a scope may be applying together."""
+        return UNLIMITED if self._unlimited[scope] else self._sums.get(scope, 0.0)
+
     def put(self, holder: Holder) -> None:
-        """Note an attempt, or news of it; compactor and scopes of a known one stay."""
-        before = self._holders.get(holder.attempt)
-        if before is not None and (before.compactor, before.scopes) != (
-            holder.compactor,
-            holder.scopes,
-        ):
-            self.end(holder.attempt)
+        """Note an attempt, or news of it."""
+        self.end(holder.attempt)
         self._holders[holder.attempt] = holder
         self._by_compactor.setdefault(holder.compactor, {})[holder.attempt] = None
         for scope in holder.scopes:
             self._by_scope.setdefault(scope, {})[holder.attempt] = None
+            self._add(scope, holder.may_bytes_s, 1)
 
     def end(self, attempt: str) -> None:
         """Forget an attempt; an unknown one changes nothing."""
@@ -107,6 +113,14 @@ class Holders:
         _unlist(self._by_compactor, holder.compactor, attempt)
         for scope in holder.scopes:
             _unlist(self._by_scope, scope, attempt)
+            self._add(scope, holder.may_bytes_s, -1)
+            if scope not in self._by_scope:  # What is left is of rounding.
+                del self._sums[scope], self._unlimited[scope]
+
+    def _add(self, scope: Scope, may_bytes_s: float, times: int) -> None:
+        finite = may_bytes_s < UNLIMITED
+        self._sums[scope] = self._sums.get(scope, 0.0) + (times * may_bytes_s if finite else 0.0)
+        self._unlimited[scope] += 0 if finite else times
 
     def check(self) -> None:
         """Assert what is always true of the indexes; for tests."""
@@ -115,6 +129,8 @@ class Holders:
         for scope, members in self._by_scope.items():
             assert members
             assert all(scope in self._holders[each].scopes for each in members)
+            total = sum(each.may_bytes_s for each in self.of_scope(scope))
+            assert isclose(self.may_bytes_s(scope), total, abs_tol=1.0), (scope, total)
         for holder in self:
             assert all(holder.attempt in self._by_scope[scope] for scope in holder.scopes)
             assert holder.may_bytes_s >= holder.applied_bytes_s
