@@ -1,0 +1,90 @@
+"""Limits on bytes per second, in a whole service: two compactors keep to one together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from neve.api_work import Job
+from tests.support.ledger import LedgerTable, bag_rows
+from tests.support.stack import COMPACTORS, Service
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+VOLUME, RATE = "narrow", 256 * 1024
+ROWS = 20_000
+
+
+@pytest.fixture(autouse=True)
+def without_limits_afterwards(service: Service) -> Iterator[None]:
+    yield
+    service.client.limit_volume(VOLUME, None)
+    service.client.limit_group("default", None)
+
+
+def table_of(service: Service, seed: int) -> LedgerTable:
+    """Return a paused table on the volume, with files for one job of some seconds."""
+    table = LedgerTable(
+        service.client,
+        service.folder,
+        keyed=False,
+        stem=f"throttled-{seed}",
+        paused=True,
+        settings={"volume": VOLUME},
+    )
+    table.add(*(bag_rows(ROWS, seed=10 * seed + number) for number in range(4)))
+    return table
+
+
+def throttled(service: Service) -> list[Job]:
+    return [job for job in service.client.jobs() if job.throttled]
+
+
+def test_jobs_of_two_compactors_keep_to_the_limit_of_their_volume(service: Service) -> None:
+    client = service.client
+    tables = [table_of(service, seed) for seed in range(2)]
+    client.limit_volume(VOLUME, RATE)
+    for table in tables:
+        client.resume(table.name)
+    service.wait("throttled jobs of both", lambda: len(throttled(service)) == 2)
+    told = client.explain(throttled(service)[0].table)[0].sentences
+    assert any(f"volume {VOLUME} may move 256.0 KiB/s" in each for each in told), told
+    for table in tables:
+        service.wait_until_at_rest(table)
+
+    done = [each for table in tables for each in client.history(table.name)]
+    assert {each.end for each in done} == {"committed"}
+    assert {each.compactor for each in done} == set(COMPACTORS)
+    moved = sum(each.bytes_in + each.bytes_out for each in done)
+    took_s = max(each.ended_s for each in done) - min(each.started_s for each in done)
+    # Files have footers, too, which do not count.
+    assert moved <= 1.02 * RATE * took_s
+    (volume,) = [each for each in client.limits() if each.name == VOLUME]
+    assert 0.9 * moved <= volume.moved_bytes <= moved
+    for table in tables:
+        table.check_rows()
+
+
+def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
+    service: Service,
+) -> None:
+    client = service.client
+    table = table_of(service, 5)
+    client.limit_volume(VOLUME, "64KB")
+    client.resume(table.name)
+    (job,) = service.wait("throttled job", lambda: throttled(service))
+    before = client.status().coordinator
+    service.kill(service.actor("CoordinatorActor"))
+    service.wait("new coordinator", lambda: client.status().coordinator != before)
+    (volume,) = service.wait(
+        "limit", lambda: [each for each in client.limits() if each.name == VOLUME]
+    )
+    assert (volume.limit_bytes_s, volume.is_default) == (64 * 1024, False)
+    service.wait("adopted job", lambda: [each for each in client.jobs() if each.state])
+
+    client.cancel_job(job.attempt)
+    service.wait("end", lambda: "cancelled" in [each.end for each in client.history(table.name)])
+    client.limit_volume(VOLUME, 0)
+    service.wait_until_at_rest(table)
+    table.check_rows()
