@@ -1,12 +1,13 @@
 """Which rows of one step win: rows of any runs in, row numbers by key out.
 
 Key, version, tombstone and row number are packed into one unsigned 64-bit number per
-row and these are sorted; the last one of each key wins. Where a key has more bits than
-fit, its first ones are sorted, and rows that these do not tell apart are compared by
-all words.
+row and these are sorted; the last one of each key wins. Where that is too much for one
+number, the first bits of the key and the row number are sorted; neighbours that these do
+not tell apart are compared by all words, and the best of each key is its greatest
+(version, tombstone, row).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,10 @@ from compactor.rewrite.kernel.words import Level
 WORD_BITS = 64
 ROWS_MAX = 1 << 21
 """More rows than that have no room for group, rank and number in one word."""
+BLOCK_ROWS = 1 << 14
+"""Rows that are packed at once: so what is packed stays in the cache of a core."""
+GAP_BITS = 1
+"""Constant bits between others that are packed with them: less work than leaving them out."""
 _ONE = np.uint64(1)
 
 
@@ -34,11 +39,13 @@ class Winners:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    """Some bits of every row."""
+class _Piece:
+    """Some bits of every row: `bits` of them above `shift`, after `low` is taken off."""
 
+    words: Words
     bits: int
-    values: Words
+    shift: int = 0
+    low: int = 0
 
 
 def winners(levels: Sequence[Level], versions: Words, tombstones: Flags | None) -> Winners:
@@ -52,147 +59,181 @@ def winners(levels: Sequence[Level], versions: Words, tombstones: Flags | None) 
     rows = len(versions)
     assert 0 < rows <= ROWS_MAX, rows
     row_bits = max(1, (rows - 1).bit_length())
-    key = [_squeezed(level) for level in levels if not isinstance(level, int)]
-    key = [each for each in key if each.bits]
-    rank = _ranked(versions, tombstones, WORD_BITS - 2 * row_bits)
-    key_bits = sum(each.bits for each in key)
-    numbers = np.arange(rows, dtype=np.uint64)
-    if key_bits + rank.bits + row_bits <= WORD_BITS:
-        packed = _packed([*key, rank], rows)
-        packed = (packed << np.uint64(row_bits)) | numbers
+    words = [level for level in levels if not isinstance(level, int)]
+    key = [piece for level in words for piece in _pieces(level)]
+    rank = _ranked(versions, tombstones, WORD_BITS - row_bits)
+    if _bits(key) + rank.bits + row_bits <= WORD_BITS:
+        packed = _packed([*key, rank], row_bits, rows)
         packed.sort()
         return _last_of_each(packed, rank.bits, row_bits)
-    order = _order(key, key_bits, row_bits, rows)
-    begins = _begins(key, order)
-    groups = np.cumsum(begins, dtype=np.uint64) - _ONE
-    # Rows are by key already: this finds the best one of each.
-    combined = (groups << np.uint64(rank.bits)) | rank.values[order]
-    combined = (combined << np.uint64(row_bits)) | order.astype(np.uint64)
-    combined.sort()
-    return _last_of_each(combined, rank.bits, row_bits)
+    first = _first(key, WORD_BITS - row_bits)
+    packed = _packed(first, row_bits, rows)
+    packed.sort()
+    order = (packed & np.uint64((1 << row_bits) - 1)).view(np.int64)
+    packed >>= np.uint64(row_bits)
+    begins = np.ones(rows, np.bool_)
+    np.not_equal(packed[1:], packed[:-1], out=begins[1:])
+    if _bits(first) < _bits(key):
+        # Words before the one that is cut are in `first` as a whole.
+        cut = next(at for at, level in enumerate(words) if level is first[-1].words)
+        order = _told_apart(words, words[cut:], order, begins)
+    return _best_of_each(order, begins, rank, row_bits)
+
+
+def _bits(pieces: Sequence[_Piece]) -> int:
+    return sum(piece.bits for piece in pieces)
 
 
 def _last_of_each(packed: Words, rank_bits: int, row_bits: int) -> Winners:
     """Return the last row of each key out of sorted (key, rank, row)."""
-    none = np.zeros(0, np.int64)
-    if len(packed) == 0:
-        return Winners(none, none, none)
-    ranked = packed >> np.uint64(row_bits)
-    keys = ranked >> np.uint64(rank_bits)
-    last = np.empty(len(packed), np.bool_)
-    last[-1] = True
+    keys = packed >> np.uint64(row_bits + rank_bits)
+    last = np.ones(len(packed), np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=last[:-1])
     ends = np.flatnonzero(last)
-    mask = np.uint64((1 << row_bits) - 1)
-    row = (packed & mask).view(np.int64)
-    chosen = row[ends]
-    level = np.zeros(len(packed), np.bool_)
-    np.equal(ranked[1:], ranked[:-1], out=level[1:])
-    if not level[ends].any():
-        return Winners(chosen, none, none)
-    # From the end of each key backwards, as long as rows are level with the last one.
+    best = packed[ends]
+    row = (best & np.uint64((1 << row_bits) - 1)).view(np.int64)
+    ranked = best >> np.uint64(row_bits)
+    before = packed[ends - 1] >> np.uint64(row_bits)
+    if not (ranked[1:] == before[1:]).any() and (ends[0] == 0 or ranked[0] != before[0]):
+        none = np.zeros(0, np.int64)
+        return Winners(row, none, none)
     group = np.searchsorted(ends, np.arange(len(packed)))
-    same = ranked == ranked[ends][group]
-    several = np.bincount(group[same], minlength=len(ends)) > 1
+    same = (packed >> np.uint64(row_bits)) == ranked[group]
+    numbers = (packed & np.uint64((1 << row_bits) - 1)).view(np.int64)
+    return _with_tied(row, numbers, same, group)
+
+
+def _best_of_each(order: Int64s, begins: Flags, rank: _Piece, row_bits: int) -> Winners:
+    """Return the row of the greatest rank of each key; rows are by key already."""
+    starts = np.flatnonzero(begins)
+    ranks = rank.words.take(order)
+    best = np.maximum.reduceat((ranks << np.uint64(row_bits)) | order.view(np.uint64), starts)
+    row = (best & np.uint64((1 << row_bits) - 1)).view(np.int64)
+    lengths = np.diff(starts, append=len(order))
+    same = ranks == np.repeat(best >> np.uint64(row_bits), lengths)
+    if np.count_nonzero(same) == len(row):
+        none = np.zeros(0, np.int64)
+        return Winners(row, none, none)
+    return _with_tied(row, order, same, np.repeat(np.arange(len(row)), lengths))
+
+
+def _with_tied(row: Int64s, numbers: Int64s, same: Flags, group: Int64s) -> Winners:
+    """Return winners with the rows that are level with them, where there are such.
+
+    Args:
+        row: The winners.
+        numbers: All rows, by key.
+        same: Which of these have the rank of their key's winner.
+        group: The place in `row` that each is for.
+    """
+    several = np.bincount(group[same], minlength=len(row)) > 1
     tied = np.flatnonzero(same & several[group])
-    return Winners(chosen, row[tied], group[tied])
+    return Winners(row, numbers[tied], group[tied])
 
 
-def _squeezed(level: Words) -> _Field:
-    """Return a word without the bits that are the same in all rows, in the same order."""
-    varying = int(np.bitwise_or.reduce(level ^ level[0]))
-    offset = level - level.min()
-    spread_bits = int(offset.max()).bit_length()
-    if varying.bit_count() >= spread_bits:
-        return _Field(spread_bits, offset)
-    squeezed, taken_bits = np.zeros(len(level), np.uint64), 0
-    for start, bits in _runs_of_ones(varying):
-        piece = (level >> np.uint64(start)) & np.uint64((1 << bits) - 1)
-        squeezed |= piece << np.uint64(taken_bits)
-        taken_bits += bits
-    return _Field(taken_bits, squeezed)
+def _pieces(level: Words) -> list[_Piece]:
+    """Return a word in pieces, highest first, without bits that are the same in all rows."""
+    varying = int(np.bitwise_or.reduce(level)) & ~int(np.bitwise_and.reduce(level))
+    low = int(level.min())
+    spread_bits = (int(level.max()) - low).bit_length()
+    runs = list(_runs_of_ones(varying))
+    if sum(bits for _, bits in runs) >= spread_bits:
+        return [_Piece(level, spread_bits, low=low)] if spread_bits else []
+    return [_Piece(level, bits, shift=start) for start, bits in reversed(runs)]
 
 
-def _runs_of_ones(mask: int) -> list[tuple[int, int]]:
-    """Return where runs of ones begin in a number, and how long they are; lowest first."""
-    runs, start = [], 0
+def _runs_of_ones(mask: int) -> Iterator[tuple[int, int]]:
+    """Yield where runs of ones begin in a number, and how long they are; lowest first."""
+    start = 0
     while mask >> start:
         if not mask >> start & 1:
             start += 1
             continue
         bits = 1
-        while mask >> (start + bits) & 1:
+        while mask >> (start + bits) & ((2 << GAP_BITS) - 1):
             bits += 1
-        runs.append((start, bits))
+        yield start, bits
         start += bits
-    return runs
 
 
-def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> _Field:
+def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> _Piece:
     """Return (version, tombstone) in as few bits as need be."""
     offset = versions - versions.min() if len(versions) else versions
     bits = int(offset.max(initial=0)).bit_length()
-    if bits + 1 > min(bits_max, WORD_BITS // 2):
+    if bits + 1 > bits_max:
         distinct, offset = np.unique(versions, return_inverse=True)
         offset, bits = offset.astype(np.uint64), (len(distinct) - 1).bit_length()
     if tombstones is None:
-        return _Field(bits, offset)
-    return _Field(bits + 1, (offset << _ONE) | tombstones.astype(np.uint64))
+        return _Piece(offset, bits)
+    offset <<= _ONE
+    offset |= tombstones
+    return _Piece(offset, bits + 1)
 
 
-def _packed(fields: Sequence[_Field], rows: int) -> Words:
+def _first(pieces: Sequence[_Piece], room: int) -> list[_Piece]:
+    """Return the first bits of pieces, as many as there is room for."""
+    first: list[_Piece] = []
+    for piece in pieces:
+        if piece.bits > room:
+            if room:
+                shift = piece.shift + piece.bits - room
+                first.append(_Piece(piece.words, room, shift, piece.low))
+            break
+        first.append(piece)
+        room -= piece.bits
+    return first
+
+
+def _packed(pieces: Sequence[_Piece], row_bits: int, rows: int) -> Words:
+    """Return the pieces of each row side by side, and its number."""
     packed = np.zeros(rows, np.uint64)
-    for each in fields:
-        packed = (packed << np.uint64(each.bits)) | each.values
+    scratch = np.empty(min(rows, BLOCK_ROWS), np.uint64)
+    numbers = np.arange(min(rows, BLOCK_ROWS), dtype=np.uint64)
+    for start in range(0, rows, BLOCK_ROWS):
+        block = packed[start : start + BLOCK_ROWS]
+        some = scratch[: len(block)]
+        for piece in pieces:
+            words = piece.words[start : start + BLOCK_ROWS]
+            if piece.low:
+                words = np.subtract(words, np.uint64(piece.low), out=some)
+            if piece.shift:
+                words = np.right_shift(words, np.uint64(piece.shift), out=some)
+            words = np.bitwise_and(words, np.uint64((1 << piece.bits) - 1), out=some)
+            block <<= np.uint64(piece.bits)
+            block |= words
+        block <<= np.uint64(row_bits)
+        block |= np.add(numbers[: len(block)], np.uint64(start), out=some)
     return packed
 
 
-def _order(key: Sequence[_Field], key_bits: int, row_bits: int, rows: int) -> Int64s:
-    """Return row numbers by key, where a key has more bits than one number can hold."""
-    room = WORD_BITS - row_bits
-    prefix, used, cut = np.zeros(rows, np.uint64), 0, False
-    for each in key:
-        bits = min(each.bits, room - used)
-        if bits:
-            values = each.values >> np.uint64(each.bits - bits)
-            prefix = (prefix << np.uint64(bits)) | values
-        used += bits
-        cut = cut or bits < each.bits
-    packed = (prefix << np.uint64(row_bits)) | np.arange(rows, dtype=np.uint64)
-    packed.sort()
-    order = (packed & np.uint64((1 << row_bits) - 1)).view(np.int64)
-    if not cut:
-        return order
-    alike = packed >> np.uint64(row_bits)
-    return _refined(key, order, alike)
+def _told_apart(
+    words: Sequence[Words], unsure: Sequence[Words], order: Int64s, begins: Flags
+) -> Int64s:
+    """Sort rows anew whose first bits are alike and whose keys are not.
 
-
-def _refined(key: Sequence[_Field], order: Int64s, alike: Words) -> Int64s:
-    """Sort those rows anew whose first bits are alike and whose keys are not."""
-    same_prefix = alike[1:] == alike[:-1]
-    differs = np.zeros(len(same_prefix), np.bool_)
-    places = np.flatnonzero(same_prefix)
-    first, second = order[places], order[places + 1]
-    for each in key:
-        differs[places] |= each.values[first] != each.values[second]
-    if not differs.any():
+    Args:
+        words: Of the keys.
+        unsure: Those of which the first bits do not tell everything.
+        order: Rows by their first bits.
+        begins: Where first bits differ from those before; afterwards, where keys do.
+    """
+    differs = np.zeros(len(order) - 1, np.bool_)
+    for level in unsure:
+        values = level.take(order)
+        differs |= values[1:] != values[:-1]
+    if not (differs & ~begins[1:]).any():
+        begins[1:] |= differs
         return order
-    group = np.concatenate([[0], np.cumsum(~same_prefix)])
+    group = np.cumsum(begins) - 1
     wanted = np.zeros(int(group[-1]) + 1, np.bool_)
-    wanted[group[1:][differs]] = True
+    wanted[group[1:][differs & ~begins[1:]]] = True
+    begins[1:] |= differs
     mixed = np.flatnonzero(wanted[group])
-    rows = order[mixed]
-    by_key = np.lexsort([*(each.values[rows] for each in reversed(key)), group[mixed]])
-    order = order.copy()
-    order[mixed] = rows[by_key]
+    rows, groups = order[mixed], group[mixed]
+    rows = rows[np.lexsort([*(level[rows] for level in reversed(words)), groups])]
+    order[mixed] = rows
+    changes = groups[1:] != groups[:-1]
+    for level in words:
+        changes |= level[rows[1:]] != level[rows[:-1]]
+    begins[mixed[1:]] = changes
     return order
-
-
-def _begins(key: Sequence[_Field], order: Int64s) -> Flags:
-    """Return where a key differs from the one before."""
-    begins = np.zeros(len(order), np.bool_)
-    begins[:1] = True
-    for each in key:
-        values = each.values[order]
-        begins[1:] |= values[1:] != values[:-1]
-    return begins

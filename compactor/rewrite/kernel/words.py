@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.model.keys import KeyType
-from common.rows.arrays import Flags, Int64s, Words, ordered_double_bits, text_bytes
+from common.rows.arrays import Bytes, Flags, Int64s, Words, ordered_double_bits, text_bytes
 from common.rows.encode import encode_column
 
 TEXT_WORDS = 8
@@ -112,7 +112,7 @@ def _decimal_levels(column: pl.Series) -> list[Level]:
     return [np.ascontiguousarray(words[:, at]) for at in range(words.shape[1])]
 
 
-def text_levels(run: "np.typing.NDArray[np.uint8]", offsets: Int64s) -> list[Level]:
+def text_levels(run: Bytes, offsets: Int64s) -> list[Level]:
     """Return texts as words, eight bytes each, and their lengths.
 
     Args:
@@ -128,6 +128,8 @@ def text_levels(run: "np.typing.NDArray[np.uint8]", offsets: Int64s) -> list[Lev
         raise LongKeyError(f"a text of the key has {longest} bytes")
     padded = np.zeros(len(run) + 8, np.uint8)
     padded[: len(run)] = run
+    if int(lengths.min(initial=longest)) == longest:
+        return _even_levels(padded, len(lengths), longest)
     # A word begins at every byte: a view of overlapping words, read where texts begin.
     loads = np.ndarray((len(run) + 1,), ">u8", padded.data, strides=(1,))
     levels: list[Level] = []
@@ -141,6 +143,18 @@ def text_levels(run: "np.typing.NDArray[np.uint8]", offsets: Int64s) -> list[Lev
             words &= _KEPT_BYTES[np.clip(left, 0, 8)]
         levels.append(words)
     return [*levels, lengths.astype(np.uint64)]
+
+
+def _even_levels(padded: Bytes, rows: int, length: int) -> list[Level]:
+    """Return texts of one length as words: they lie at even distances."""
+    levels: list[Level] = [0] * TEXT_WORDS
+    for at, start in enumerate(range(0, length, 8)):
+        there = np.ndarray((rows,), ">u8", padded.data, start, strides=(length,))
+        words = there.astype(np.uint64)
+        if length - start < 8:
+            words &= _KEPT_BYTES[length - start]
+        levels[at] = words
+    return [*levels, length]
 
 
 def _constant(level: Level) -> Level:
