@@ -111,7 +111,6 @@ async def test_a_merge(harness: Harness) -> None:
     applied(await harness.add(right, file("r", b"n", b"z")))
     applied(await harness.apply(note(left, settled=((1.0, b"4"), (5.0, b"8")))))
     applied(await harness.apply(note(right, settled=((3.0, b"6"),))))
-    await harness.write(set_string(TabletKeys.of(left).purge, b"3"))
     refused(await harness.apply(merge(right, left)), "bounds")
     applied(await harness.apply(reserve(left, "s1", "l")))
     for _ in range(2):
@@ -120,6 +119,9 @@ async def test_a_merge(harness: Harness) -> None:
     assert operated(found) == (left, right)
     refused(await harness.apply(step(CLOSE, left, right)), "running")
     applied(await harness.add(right, file("r2", b"n", b"z")))
+    await harness.write(
+        set_string(TabletKeys.of(left).purge, b"3"), set_string(TabletKeys.of(right).purge, b"2")
+    )
     applied(await harness.apply(commit(left, "s1")))
     for _ in range(2):
         applied(await harness.apply(step(CLOSE, left, right)))
