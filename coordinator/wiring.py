@@ -80,7 +80,7 @@ class Parts:
         """Return the counters of the core and of everything round it."""
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
-        figures = (*self._of_requests(now_s), *self._of_scans(), *_of_scopes(status.scopes))
+        figures = (*self._of_requests(now_s), *self._of_scans(), *scope_figures(status.scopes))
         return replace(status, figures=figures)
 
     def _of_requests(self, now_s: float) -> list[Figure]:
@@ -119,7 +119,8 @@ class Parts:
             self.requests.look_at_deadlines()
 
 
-def _of_scopes(scopes: Collection[ScopeStatus]) -> Iterator[Figure]:
+def scope_figures(scopes: Collection[ScopeStatus]) -> Iterator[Figure]:
+    """Yield the metrics of groups and volumes; of those without a limit fewer."""
     for scope in scopes:
         labels = (scope.kind, scope.name)
         if scope.rate_bytes_s is not None:

@@ -1,0 +1,111 @@
+"""Limits between the store, operators and the core; and what metrics tell of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from common.clock import SystemClock
+from common.errors import MetadataError, RequestError, UnavailableError
+from common.ids import CountedIds
+from common.metadata.memory import MemoryStore
+from common.model.limit import Scope, ScopeStatus
+from common.telemetry import METRICS
+from coordinator import limiting
+from coordinator.core import events as on
+from coordinator.limiting import Limiting
+from coordinator.performing import Context
+from coordinator.wiring import scope_figures
+
+pytestmark = pytest.mark.unit
+
+GROUP = Scope.parse("group:default")
+
+
+class SilentStore(MemoryStore):
+    """A store that does not answer the first reads of limits."""
+
+    silent = 2
+
+    async def limits(self) -> Mapping[Scope, int]:
+        if self.silent:
+            self.silent -= 1
+            raise UnavailableError("the store does not answer")
+        return await super().limits()
+
+
+def limits_over(store: MemoryStore) -> tuple[Limiting, list[on.Event]]:
+    heard: list[on.Event] = []
+    context = Context(
+        store=store,
+        clock=SystemClock(),
+        ids=CountedIds(),
+        log=lambda *_, **__: None,
+        coordinator="c",
+    )
+    return Limiting(context, heard.append), heard
+
+
+def test_a_limit_is_written_and_heard_of() -> None:
+    async def story() -> None:
+        store = MemoryStore(SystemClock())
+        made, heard = limits_over(store)
+        await made.set("group:default", 1 << 20)
+        await made.set("volume:fast", 0)
+        await made.set("volume:fast", None)
+        assert await store.limits() == {GROUP: 1 << 20}
+        assert heard[-1] == on.LimitsSeen(limits={GROUP: 1 << 20})
+        with pytest.raises(RequestError, match="limit of group:default is 5 bytes/s"):
+            await made.set("group:default", 5)
+        with pytest.raises(RequestError, match="'shelf:a' is no scope"):
+            await made.set("shelf:a", 0)
+
+    asyncio.run(story())
+
+
+def test_no_job_is_handed_out_before_the_limits_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiting, "LOAD_PAUSE_S", 0.001)
+
+    async def story() -> None:
+        made, heard = limits_over(SilentStore(SystemClock()))
+        with pytest.raises(UnavailableError):
+            await made.refresh()
+        await made.load()
+        assert heard == [on.LimitsSeen(limits={})]
+
+    asyncio.run(story())
+
+
+def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.metadata.mutation.notes.LIMITS_MAX", 0)
+
+    async def story() -> None:
+        made, heard = limits_over(MemoryStore(SystemClock()))
+        with pytest.raises(MetadataError, match="limit of group:default is not written: 0 limits"):
+            await made.set("group:default", 1 << 20)
+        assert heard == []
+
+    asyncio.run(story())
+
+
+def test_figures_are_metrics_with_their_labels() -> None:
+    status = ScopeStatus(
+        kind="volume",
+        name="fast",
+        limit_bytes_s=100,
+        is_default=False,
+        rate_bytes_s=80,
+        granted_bytes_s=70.0,
+        attempts=2,
+        throttled=1,
+        moved_bytes=5,
+        waited_s=0.5,
+    )
+    known = {metric.name: metric for metric in METRICS}
+    told = {figure.metric: figure.value for figure in scope_figures([status])}
+    assert list(told.values()) == [80, 70.0, 1, 5, 0.5]
+    assert told.keys() == {name for name in known if name.startswith("neve_throttle_")}
+    for figure in scope_figures([status]):
+        assert len(figure.labels) == len(known[figure.metric].labels)
