@@ -71,13 +71,21 @@ def opened(
     try:
         with (
             location.filesystem.open_input_file(full) as source,
-            pq.ParquetFile(source, metadata=metadata, pre_buffer=metadata is not None) as file,
+            pq.ParquetFile(
+                source,
+                metadata=metadata,
+                pre_buffer=metadata is not None,
+                # A flipped bit would be another value, and written on.
+                page_checksum_verification=True,
+            ) as file,
         ):
             yield file
     except FileNotFoundError as error:
         message = f"file {path} does not exist in {location.uri}"
         raise RequestError(message) from error
-    except pa.ArrowInvalid as error:
+    except pa.ArrowMemoryError:
+        raise  # Nothing is said of the file by it.
+    except pa.ArrowException as error:
         message = f"file {path} is not readable as Parquet: {error}"
         raise RequestError(message) from error
     except OSError as error:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from common.errors import InputError, RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from common.parquet.soundness import footer_fault
 from compactor.rewrite.kernel.bounds import Group, groups_of
 
 FOOTERS_AT_A_TIME = 8
@@ -44,6 +45,8 @@ def read_footer(location: Location, path: str, key: Sequence[str] = (), number: 
             metadata, schema = parquet.metadata, parquet.schema_arrow
     except RequestError as error:
         raise InputError(str(error)) from error
+    if (fault := footer_fault(metadata)) is not None:
+        raise InputError(f"file {path} has a damaged footer: {fault}")
     known = set(key) <= set(schema.names)  # Or its folders tell them.
     groups = groups_of(number, metadata, schema, key, trusted=known) if key else []
     decoded = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))

@@ -231,7 +231,7 @@ class _Readers(dict[int, Reader]):
         location = self._locations.get(source.location) or open_location(source.location)
         self._locations[source.location] = location
         if source.own:
-            self[at] = Reader(location, source.path, self._layout)
+            self[at] = Reader(location, source.path, self._layout, checked=False)
         else:
             fill = folder_fill(plan.rules, plan.schema, source.path)
             paid = allowance_of(plan.progress_folder)

@@ -18,6 +18,7 @@ from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of
 from compactor.rewrite.output_settings import OutputSettings, output_settings
 from compactor.rewrite.transforming import TransformPlan, make_transform
+from compactor.rewrite.unchanged import require_unchanged
 from compactor.rewrite.widths import decoded_bytes
 
 FOOTER_FORMAT = "1"
@@ -82,11 +83,7 @@ def make_plan(
     location = table_location(table.location)
     paths = [file.path for file in assignment.inputs]
     footers = dict(zip(paths, read_footers(location, paths, table.key), strict=True))
-    for file in assignment.inputs:
-        found = footers[file.path].num_rows
-        if found != file.rows:
-            message = f"file {file.path} has {found} rows, but {file.rows} when it was added"
-            raise InputError(message)
+    require_unchanged(location, assignment, footers)
     writing = output_settings(assignment)
     memory = budget_of(task[0], assignment.halvings, writing.row_group_bytes, task[1])
     schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})

@@ -23,6 +23,7 @@ from compactor.rewrite.plan import RewritePlan
 LOOK_INTERVAL_S = 0.05
 CLEAN_UP_LOOKS = 60
 """How many looks a task that outgrew its bound has for an end in order."""
+BEGUN = "begun-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SIGNS = re.compile(
     r"\bMemoryError|OutOfMemoryError|GC overhead limit|Cannot allocate memory"
@@ -113,7 +114,7 @@ class Begun:
     def __init__(self, plan: RewritePlan, stage: int, partition: int) -> None:
         """Name the task by its place in the job."""
         self._plan = plan
-        self._path = Path(plan.progress_folder, f"begun-{stage}-{partition}")
+        self._path = Path(plan.progress_folder, f"{BEGUN}{stage}-{partition}")
 
     def first(self) -> None:
         """Leave the note: process, and the daemon that it came from."""

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field, replace
 from common.errors import ConfigError
 from common.settings import Settings
 from common.units import parse_size_bytes
+from compactor.spark.application import executor_bytes
+from compactor.spark.settings import driver_settings
 from neve.local.redis_server import AppendSync
 
+SPARE_BYTES = 1024**3
 APP_CPUS = 1
 """Logical CPUs that RayDP's app master takes."""
 
@@ -46,6 +49,15 @@ class StackOptions:
         """
         executor = self.settings.compactor.executor_cores
         return self.compactors * (executor + APP_CPUS) + 4
+
+    @property
+    def logical_bytes(self) -> int:
+        """Memory that Ray is told of, likewise: what all executors ask for, and some more.
+
+        That the machine has it is looked at before: see `check_memory`.
+        """
+        asked = executor_bytes(driver_settings(self.settings.compactor, name=""))
+        return self.compactors * asked + SPARE_BYTES
 
     @property
     def compactor_bytes(self) -> int:

@@ -82,6 +82,7 @@ class Starter:
             log=self.folder.logs / "ray.log",
             port=claim(self.options.ray_port, None, "Ray"),
             logical_cpus=self.options.logical_cpus,
+            logical_bytes=self.options.logical_bytes,
             object_store_bytes=self.options.object_store_bytes,
             object_folder=self.machine.object_folder,
             dashboard_port=self.options.dashboard_port,

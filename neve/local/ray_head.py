@@ -36,6 +36,7 @@ class RayHead:
     log: Path
     port: int
     logical_cpus: int
+    logical_bytes: int
     object_store_bytes: int
     object_folder: Path | None = None
     dashboard_port: int | None = None
@@ -89,7 +90,8 @@ class RayHead:
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
             *(f"--node-ip-address={LOOPBACK}", f"--port={self.port}"),
             *(*ports, f"--ray-client-server-port={client_port}", *dashboard, *plasma),
-            *(f"--num-cpus={self.logical_cpus}", f"--temp-dir={self.folder}"),
+            *(f"--num-cpus={self.logical_cpus}", f"--memory={self.logical_bytes}"),
+            f"--temp-dir={self.folder}",
             f"--object-store-memory={self.object_store_bytes}",
             f"--resources={json.dumps({NODE_RESOURCE: NODE_RESOURCE_AMOUNT})}",
             *("--disable-usage-stats", "--include-log-monitor=false", "--no-monitor"),

@@ -4,6 +4,8 @@
     bounds    encoded keys in the same words; what Parquet statistics say of row groups
     order     which rows of one step win, by sorting packed numbers
     reading   row groups of inputs, decoded, with the words of their keys
+    named_errors  whose file it was
+    page_sums  checksums of stored pages
     stored_rows  rows of a row group, or of a piece of one, by Arrow
     slices    rows that are settled, and where they are cut
     step      the rows of one step, joined

@@ -4,6 +4,7 @@ Polars decodes what it reads as the table wants it; of what it does not (types t
 lacks, narrower ones, other storage than a local disk) Arrow reads these columns.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
-from common.errors import InputError, RequestError
+from common.errors import InputError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.rows.conform import conform
@@ -21,6 +22,8 @@ from common.rows.partitions import Fill, filled
 from common.rows.rules import RowRules
 from common.rows.types import normal_type
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.named_errors import NamedErrors
+from compactor.rewrite.kernel.page_sums import PageError, check_pages, chunk_places
 from compactor.rewrite.kernel.stored_rows import rows_of
 from compactor.rewrite.kernel.words import (
     Level,
@@ -109,7 +112,13 @@ class Reader:
     """One input, read by row groups."""
 
     def __init__(
-        self, location: Location, path: str, layout: Layout, fill: Fill | None = None
+        self,
+        location: Location,
+        path: str,
+        layout: Layout,
+        fill: Fill | None = None,
+        *,
+        checked: bool = True,
     ) -> None:
         """Look at the file's columns.
 
@@ -118,12 +127,14 @@ class Reader:
             path: Relative to it.
             layout: How its rows are wanted.
             fill: What its folders say of columns that it may leave out.
+            checked: Look at the checksums of pages; for a file of our own there is no need.
 
         Raises:
             InputError: It is no Parquet file.
             UnavailableError: The storage does not answer.
         """
         self._fill = fill or {}
+        self._checked = checked
         self._location = location
         self._path = path
         self.layout = layout
@@ -161,7 +172,7 @@ class Reader:
 
     def _look(self) -> None:
         """Find out which columns Polars reads as the table has them."""
-        with _NamedErrors(self._source), opened(self._location, self._path) as parquet:
+        with NamedErrors(self._source), opened(self._location, self._path) as parquet:
             self._metadata = parquet.metadata
             found = {field.name: field.type for field in parquet.schema_arrow}
             int96 = {
@@ -181,7 +192,9 @@ class Reader:
     def _quickly(self, group: Group) -> pl.DataFrame:
         if self._lazy is None or not self._quick:
             return pl.DataFrame()
-        with _NamedErrors(self._source):
+        with NamedErrors(self._source):
+            if self._checked and not group.skip:
+                self._check_pages(group.number)
             frame = self._lazy.select(self._quick).slice(group.start, group.rows).collect()
         if frame.height != group.rows:
             raise InputError(
@@ -193,11 +206,21 @@ class Reader:
             frame = frame.drop(wrong)
         return frame
 
+    def _check_pages(self, number: int) -> None:
+        """Look at the checksums that Polars passes over; Arrow looks at its own."""
+        assert self._metadata is not None
+        with open(self._location.full(self._path), "rb") as stored:
+            for name, start, size in chunk_places(self._metadata.row_group(number), self._quick):
+                try:
+                    check_pages(os.pread(stored.fileno(), size, start))
+                except PageError as error:
+                    raise InputError(f"{self._source}, column {name}: {error}") from error
+
     def _slowly(self, group: Group, names: Sequence[str]) -> pa.Table:
         wanted = pa.schema([self.layout.schema.field(name) for name in names])
         fill = {name: value for name, value in self._fill.items() if name in names}
         location, path = self._location, self._path
-        with _NamedErrors(self._source), opened(location, path, self._metadata) as parquet:
+        with NamedErrors(self._source), opened(location, path, self._metadata) as parquet:
             self._metadata = parquet.metadata  # An object store is not asked for it again.
             known = parquet.schema_arrow.names
             # A table without columns would have no rows either.
@@ -216,27 +239,3 @@ def _same(found: pa.DataType, wanted: pa.DataType) -> bool:
     if is_type.is_fixed_size_binary(found):
         return False
     return bool(normal_type(found) == wanted)
-
-
-class _NamedErrors:
-    """Whatever goes wrong while a file is read says which one it was."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RequestError):
-            raise InputError(str(error)) from error
-        broken = (
-            pl.exceptions.PolarsError,
-            pl.exceptions.PanicException,
-            pa.ArrowException,
-            OSError,
-        )
-        if isinstance(error, MemoryError):
-            return  # Arrow's is both; nothing is said of the file by it.
-        if isinstance(error, broken):
-            raise InputError(f"{self._source} cannot be read, it is damaged: {error}") from error

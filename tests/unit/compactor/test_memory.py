@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ def test_a_task_that_uses_its_budget_fits(task_mb: int, group_mb: int, halvings:
 
 def test_each_shortage_halves_what_is_held() -> None:
     held = [budget_of(TASK_BYTES, halvings, 128 * MB).held_bytes for halvings in range(4)]
-    assert all(after <= before * 0.55 for before, after in zip(held, held[1:], strict=False))
+    assert all(after <= before * 0.55 for before, after in itertools.pairwise(held))
     assert budget_of(TASK_BYTES, 1000, 128 * MB).held_bytes > 0
 
 
