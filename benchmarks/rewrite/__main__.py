@@ -19,8 +19,9 @@ from rich.console import Console
 from benchmarks.rewrite.contest import Contest
 from benchmarks.rewrite.datasets import MAKERS, Dataset, dataset
 from benchmarks.rewrite.engines import ENGINES
+from benchmarks.rewrite.goals import reached, summary
 from benchmarks.rewrite.report import plot, table
-from benchmarks.rewrite.runners import NEVE, SPARK, Record
+from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record
 from compactor.spark.engine import SparkEngine
 from compactor.spark.settings import DriverSettings
 from neve.local import LocalStack, StackOptions
@@ -40,10 +41,12 @@ def main() -> None:
     sets = [dataset(name, root, wanted.scale) for name in wanted.sets.split(",")]
     with tempfile.TemporaryDirectory(prefix="neve-bench-") as scratch:
         asyncio.run(_run(wanted, sets, Path(scratch), results, console))
+    goals = reached(results)
+    console.print(summary(goals))
     if wanted.json:
-        Path(wanted.json).write_text(
-            json.dumps({d.name: [r.as_json() for r in found] for d, found in results}, indent=1)
-        )
+        sets_json = {data.name: [each.as_json() for each in found] for data, found in results}
+        all_json = {"sets": sets_json, "goals": [each.as_json() for each in goals]}
+        Path(wanted.json).write_text(json.dumps(all_json, indent=1))
     if wanted.plot:
         plot(results, Path(wanted.plot))
 
@@ -94,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the rows")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--sets", default=",".join(MAKERS))
-    parser.add_argument("--contenders", default=",".join((*ENGINES, SPARK, NEVE)))
+    parser.add_argument("--contenders", default=",".join((*ENGINES, SPARK, EVERYTHING, NEVE)))
     parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "neve-bench-data"))
     parser.add_argument("--json", default="", help="write all figures to this file")
     parser.add_argument("--plot", default="", help="write a picture (SVG or PNG) to this file")

@@ -12,6 +12,7 @@ from benchmarks.rewrite.datasets import Dataset
 from benchmarks.rewrite.engines import ENGINES
 from benchmarks.rewrite.own import Own
 from benchmarks.rewrite.runners import (
+    EVERYTHING,
     NEVE,
     SPARK,
     EngineRunner,
@@ -60,9 +61,12 @@ class Contest:
     def _runner(self, name: str, data: Dataset) -> "Runner | None":
         out = tempfile.mkdtemp(prefix=f"{name}-", dir=self.scratch)
         wanted = Wanted(data=data, out=out, group_rows=self.group_rows, level=self.level)
-        if name == NEVE:
+        if name in (NEVE, EVERYTHING):
+            if name == EVERYTHING and not data.clean:
+                return None  # Nothing is copied anyway.
             own = Own.of(data, self.group_rows, self.level)
-            return NeveRunner(wanted, self.engine, self.spark_processes, own)
+            own = own if name == NEVE else own.unclean()
+            return NeveRunner(wanted, self.engine, self.spark_processes, own, name)
         if name == SPARK:
             return SparkRunner(wanted, self.engine, self.spark_processes)
         return EngineRunner(name, wanted) if ENGINES[name].forms(data) else None

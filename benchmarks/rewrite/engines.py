@@ -23,4 +23,5 @@ ENGINES: Mapping[str, Engine] = {
     "delta-rs": Engine(plain_engines.delta_forms, plain_engines.prepare_delta),
     "limit": Engine(plain_engines.limit_forms, plain_engines.prepare_limit),
     "cp": Engine(plain_engines.cp_forms),
+    "cp+sync": Engine(plain_engines.durable_cp_forms),
 }

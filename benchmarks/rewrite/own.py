@@ -1,7 +1,7 @@
 """Névé's own side of the comparison: a data set as a table, and a job over all its files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -52,6 +52,10 @@ class Own:
         location, rules = open_location(table.location), RowRules.of(table)
         facts = (inspect_file(location, path, rules) for path in data.files)
         return cls(table, tuple(fact.data_file(added_at_s=0.0) for fact in facts))
+
+    def unclean(self) -> "Own":
+        """Return the same with files of which nothing is known: none is copied."""
+        return Own(self.table, tuple(replace(file, clean=False) for file in self.inputs))
 
     def assignment(self) -> Assignment:
         """Return a job over all files, which may drop every tombstone."""

@@ -66,9 +66,17 @@ def prepare_limit(wanted: Wanted) -> None:
 
 def cp_forms(_: Dataset) -> Mapping[str, Form]:
     """Return plain copying of the bytes."""
-    return {"copy": _cp}
+    return {"copy": lambda wanted: _cp(wanted, durable=False)}
 
 
-def _cp(wanted: Wanted) -> None:
+def durable_cp_forms(_: Dataset) -> Mapping[str, Form]:
+    """Return copying of the bytes that would survive a crash of the machine, as outputs do."""
+    return {"copy": lambda wanted: _cp(wanted, durable=True)}
+
+
+def _cp(wanted: Wanted, *, durable: bool) -> None:
     for path in wanted.data.paths:
-        shutil.copyfile(path, Path(wanted.out) / Path(path).name)
+        copy = shutil.copyfile(path, Path(wanted.out) / Path(path).name)
+        if durable:
+            with copy.open("rb") as file:
+                os.fsync(file.fileno())

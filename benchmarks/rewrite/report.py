@@ -30,7 +30,11 @@ def table(data: Dataset, records: Sequence[Record]) -> Table:
     ):
         shown.add_column(name, justify="left" if name == "contender" else "right")
     own_s = next((r.median_s for r in records if r.contender == NEVE), float("nan"))
-    digests = {record.digest for record in records if record.digest and record.contender != "cp"}
+    digests = {
+        record.digest
+        for record in records
+        if record.digest and not record.contender.startswith("cp")
+    }
     for record in records:
         if record.failed:
             shown.add_row(record.contender, f"[red]failed: {record.failed[:60]}[/red]")

@@ -21,6 +21,9 @@ from benchmarks.rewrite.worker import EngineProcess
 from compactor.spark.engine import SparkEngine
 
 NEVE, SPARK = "neve", "spark-sql"
+EVERYTHING = "neve-all"
+"""Névé without copying what overlaps nothing: every row group is decoded and encoded."""
+SPARK_ROUNDS_MAX = 2
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class Runner(ABC):
     """Runs one contender; what it leaves is checked and removed."""
 
     makes_reference = False
+    warm_ups = 1
+    rounds_max = 1 << 30
 
     def __init__(self, name: str, wanted: Wanted, forms: list[str]) -> None:
         self.record = Record(name)
@@ -79,11 +84,11 @@ class Runner(ABC):
         shutil.rmtree(self.wanted.out, ignore_errors=True)
 
     async def warm_up(self) -> None:
-        """Run every form twice, keep the fastest, and check what it writes."""
+        """Run every form, the first one several times; keep the fastest, check what it writes."""
         best_s = float("inf")
-        for form in self.forms:
+        for number, form in enumerate(self.forms):
             try:
-                for _ in range(2):
+                for _ in range(1 if number else self.warm_ups):
                     self.empty()
                     seconds, _used = await self.once(form)
             except Exception as error:
@@ -95,7 +100,7 @@ class Runner(ABC):
 
     async def round(self) -> None:
         """Measure one run."""
-        if self.record.failed:
+        if self.record.failed or len(self.record.seconds) >= self.rounds_max:
             return
         self.empty()
         try:
@@ -147,6 +152,9 @@ class EngineRunner(Runner):
 class SparkRunner(Runner):
     """Spark SQL in the compactor's own kind of driver."""
 
+    warm_ups = 2
+    rounds_max = SPARK_ROUNDS_MAX
+
     def __init__(
         self,
         wanted: Wanted,
@@ -179,14 +187,17 @@ class SparkRunner(Runner):
 class NeveRunner(SparkRunner):
     """Névé's rewrite, verification included, in the same driver."""
 
+    rounds_max = Runner.rounds_max
+
     def __init__(
         self,
         wanted: Wanted,
         engine: SparkEngine,
         processes: Callable[[], Iterable[psutil.Process]],
         own: Own,
+        name: str = NEVE,
     ) -> None:
-        super().__init__(wanted, engine, processes, NEVE)
+        super().__init__(wanted, engine, processes, name)
         self.forms = ["rewrite"]
         self._own = own
 

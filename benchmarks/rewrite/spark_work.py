@@ -34,12 +34,16 @@ class Answer:
 
 
 def work(
-    spark: Any, ask: Ask, progress: Callable[[RewriteProgress], None], cancelled: Callable[[], bool]
+    spark: Any,
+    ask: Ask,
+    progress: Callable[[RewriteProgress], None],
+    cancelled: Callable[[], bool],
+    attach: Callable[[Any], None],
 ) -> Answer:
     """Do one run."""
     begun_s = time.perf_counter()
     if ask.assignment is not None:
-        done = rewrite(spark, ask.assignment, progress, cancelled)
+        done = rewrite(spark, ask.assignment, progress, cancelled, attach)
         return Answer(time.perf_counter() - begun_s, done.kernel, done.timings_s)
     frame = FORMS[ask.form](spark, ask.wanted)
     wanted = ask.wanted

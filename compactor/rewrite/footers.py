@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from common.errors import InputError, RequestError
 from common.parquet.inspect import opened
@@ -14,6 +15,8 @@ from common.parquet.soundness import footer_fault
 from compactor.rewrite.kernel.bounds import Group, groups_of
 
 FOOTERS_AT_A_TIME = 8
+SMALL_BYTES = 1024**2
+"""A file with more bytes before the codec is not small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Footer:
     schema: pa.Schema
     groups: tuple[Group, ...] = ()
     """Row groups, where they are bounded by a key."""
+    small_bytes: int | None = None
+    """What its one row group takes there; None: it is not small, or not plain."""
 
 
 def read_footer(location: Location, path: str, key: Sequence[str] = (), number: int = 0) -> Footer:
@@ -50,7 +55,16 @@ def read_footer(location: Location, path: str, key: Sequence[str] = (), number: 
     known = set(key) <= set(schema.names)  # Or its folders tell them.
     groups = groups_of(number, metadata, schema, key, trusted=known) if key else []
     decoded = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    return Footer(metadata.num_rows, decoded, schema, tuple(groups))
+    return Footer(metadata.num_rows, decoded, schema, tuple(groups), _small_bytes(metadata))
+
+
+def _small_bytes(metadata: pq.FileMetaData) -> int | None:
+    if metadata.num_row_groups != 1 or metadata.row_group(0).total_byte_size > SMALL_BYTES:
+        return None
+    columns = [metadata.row_group(0).column(at) for at in range(metadata.num_columns)]
+    if any(column.physical_type == "INT96" for column in columns):
+        return None  # A time of a kind that readers do not agree on.
+    return int(sum(column.total_compressed_size for column in columns))
 
 
 def read_footers(location: Location, paths: Sequence[str], key: Sequence[str]) -> list[Footer]:

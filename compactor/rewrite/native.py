@@ -38,6 +38,7 @@ from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.ranges import held_bytes
 from compactor.rewrite.row_groups import RowGroups
+from compactor.rewrite.together import Together
 
 SPILL_GROUP_BYTES = 2 * 1024**2
 _SPILL = OutputSettings("none", None, SPILL_GROUP_BYTES)
@@ -151,7 +152,11 @@ def merged_tables(
     layout = Layout(plan.schema, plan.rules)
     readers = _Readers(plan, sources, layout)
     room_bytes = max(0, plan.memory.held_bytes - held_bytes(work.groups))
-    with Ahead(readers, reading_order(work.groups), room_bytes) as ahead:
+    together = None
+    if plan.small and not any(source.own for source in sources):
+        location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
+        together = Together(location, plan.inputs, layout, plan.small, paid)
+    with Ahead(readers, reading_order(work.groups), room_bytes, together) as ahead:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
 

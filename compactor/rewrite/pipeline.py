@@ -16,6 +16,7 @@ import pyarrow as pa
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.kernel.reading import Held
 from compactor.rewrite.kernel.steps import Reads
+from compactor.rewrite.together import FILES_MAX, Together
 
 LANE_CORES = 2
 """Cores that one merge keeps busy."""
@@ -35,7 +36,11 @@ class Ahead:
     """Row groups of all inputs, decoded in a thread before the merge asks for them."""
 
     def __init__(
-        self, readers: Mapping[int, Reads], groups: Iterable[Group], bytes_max: int = AHEAD_BYTES
+        self,
+        readers: Mapping[int, Reads],
+        groups: Iterable[Group],
+        bytes_max: int,
+        together: Together | None = None,
     ) -> None:
         """Begin to decode.
 
@@ -43,12 +48,15 @@ class Ahead:
             readers: Of all inputs, by number.
             groups: In the order in which they will be asked for; any other is right, but slow.
             bytes_max: What may be decoded beside what the merge holds.
+            together: Reads small files, many by one call.
         """
         self._readers = readers
         self._coming = deque(groups)
         self._thread = ThreadPoolExecutor(1, "decode")
-        self._ready: dict[Group, Future[Held]] = {}
+        self._together = together
+        self._ready: dict[Group, Future[dict[Group, Held]]] = {}
         self._room_bytes = min(bytes_max, AHEAD_BYTES)
+        self._batch_bytes = self._room_bytes // 2
         self._fill()
 
     def __enter__(self) -> Self:
@@ -61,24 +69,42 @@ class Ahead:
         """Return the rows of a row group; see `Reader.read`."""
         ready = self._ready.pop(group, None)
         if ready is not None:
-            held = ready.result()
+            held = ready.result()[group]
             self._room_bytes += group.size_bytes
         else:
             if group in self._coming:
                 self._coming.remove(group)
-            held = self._submit(group).result()
+            held = self._thread.submit(self._decoded, [group]).result()[group]
         self._fill()
         return held
 
     def _fill(self) -> None:
         """Have the thread decode what may be held already."""
-        while self._coming and self._coming[0].size_bytes <= self._room_bytes:
-            group = self._coming.popleft()
-            self._room_bytes -= group.size_bytes
-            self._ready[group] = self._submit(group)
+        while batch := self._next_batch():
+            decoding = self._thread.submit(self._decoded, batch)
+            self._ready |= dict.fromkeys(batch, decoding)
 
-    def _submit(self, group: Group) -> Future[Held]:
-        return self._thread.submit(self._readers[group.input].read, group)
+    def _next_batch(self) -> list[Group]:
+        """Return row groups for which there is room: one, or several of small files."""
+        batch: list[Group] = []
+        while self._coming and self._coming[0].size_bytes <= self._room_bytes:
+            small = self._together is not None and self._together.may(self._coming[0])
+            if batch and (not small or len(batch) == FILES_MAX):
+                break
+            if not batch and small and self._ready and self._room_bytes < self._batch_bytes:
+                break  # Rather many at once, soon.
+            batch.append(self._coming.popleft())
+            self._room_bytes -= batch[-1].size_bytes
+            if not small:
+                break
+        return batch
+
+    def _decoded(self, batch: list[Group]) -> dict[Group, Held]:
+        if len(batch) > 1 and self._together is not None:
+            found = self._together.read(batch)
+            if found is not None:
+                return dict(zip(batch, found, strict=True))
+        return {group: self._readers[group.input].read(group) for group in batch}
 
 
 class Behind:

@@ -4,7 +4,8 @@ A plan is a value: it goes to Spark's tasks as it is, and says everything that t
 """
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -62,6 +63,8 @@ class RewritePlan:
     unique, and no row is dead."""
     groups: tuple[Group, ...] = ()
     """Row groups of all inputs of a keyed table, by their footers."""
+    small: Mapping[int, int] = field(default_factory=dict)
+    """Inputs of one small row group with exactly the columns of the outputs: bytes, by number."""
 
 
 def make_plan(
@@ -108,6 +111,11 @@ def make_plan(
         transform=make_transform(assignment, schema),
         clean=_clean(assignment),
         groups=tuple(group for footer in footers.values() for group in footer.groups),
+        small={
+            at: footer.small_bytes
+            for at, footer in enumerate(footers.values())
+            if footer.small_bytes is not None and footer.schema.equals(schema)
+        },
     )
 
 

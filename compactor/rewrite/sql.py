@@ -12,6 +12,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.native import has_long_bounds, is_native
-from compactor.rewrite.native_job import Call, Ended, merge_natively
+from compactor.rewrite.native_job import Call, merge_natively
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
 from compactor.rewrite.shortage import Begun, bounded_memory, shortage_of, within_memory
@@ -67,16 +68,17 @@ def rewrite_with_spark(
     """
     if stitching is not None:
         with suppress(NotStitchableError):
-            task = partial(stitch_whole, stitching)
-            return _outcome(plan, lambda: _one_task(spark, plan, task)), STITCH
+            (stitched,) = _run_tasks(spark, plan, [partial(stitch_whole, stitching, plan)])
+            return stitched, STITCH
     if not plan.rules.key:
         return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_bag)), "bag"
     if NATIVE and is_native(plan):
         if _fits_memory(plan):
-            return _outcome(plan, lambda: _one_task(spark, plan, rewrite_natively)), MERGE
+            (merged,) = _run_tasks(spark, plan, [partial(rewrite_natively, plan)])
+            return merged, MERGE
         if not has_long_bounds(plan):
             with suppress(LongKeyError):
-                run_tasks = partial(_run_tasks, spark, plan)
+                run_tasks = partial(_run_tasks, spark, replace(plan, groups=()))
                 cores = spark.sparkContext.defaultParallelism
                 return merge_natively(plan, run_tasks, cores), MERGE
     if _fits_memory(plan):
@@ -104,19 +106,20 @@ def _one_task(spark: Any, plan: RewritePlan, task: Task) -> Any:
     return one.mapInArrow(partial(_run_alone, plan, task), RESULT_SCHEMA)
 
 
-def _run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Ended]:
-    """Run native tasks, each in a task of its own; return how they ended, in order."""
-    numbers = spark.range(0, len(calls), 1, numPartitions=len(calls))
-    rows = _collected(
-        plan, lambda: numbers.mapInArrow(partial(_run_call, plan, tuple(calls)), RESULT_SCHEMA)
-    )
-    return [_result(row) for row in rows]
+def _run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]:
+    """Run native tasks, each in a task of its own; return how they ended, in order.
+
+    Nothing of theirs is for Spark SQL, whose planning would take longer than a small merge.
+    """
+    numbers = spark.sparkContext.parallelize(range(len(calls)), len(calls))
+    run = partial(_run_calls, plan, tuple(calls))
+    return [_result(outcome) for outcome in _collected(plan, lambda: numbers.mapPartitions(run))]
 
 
-def _run_call(plan: RewritePlan, calls: Sequence[Call], batches: Batches) -> Batches:
+def _run_calls(plan: RewritePlan, calls: Sequence[Call], numbers: Iterator[int]) -> Iterator[bytes]:
     _only_once(plan)
-    for number in _numbers(batches):
-        yield tasks.outcome_batch(within_memory(plan, calls[number]))
+    for number in numbers:
+        yield tasks.outcome_of(within_memory(plan, calls[number]))
 
 
 def _sorted(spark: Any, plan: RewritePlan) -> Any:
@@ -203,7 +206,7 @@ def _only_once(plan: RewritePlan) -> None:
 def _outcome(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
     """Run the job and return its result, or raise what ended it."""
     (row,) = _collected(plan, frame)
-    outcome = _result(row)
+    outcome = _result(row["result"])
     assert isinstance(outcome, TaskResult), type(outcome)
     return outcome
 
@@ -215,9 +218,9 @@ def _collected(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
         raise _translated(plan, error) from error
 
 
-def _result(row: Any) -> Any:
+def _result(pickled: bytes) -> Any:
     """Return what a task has returned, or raise what it has raised."""
-    outcome = pickle.loads(row["result"])
+    outcome = pickle.loads(pickled)
     if isinstance(outcome, TaskFailure):
         raise _named_error(outcome.error_class, outcome.cause)
     return outcome

@@ -57,7 +57,12 @@ class TaskFailure:
 
 
 def outcome_batch(task: Callable[[], object]) -> pa.RecordBatch:
-    """Run a task that writes outputs; return how it ended, as Spark carries it."""
+    """Run a task that writes outputs; return how it ended, as Spark SQL carries it."""
+    return pa.record_batch([pa.array([outcome_of(task)], pa.binary())], names=["result"])
+
+
+def outcome_of(task: Callable[[], object]) -> bytes:
+    """Run a task that writes outputs; return how it ended, pickled."""
     outcome: object
     try:
         outcome = task()
@@ -66,7 +71,7 @@ def outcome_batch(task: Callable[[], object]) -> pa.RecordBatch:
     except Exception as error:
         # A boundary: Spark would try again, and hear only that there was a try before.
         outcome = TaskFailure("RewriteError", f"{type(error).__name__}: {error}")
-    return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], names=["result"])
+    return pickle.dumps(outcome)
 
 
 def rewrite_in_memory(plan: RewritePlan, answers: Answers | None = None) -> TaskResult:

@@ -1,6 +1,5 @@
 """Open the Spark session of a driver process: on RayDP, or in the process itself."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from common.units import parse_size_bytes
 from compactor.rewrite.memory import LIMIT_SETTING, TASK_SETTING
 from compactor.rewrite.pipeline import LANE_CORES
 from compactor.spark.settings import DriverSettings, Engines
+from compactor.spark.warming import warm
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
 MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
@@ -26,7 +26,6 @@ ARROW_OPENINGS = " ".join(
 JVM_END_WAIT_MAX_S = 10.0
 OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
 """Of an executor's JVM beside its heap: code, stacks, buffers."""
-WARM_MODULES = ("numpy", "polars", "pyarrow.parquet", "compactor.rewrite.native_job")
 
 
 def open_session(settings: DriverSettings, namespace: str) -> Any:
@@ -45,12 +44,6 @@ def open_session(settings: DriverSettings, namespace: str) -> Any:
     cores = settings.executor_cores
     spark.sparkContext.parallelize(range(cores), cores).foreach(warm)
     return spark
-
-
-def warm(_: int) -> None:
-    """Load what every rewrite needs; runs in each Python worker of the executor."""
-    for name in WARM_MODULES:
-        importlib.import_module(name)
 
 
 def close_session(spark: Any) -> None:

@@ -1,7 +1,7 @@
 """An output on a local disk.
 
-The bytes go from file to file inside the system (`copy_file_range`); both sums are worked
-out by threads beside it, and another has the disk write what is there so far, so that
+The bytes go from file to file inside the system (`copy_file_range`); a thread beside it
+compares them, and another has the disk write what is there so far, so that
 making the file durable at the end is short.
 """
 
@@ -13,7 +13,7 @@ from common.clock import SystemClock
 from common.parquet.location import Location
 from compactor.rewrite.files import NewFile
 from compactor.rewrite.stitch.footer import Span
-from compactor.rewrite.stitch.running_sum import RunningSum
+from compactor.rewrite.stitch.likeness import Likeness
 from compactor.rewrite.stitch.sources import Source, short_of
 from compactor.rewrite.stitch.target import STEP_BYTES, OnCopied
 
@@ -40,7 +40,7 @@ class LocalTarget:
             self._file.abandon()
             raise
         self._on_copied = on_copied
-        self._wanted, self._found = RunningSum(), RunningSum()
+        self._likeness = Likeness(self._reader, path)
         self._by_system = hasattr(os, "copy_file_range")
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flushing: Future[None] | None = None
@@ -50,8 +50,12 @@ class LocalTarget:
 
     def write(self, content: bytes) -> None:
         """Append bytes of our own."""
-        self._wanted.add(content)
-        self._put(content)
+        begun, rest = self.position, memoryview(content)
+        while rest:
+            count = os.pwrite(self._descriptor, rest, self.position)
+            self.position += count
+            rest = rest[count:]
+        self._likeness.add(content, begun)
 
     def copy(self, source: Source, span: Span) -> None:
         """Append a range of a source."""
@@ -68,17 +72,17 @@ class LocalTarget:
 
     def settle(self) -> None:
         """Wait until no source is read any more, so that it may be closed."""
-        self._wanted.settle()
+        self._likeness.settle()
 
-    def finish(self) -> tuple[int, int]:
-        """Make it durable and read it back; return both sums."""
+    def finish(self) -> None:
+        """Make it durable, and make sure that it holds what it should."""
         try:
             if self._flushing is not None:
                 self._flushing.result()
             self._file.close()
             self.sync_s += self._file.sync_s
             self.synced_bytes = self.position
-            return self._wanted.settle(), self._found.settle()
+            self._likeness.settle()
         finally:
             self._close()
 
@@ -103,8 +107,7 @@ class LocalTarget:
                 raise short_of(step, at)
             at += count
             self.position += count
-        self._wanted.add_range(descriptor, Span(step.start, at - step.start))
-        self._found.add_range(self._reader, Span(begun, self.position - begun))
+        self._likeness.add_range(descriptor, Span(step.start, at - step.start), begun)
         while at < step.end:
             content = os.pread(descriptor, step.end - at, at)
             if not content:
@@ -128,18 +131,9 @@ class LocalTarget:
         os.fdatasync(self._descriptor)
         self.sync_s += clock.now_s() - begun_s
 
-    def _put(self, content: bytes) -> None:
-        begun, rest = self.position, memoryview(content)
-        while rest:
-            count = os.pwrite(self._descriptor, rest, self.position)
-            self.position += count
-            rest = rest[count:]
-        self._found.add_range(self._reader, Span(begun, self.position - begun))
-
     def _close(self) -> None:
         self._flusher.shutdown(cancel_futures=True)
-        self._wanted.close()
-        self._found.close()
+        self._likeness.close()
         if self._reader >= 0:
             os.close(self._reader)
             self._reader = -1

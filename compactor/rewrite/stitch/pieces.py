@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from common.parquet.location import Location
+from compactor.rewrite.stitch.footer import Layout
 
 ROW_GROUPS_MAX = 32_767
 """More a Parquet file cannot number: the ordinal of a row group has 16 bits."""
@@ -21,6 +22,8 @@ class Piece:
     """Their numbers, each once; None: all. Those without rows are left out."""
     location: Location | None = None
     """None: the location of the output. Parts on a local disk have another one."""
+    layout: Layout | None = None
+    """What its footer says, if that is known; that it still says so is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,6 @@ class Stitched:
     size_bytes: int
     rows: int
     row_groups: int
-    crc: int
-    """CRC-32 of the whole file: of the bytes that were read from the pieces and of our own,
-    and the same when the output was read back."""
     copied_bytes: int
     """How much of it came from the pieces."""
     synced_bytes: int = field(default=0, compare=False)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from common.errors import VerificationError
 from common.parquet.location import Location
 from compactor.rewrite.files import NewFile
 from compactor.rewrite.stitch.footer import Span
@@ -26,7 +27,7 @@ class StoredTarget:
 
     def __init__(self, location: Location, path: str, on_copied: OnCopied) -> None:
         self._location = location
-        self._full = location.full(path)
+        self._path, self._full = path, location.full(path)
         self._file = NewFile(location, path)
         self._on_copied = on_copied
         self._ahead = ThreadPoolExecutor(READ_AHEAD, "read-ahead")
@@ -46,8 +47,8 @@ class StoredTarget:
     def settle(self) -> None:
         """Wait until no source is read any more, so that it may be closed."""
 
-    def finish(self) -> tuple[int, int]:
-        """Make it durable and read it back; return both sums."""
+    def finish(self) -> None:
+        """Make it durable and read it back."""
         try:
             self._file.close()
             source = StoredSource(self._location, self._full)
@@ -63,7 +64,9 @@ class StoredTarget:
                 self._steps(source, Span(0, self.position), see)
             finally:
                 source.close()
-            return self._crc, found
+            if found != self._crc:
+                message = f"output {self._path} has the CRC {found:08x}, not {self._crc:08x}"
+                raise VerificationError(message)
         finally:
             self._ahead.shutdown(cancel_futures=True)
 

@@ -1,7 +1,7 @@
 """The output of a stitch: ranges are copied into it, and all of it is read back.
 
-Two running CRC-32s cover the whole file, byte by byte in order: one of what was read
-from the sources (and of what we wrote ourselves), one of what the output holds.
+The whole file is held against what was read from the sources, and what we wrote ourselves:
+byte by byte on a local disk; in an object store by two running CRC-32s.
 """
 
 from collections.abc import Callable
@@ -57,10 +57,11 @@ class Target(Protocol):
         """
         ...
 
-    def finish(self) -> tuple[int, int]:
-        """Make it durable and read it back; return both sums: what it should be, what it is.
+    def finish(self) -> None:
+        """Make it durable and read it back.
 
         Raises:
+            VerificationError: It does not hold what it should.
             OSError: It is not durable, or cannot be read.
         """
         ...

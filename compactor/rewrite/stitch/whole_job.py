@@ -46,6 +46,8 @@ class StitchPlan:
 
     paths: tuple[str, ...]
     """Of the inputs, in the order of their keys."""
+    layouts: tuple[Layout, ...]
+    """Of the inputs; what is copied is held against them."""
     facts: RowFacts
     """Of the output."""
 
@@ -62,12 +64,13 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
         return None
     location = table_location(plan.location)
     try:
-        if not _copied_as_it_is(location, files, plan):
-            return None
+        layouts = _copied_as_it_is(location, files, plan)
     except NotStitchableError:
         return None
+    if layouts is None:
+        return None
     paths = tuple(file.path for file in files)
-    return StitchPlan(paths=paths, facts=_facts(files, plan))
+    return StitchPlan(paths=paths, layouts=tuple(layouts), facts=_facts(files, plan))
 
 
 def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = None) -> TaskResult:
@@ -91,7 +94,10 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
     footing = Footing(metadata={**dict(plan.footer), **known}, schema=plan.schema)
     made = stitch(
         location,
-        [Piece(path) for path in stitching.paths],
+        [
+            Piece(path, layout=layout)
+            for path, layout in zip(stitching.paths, stitching.layouts, strict=True)
+        ],
         output,
         footing=footing,
         on_copied=copied,
@@ -138,20 +144,22 @@ def _may_expire(plan: RewritePlan, files: Sequence[DataFile]) -> bool:
     return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
 
 
-def _copied_as_it_is(location: Location, files: Sequence[DataFile], plan: RewritePlan) -> bool:
-    """Return whether the row groups are of the schema, codec and size that are wanted.
+def _copied_as_it_is(
+    location: Location, files: Sequence[DataFile], plan: RewritePlan
+) -> list[Layout] | None:
+    """Return what footers say, if the row groups are of schema, codec and size as wanted.
 
     Raises:
         NotStitchableError: A footer is not one to be copied.
     """
     # A file has one row group at least: of many small ones no footer need be read.
     if splinters(len(files), GroupSize(plan.rows, plan.decoded_bytes), plan.writing):
-        return False
+        return None
     layouts: list[Layout] = []
     for file in files:
         schema = read_footer(location, file.path).schema
         if not pa.schema(list(map(normal_field, schema))).equals(plan.schema):
-            return False
+            return None
         layouts.append(read_file_layout(location, file.path))
         require_small_footers(sum(len(layout.footer) for layout in layouts))
     groups = [group for layout in layouts for group in layout.groups]
@@ -159,12 +167,13 @@ def _copied_as_it_is(location: Location, files: Sequence[DataFile], plan: Rewrit
     codecs = {chunk.codec for group in groups for chunk in group.chunks}
     places = leaf_places(plan.schema)
     wanted = [places[name] for name in plan.writing.bloom_columns]
-    return (
+    as_wanted = (
         len({layout.columns for layout in layouts}) == 1
         and codecs <= {codec_name(plan.writing.codec)}
         and all(group.chunks[at].bloom_start is not None for group in groups for at in wanted)
         and worth_copying(sizes, plan.writing)
     )
+    return layouts if as_wanted else None
 
 
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:

@@ -112,7 +112,7 @@ def test_a_disk_that_lies(location: Location, monkeypatch: pytest.MonkeyPatch) -
         return copied
 
     monkeypatch.setattr(os, "copy_file_range", wrong)
-    with nothing_is_left(location, VerificationError, "has the CRC"):
+    with nothing_is_left(location, VerificationError, "does not hold what was read, from byte"):
         join(location)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ def stitched(
     listed = [piece if isinstance(piece, Piece) else Piece(piece) for piece in pieces]
     result = stitch(place(folder), listed, "out/s.parquet", **more)
     content = (folder / "out" / "s.parquet").read_bytes()
-    assert (len(content), zlib.crc32(content)) == (result.size_bytes, result.crc)
+    assert len(content) == result.size_bytes
     file = pq.ParquetFile(folder / "out" / "s.parquet", page_checksum_verification=True)
     assert (file.metadata.num_rows, file.metadata.num_row_groups) == (
         result.rows,

@@ -1,0 +1,66 @@
+"""Small files that are decoded together: opening each by itself would take longer than its rows.
+
+Only files that hold exactly the columns of the table in one row group are read like this,
+from a local disk. Whatever does not go well with several is tried with each alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from common.parquet.location import Location
+from compactor.rewrite.allowance import Allowance
+from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.reading import Held, Layout, known_to_polars
+
+FILES_MAX = 64
+
+
+class Together:
+    """Reads the row groups of several small files by one call."""
+
+    def __init__(
+        self,
+        location: Location,
+        paths: Sequence[str],
+        layout: Layout,
+        small: Mapping[int, int],
+        allowance: Allowance,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            location: Of all files.
+            paths: Of all files, by number.
+            layout: How rows are wanted.
+            small: Bytes of the files that are small and plain, by number; see `RewritePlan`.
+            allowance: Pays for what is read.
+        """
+        known = location.is_local and all(map(known_to_polars, layout.schema.types))
+        self._small = small if known else {}
+        self._location, self._paths, self._layout = location, paths, layout
+        self._allowance = allowance
+
+    def may(self, group: Group) -> bool:
+        """Return whether a row group may be read with others."""
+        return group.input in self._small and group.start == 0 == group.skip
+
+    def read(self, groups: Sequence[Group]) -> list[Held] | None:
+        """Return the rows of row groups, in order; None: these have to be read one by one."""
+        self._allowance.pay(sum(self._small[group.input] for group in groups))
+        paths = [Path(self._location.full(self._paths[group.input])) for group in groups]
+        names = self._layout.schema.names
+        try:
+            frame = pl.scan_parquet(paths, glob=False).select(names).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+            return None  # Whoever reads it alone says what is wrong with it.
+        right = all(frame.schema[name] == self._layout.dtype(name) for name in names)
+        if not right or frame.height != sum(group.rows for group in groups):
+            return None
+        found, at = [], 0
+        for group in groups:
+            rows = frame.slice(at, group.rows)
+            found.append(self._layout.held(rows, None, by_key=True))
+            at += group.rows
+        return found

@@ -1,0 +1,169 @@
+"""What goes on beside a merge: decoding ahead, encoding behind, small files together."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import InputError
+from common.parquet.location import open_location
+from compactor.rewrite.allowance import Allowance
+from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.reading import Held, Layout
+from compactor.rewrite.pipeline import Ahead, Behind, reading_order
+from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite.together import Together
+from tests.support.tables_on_disk import assignment_over, keyed_table
+
+ROWS = pa.table({"k": [1]})
+
+
+def groups(count: int, size_bytes: int = 10) -> list[Group]:
+    return [
+        Group(input=at, number=0, start=0, rows=1, size_bytes=size_bytes, low=None, high=None)
+        for at in range(count)
+    ]
+
+
+class Decoder:
+    """Remembers what it was asked for; rows tell their input."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def read(self, group: Group) -> Held:
+        self.asked.append(group.input)
+        return Held(None, None, [], group.input, group.size_bytes)  # type: ignore[arg-type] # no rows
+
+
+def test_row_groups_come_whatever_the_order_and_no_more_is_ahead_than_fits() -> None:
+    decoder, wanted = Decoder(), groups(20)
+    with Ahead(dict.fromkeys(range(20), decoder), wanted, 35) as ahead:
+        for position, group in enumerate([*wanted[:5], wanted[17], *wanted[5:17], *wanted[18:]]):
+            assert ahead.read(group).rows == group.input
+            assert len(decoder.asked) <= position + 1 + 3
+    assert sorted(decoder.asked) == list(range(20))
+
+
+def test_without_room_nothing_is_decoded_ahead() -> None:
+    decoder, wanted = Decoder(), groups(3)
+    with Ahead(dict.fromkeys(range(3), decoder), wanted, 0) as ahead:
+        assert decoder.asked == []
+        assert [ahead.read(group).rows for group in wanted] == [0, 1, 2]
+
+
+def test_an_error_of_decoding_is_raised_where_its_row_group_is_wanted() -> None:
+    class Broken(Decoder):
+        def read(self, group: Group) -> Held:
+            if group.input == 2:
+                raise InputError("damaged")
+            return super().read(group)
+
+    wanted = groups(4)
+    with Ahead(dict.fromkeys(range(4), Broken()), wanted, 100) as ahead:
+        assert [ahead.read(group).rows for group in wanted[:2]] == [0, 1]
+        with pytest.raises(InputError, match="damaged"):
+            ahead.read(wanted[2])
+
+
+def test_the_order_of_reading_is_by_least_key_unknown_ones_first() -> None:
+    known = [replace(group, low=bytes([9 - group.input])) for group in groups(3)]
+    unknown = replace(groups(5)[4], low=None)
+    assert [each.input for each in reading_order([*known, unknown])] == [4, 2, 1, 0]
+
+
+def test_calls_are_made_in_order_and_their_errors_are_raised() -> None:
+    seen: list[int] = []
+    with Behind() as behind:
+        for number in range(50):
+            behind.call(lambda _, n: seen.append(n), ROWS, number)
+        behind.settle()
+        assert seen == list(range(50))
+
+        def fail(_: pa.Table) -> None:
+            raise OSError("no space")
+
+        behind.call(fail, ROWS)
+        with pytest.raises(OSError, match="no space"):
+            behind.settle()
+
+
+def test_who_leaves_with_an_error_waits_for_the_call_under_way() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def slow(_: pa.Table) -> None:
+        begun.set()
+        threading.Event().wait(0.05)
+        ended.set()
+
+    def leave() -> None:
+        with Behind() as behind:
+            behind.call(slow, ROWS)
+            begun.wait()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        leave()
+    assert ended.is_set()
+
+
+class TestSmallFiles:
+    """They are read by one call, if they are what their footers said."""
+
+    def plan(self, folder: Path, count: int = 5) -> RewritePlan:
+        paths = [f"{at}.parquet" for at in range(count)]
+        for at, path in enumerate(paths):
+            self.write(folder / path, at)
+        table = keyed_table(
+            folder, self.rows(0).schema, key=("k",), tombstone_column=None, time_column=None
+        )
+        return make_plan(assignment_over(table, paths))
+
+    def rows(self, at: int) -> pa.Table:
+        return pa.table({"k": [at, at + 10, at + 20], "v": [at] * 3})
+
+    def write(self, path: Path, at: int) -> None:
+        pq.write_table(self.rows(at), path)
+
+    def together(self, plan: RewritePlan) -> Together:
+        layout = Layout(plan.schema, plan.rules)
+        location = open_location(plan.location)
+        return Together(location, plan.inputs, layout, plan.small, Allowance(""))
+
+    def test_each_row_group_gets_its_own_rows(self, tmp_path: Path) -> None:
+        plan = self.plan(tmp_path)
+        assert sorted(plan.small) == [0, 1, 2, 3, 4]
+        held = self.together(plan).read(plan.groups)
+        assert held is not None
+        assert [each.frame.get_column("v").to_list() for each in held] == [
+            [at] * 3 for at in range(5)
+        ]
+
+    def test_files_of_other_columns_or_of_several_row_groups_are_not_among_them(
+        self, tmp_path: Path
+    ) -> None:
+        self.write(tmp_path / "0.parquet", 0)
+        pq.write_table(self.rows(1), tmp_path / "1.parquet", row_group_size=2)
+        pq.write_table(self.rows(2).select(["v", "k"]), tmp_path / "2.parquet")
+        table = keyed_table(
+            tmp_path, self.rows(0).schema, key=("k",), tombstone_column=None, time_column=None
+        )
+        paths = [f"{at}.parquet" for at in range(3)]
+        plan = make_plan(assignment_over(table, paths))
+        assert sorted(plan.small) == [0]
+        together = self.together(plan)
+        assert [together.may(group) for group in plan.groups] == [True, False, False, False]
+
+    def test_what_cannot_be_read_together_is_left_to_who_reads_one_by_one(
+        self, tmp_path: Path
+    ) -> None:
+        plan = self.plan(tmp_path)
+        (tmp_path / "3.parquet").write_bytes(b"PAR1 not any more")
+        assert self.together(plan).read(plan.groups) is None
+        pq.write_table(self.rows(3).slice(1), tmp_path / "3.parquet")
+        assert self.together(plan).read(plan.groups) is None
