@@ -81,6 +81,10 @@ bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--sc
 	@$(PIP) --require-hashes -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
 
+.PHONY: bench-memory-rewrite
+bench-memory-rewrite: install  ## Measure the memory of rewrite tasks; BENCH="--gb 1" for less than 10 GB
+	@$(PY) -m benchmarks.rewrite_memory $(BENCH)
+
 .PHONY: mutants
 mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its suite red
 	@$(PY) -m tests.support.mutants

@@ -95,7 +95,7 @@ async def measure(shape: str, folder: Path, size_bytes: int, row_group_bytes: in
     assignment = an_assignment(
         inputs, attempt=RandomIds().next("att"), table=table, settled=max(versions)
     )
-    engine = SparkEngine(DriverSettings(name="bench", engine=Engines.LOCAL))
+    engine = SparkEngine(DriverSettings(name="bench", engine=Engines.LOCAL, start_timeout_s=600.0))
     await engine.start()
     peaks, done = Peaks(), threading.Event()
     watcher = threading.Thread(target=watched, args=(peaks, engine, done), daemon=True)

@@ -18,6 +18,7 @@ import pytest
 
 from common.errors import AttemptCancelledError, EngineDiedError
 from compactor.core.result import RewriteProgress
+from compactor.spark.application import executor_bytes
 from compactor.spark.engine import SparkEngine
 from compactor.spark.settings import DriverSettings
 from neve.local import LocalStack, StackOptions
@@ -108,6 +109,22 @@ def test_work_progress_cancel_and_stop(stack: LocalStack) -> None:
         await engine.stop()
 
     asyncio.run(main())
+    wait_until_gone(stack)
+
+
+def test_ray_is_asked_for_the_memory_of_python_tasks_as_well(stack: LocalStack) -> None:
+    chosen = settings(stack, "asks")
+
+    async def main() -> float:
+        engine = SparkEngine(chosen)
+        await engine.start()
+        taken = await engine.run_payload("a", {"do": "memory"}, lambda _: None)
+        await engine.stop()
+        return float(taken["taken_bytes"])
+
+    # A Spark executor is the only one here that asks Ray for memory.
+    assert asyncio.run(main()) == executor_bytes(chosen)
+    assert executor_bytes(chosen) == (1024 + 256 + 2 * 768) * 1024**2
     wait_until_gone(stack)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.errors import MemoryShortError
 from common.model.keys import KeyType, encode_value
 from common.model.table import Table
 from common.rows.merge import merge_tables
@@ -298,3 +299,16 @@ class TestRowGroupsThatMeetNoOthers:
         plan = simple_plan(tmp_path, self.rows(0, 40), self.rows(50, 90), compression="snappy")
         result, looked = self.run(plan, monkeypatch)
         assert (looked, result.counts.rows_out) == (0, 80)
+
+
+def test_what_cannot_fit_is_not_tried(tmp_path: Path) -> None:
+    rows = pa.table({"k": range(1000), "v": range(1000)})
+    plan = simple_plan(tmp_path, rows, rows)
+    small = replace(plan.memory, task_bytes=1, halvings=3)
+    with pytest.raises(MemoryShortError, match=r"would take \d+ MB; a task may have 0 MB, divided"):
+        merge_natively(replace(plan, memory=small), no_tasks, 2)
+    assert merge_natively(plan, here, 2).counts.rows_out == 1000
+
+
+def no_tasks(calls: Sequence[Any]) -> list[Any]:
+    raise AssertionError(f"{len(calls)} tasks were run")

@@ -38,6 +38,11 @@ def work(
             progress(RewriteProgress(fraction=0.1))
             valve.enough.wait()
             return {"granted": valve.granted}
+        case "memory":
+            import ray
+
+            total, free = ray.cluster_resources(), ray.available_resources()
+            return {"taken_bytes": total["memory"] - free.get("memory", 0.0)}
         case "refuse":
             raise InputError("file a.parquet is gone")
         case "break":
