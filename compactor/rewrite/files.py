@@ -19,6 +19,7 @@ from common.parquet.inspect import opened
 from common.parquet.location import Location, open_location
 from common.rows.partitions import Fill, fill_of_path
 from common.rows.rules import RowRules
+from compactor.rewrite.flushing import Flusher
 from compactor.rewrite.stored import Pay, paid_batches
 
 
@@ -124,15 +125,26 @@ class NewFile:
         self._path = path
         self._full = location.full(path)
         self.sync_s = 0.0
-        """How long a local disk took to make it durable, when it was closed."""
+        """How long a local disk took to make it durable; known when it is closed."""
         self.sink: Any
+        self._flusher: Flusher | None = None
         if location.is_local:
             Path(self._full).parent.mkdir(parents=True, exist_ok=True)
             # Exclusive: whoever else writes here is a bug that must not go unseen.
             self.sink = open(self._full, "xb")  # noqa: SIM115 - closed by close or abandon
+            self._flusher = Flusher(self.sink.fileno())
         else:
             # An object becomes visible, whole, when the stream is closed.
             self.sink = location.filesystem.open_output_stream(self._full)
+
+    def reached(self, position: int) -> None:
+        """Have a local disk begin to write what is there, up to a position.
+
+        Raises:
+            OSError: Something before is not durable.
+        """
+        if self._flusher is not None:
+            self._flusher.reached(position)
 
     def close(self) -> None:
         """Make the file durable.
@@ -140,18 +152,22 @@ class NewFile:
         Raises:
             OSError: It is not.
         """
-        if self._location.is_local:
+        if self._flusher is not None:
+            self._flusher.settle()
+            self._flusher.close()
             clock = SystemClock()
             begun_s = clock.now_s()
             self.sink.flush()
             os.fsync(self.sink.fileno())
-            self.sync_s = clock.now_s() - begun_s
+            self.sync_s = self._flusher.sync_s + clock.now_s() - begun_s
         self.sink.close()
         if self._location.is_local:
             _sync_folder(Path(self._full).parent)
 
     def abandon(self) -> None:
         """Delete the file, whatever state it is in."""
+        if self._flusher is not None:
+            self._flusher.close()
         with suppress(OSError, ValueError):
             self.sink.close()
         delete_file(self._location, self._path)

@@ -167,6 +167,7 @@ class _OpenFile:
         if written_bytes > self._paid_bytes:
             self._allowance.pay(written_bytes - self._paid_bytes)
             self._paid_bytes = written_bytes
+            self._file.reached(written_bytes)
 
 
 def footer_of(

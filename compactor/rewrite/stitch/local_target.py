@@ -1,15 +1,12 @@
 """An output on a local disk.
 
 The bytes go from file to file inside the system (`copy_file_range`); a thread beside it
-compares them, and another has the disk write what is there so far, so that
-making the file durable at the end is short.
+compares them.
 """
 
 import errno
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 
-from common.clock import SystemClock
 from common.parquet.location import Location
 from compactor.rewrite.files import NewFile
 from compactor.rewrite.stitch.footer import Span
@@ -19,8 +16,6 @@ from compactor.rewrite.stitch.target import STEP_BYTES, OnCopied
 
 _NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 """Why a file system does not copy by itself."""
-FLUSH_BYTES = 32 * 1024**2
-"""So much is handed to the disk at a time."""
 
 
 class LocalTarget:
@@ -42,9 +37,6 @@ class LocalTarget:
         self._on_copied = on_copied
         self._likeness = Likeness(self._reader, path)
         self._by_system = hasattr(os, "copy_file_range")
-        self._flusher = ThreadPoolExecutor(1, "flush")
-        self._flushing: Future[None] | None = None
-        self._flushed = 0
         self.position = self.synced_bytes = 0
         self.sync_s = 0.0
 
@@ -68,7 +60,7 @@ class LocalTarget:
                 self._copy_step(source.descriptor, step)
             at = step.end
             self._on_copied(step.size)
-            self._flush()
+            self._file.reached(self.position)
 
     def settle(self) -> None:
         """Wait until no source is read any more, so that it may be closed."""
@@ -77,10 +69,8 @@ class LocalTarget:
     def finish(self) -> None:
         """Make it durable, and make sure that it holds what it should."""
         try:
-            if self._flushing is not None:
-                self._flushing.result()
             self._file.close()
-            self.sync_s += self._file.sync_s
+            self.sync_s = self._file.sync_s
             self.synced_bytes = self.position
             self._likeness.settle()
         finally:
@@ -115,24 +105,7 @@ class LocalTarget:
             self.write(content)
             at += len(content)
 
-    def _flush(self) -> None:
-        """Have the disk begin with what is there, unless it is busy with what was before."""
-        busy = self._flushing is not None and not self._flushing.done()
-        if busy or self.position - self._flushed < FLUSH_BYTES:
-            return
-        if self._flushing is not None:
-            self._flushing.result()
-        self._flushed = self.position
-        self._flushing = self._flusher.submit(self._sync)
-
-    def _sync(self) -> None:
-        clock = SystemClock()
-        begun_s = clock.now_s()
-        os.fdatasync(self._descriptor)
-        self.sync_s += clock.now_s() - begun_s
-
     def _close(self) -> None:
-        self._flusher.shutdown(cancel_futures=True)
         self._likeness.close()
         if self._reader >= 0:
             os.close(self._reader)
