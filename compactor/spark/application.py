@@ -81,8 +81,6 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many as a merge keeps busy; more would only get in the way of other tasks.
         "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, LANE_CORES)),
-        # Memory that a step lets go of is what the next one asks for: Polars' allocator keeps it.
-        "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:5000,muzzy_decay_ms:5000",
         "spark.python.daemon.module": "compactor.spark.task_daemon",
         TASK_SETTING: str(settings.task_bytes),
         LIMIT_SETTING: str(settings.task_limit_bytes),
