@@ -151,7 +151,9 @@ def _reserved(books: Books, event: on.JobReserved, now_s: float) -> list[Action]
 
 def _assign(books: Books, take: str, attempt: Attempt, now_s: float) -> do.Assign:
     """Answer a take; the attempt begins with a grant, never without the limits it is under."""
-    blind = any(each.state is AttemptState.FOUND for each in books.attempts.restless())
+    # Until every compactor has had the time to say what it holds, nobody knows what is free.
+    young = now_s - (books.started_s or 0.0) < books.limits.unlisted_max_s
+    blind = young or any(each.state is AttemptState.FOUND for each in books.attempts.restless())
     grant_bytes_s = books.grants.begin(
         attempt.id, attempt.compactor, books.scopes_of(attempt), now_s, blind=blind
     )

@@ -96,6 +96,8 @@ class World:
         self.assigned: dict[str, tuple[Compactor, float]] = {}
         self._numbers = 0
         self._next_tick_s = 0.0
+        self.tell(on.Ticked())
+        self.now_s = 10.0  # Whoever holds something would have said so by now.
 
     def tell(self, event: on.Event) -> list[do.Action]:
         actions = self.state.handle(event, self.now_s)
@@ -249,10 +251,15 @@ class World:
         gone = on.CompactorGone(compactor=compactor.name, cause="died", incarnation=incarnation)
         self.settle(self.tell(gone))
 
+    def begin_anew(self) -> None:
+        """Let another coordinator take over that has read the limits, and no tablet yet."""
+        self.state = CoordinatorState(self.settings, "another")
+        self.lowered_s = self.now_s  # By a little it may exceed them until it knows.
+        self.tell(on.LimitsSeen(limits=dict(self.limits)))
+
     def restart_coordinator(self) -> None:
         """Let another coordinator take over: it knows the limits, and what the store holds."""
-        self.state = CoordinatorState(self.settings, "another")
-        self.tell(on.LimitsSeen(limits=dict(self.limits)))
+        self.begin_anew()
         for compactor in self.compactors.values():
             for each in compactor.held.values():
                 job = Job(

@@ -177,6 +177,7 @@ def test_a_new_coordinator_learns_what_is_applied_and_is_careful_until_it_knows(
     made.limit("group:default", 100 * MB)
     made.pass_time(20)
     made.restart_coordinator()
+    assert made.state.running(made.now_s)
     late = made.start(made.compactor("late"), "t")
     assert late.applied == BLIND_BYTES_S
     made.limits, limits = {}, made.limits  # For so much the limit may be exceeded.
@@ -185,6 +186,17 @@ def test_a_new_coordinator_learns_what_is_applied_and_is_careful_until_it_knows(
     made.pass_time(10)
     assert sum(grants(made).values()) == pytest.approx(98 * MB, rel=0.03)
     assert late.applied == pytest.approx(98 * MB / 5, rel=0.05)
+
+
+def test_a_coordinator_that_has_just_begun_has_not_heard_of_all_that_runs() -> None:
+    made = world(jobs=2)
+    made.limit("group:default", 100 * MB)
+    made.pass_time(20)
+    made.begin_anew()
+    late = made.start(made.compactor("late"), "t")
+    assert late.applied == BLIND_BYTES_S
+    made.pass_time(10)
+    assert late.applied == pytest.approx(98 * MB / 3, rel=0.05)
 
 
 def test_jobs_that_follow_each_other_are_counted_to_their_last_byte() -> None:
