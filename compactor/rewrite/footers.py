@@ -13,6 +13,7 @@ from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.parquet.soundness import footer_fault
 from compactor.rewrite.kernel.bounds import Group, groups_of
+from compactor.rewrite.kernel.page_sums import PAGES_START, chunk_places
 
 FOOTERS_AT_A_TIME = 8
 SMALL_BYTES = 1024**2
@@ -29,7 +30,8 @@ class Footer:
     groups: tuple[Group, ...] = ()
     """Row groups, where they are bounded by a key."""
     small_bytes: int | None = None
-    """What its one row group takes there; None: it is not small, or not plain."""
+    """What the pages of its one row group take there, from `PAGES_START` on; None: it is not
+    small, or not plain."""
 
 
 def read_footer(location: Location, path: str, key: Sequence[str] = (), number: int = 0) -> Footer:
@@ -64,7 +66,14 @@ def _small_bytes(metadata: pq.FileMetaData) -> int | None:
     columns = [metadata.row_group(0).column(at) for at in range(metadata.num_columns)]
     if any(column.physical_type == "INT96" for column in columns):
         return None  # A time of a kind that readers do not agree on.
-    return int(sum(column.total_compressed_size for column in columns))
+    end = PAGES_START
+    for _, start, size_bytes in sorted(
+        chunk_places(metadata.row_group(0), metadata.schema.names), key=lambda each: each[1]
+    ):
+        if start != end:
+            return None  # Whoever reads it has to know where its pages are.
+        end += size_bytes
+    return end - PAGES_START
 
 
 def read_footers(location: Location, paths: Sequence[str], key: Sequence[str]) -> list[Footer]:

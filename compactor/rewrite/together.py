@@ -4,6 +4,7 @@ Only files that hold exactly the columns of the table in one row group are read 
 from a local disk. Whatever does not go well with several is tried with each alone.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import polars as pl
 from common.parquet.location import Location
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.page_sums import PAGES_START, PageError, check_pages
 from compactor.rewrite.kernel.reading import Held, Layout, known_to_polars
 
 FILES_MAX = 64
@@ -52,8 +54,10 @@ class Together:
         paths = [Path(self._location.full(self._paths[group.input])) for group in groups]
         names = self._layout.schema.names
         try:
+            for path, group in zip(paths, groups, strict=True):
+                _check(path, self._small[group.input])
             frame = pl.scan_parquet(paths, glob=False).select(names).collect()
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, PageError):
             return None  # Whoever reads it alone says what is wrong with it.
         right = all(frame.schema[name] == self._layout.dtype(name) for name in names)
         if not right or frame.height != sum(group.rows for group in groups):
@@ -64,3 +68,14 @@ class Together:
             found.append(self._layout.held(rows, None, by_key=True))
             at += group.rows
         return found
+
+
+def _check(path: Path, size_bytes: int) -> None:
+    """Look at the checksums of all pages of a small file.
+
+    Raises:
+        PageError: One is wrong.
+        OSError: It cannot be read.
+    """
+    with path.open("rb", buffering=0) as stored:
+        check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))

@@ -82,12 +82,13 @@ def stitched(plan: RewritePlan, assignment: Assignment) -> TaskResult:
 
 WAYS: dict[str, Way] = {
     "merge": ranges,
+    "small": ranges,
     "memory": memory,
     "sql": sql,
     "bag": bag,
     "stitch": stitched,
 }
-READING = ("merge", "memory", "sql", "bag")
+READING = ("merge", "small", "memory", "sql", "bag")
 
 
 class Site:
@@ -116,7 +117,7 @@ class Site:
                 rows,
                 self.folder / path,
                 compression=codec,
-                row_group_size=1000,
+                row_group_size=ROWS if way == "small" else 1000,
                 write_page_checksum=True,
                 use_dictionary=["text"],
                 data_page_size=4096,

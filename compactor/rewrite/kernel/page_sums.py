@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 _SIZE_FIELD, _CRC_FIELD = 3, 4
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 _DEPTH_MAX = 8
+PAGES_START = 4
+"""Where the first page of a file is: behind the letters PAR1."""
 
 
 class PageError(Exception):
