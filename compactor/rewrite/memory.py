@@ -16,14 +16,15 @@ from compactor.rewrite.kernel.bounds import Group
 TASK_BYTES = 768 * 1024**2
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """How a driver is told; Spark keeps settings that it does not know."""
-BASE_BYTES = 150 * 1024**2
-"""A Python worker with all libraries loaded."""
+BASE_BYTES = 220 * 1024**2
+"""A Python worker with all libraries loaded (110 MB), what waits between the threads of a merge,
+and what three allocators give back late."""
 HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 6, 1.1
 RESERVE_SHARE = 0.05
 """Of the process: allocators give back late."""
 FREE_BYTES_MIN = 16 * 1024**2
-GROUP_SHARE, STEP_SHARE = 4, 32
-IN_MEMORY_SHARE = 8
+GROUP_SHARE, STEP_SHARE = 3, 32
+IN_MEMORY_SHARE = 7
 """A job that is merged at once is held about so many times: read, joined, sorted, written."""
 ROWS_MAX = 1 << 16
 """Rows that are read at a time, at most."""

@@ -1,0 +1,84 @@
+"""Tasks in processes of their own take no more memory than was worked out for them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.memory_shapes import KEY, TOMBSTONE, VERSION, make
+from common.model.table import Table
+from common.rows.schema import columns_of
+from compactor.rewrite.memory import budget_of
+from compactor.rewrite.native_job import merge_natively
+from compactor.rewrite.plan import RewritePlan, make_plan
+from tests.support.tables_on_disk import assignment_over, settings
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc"),
+]
+
+MB = 1024**2
+TASK_BYTES = 490 * MB
+DATA_BYTES = 200 * MB
+
+
+def peak_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def run_one(call: Callable[[], Any], answer: Connection) -> None:
+    answer.send((call(), peak_bytes()))
+
+
+def a_plan(folder: Path, shape: str) -> RewritePlan:
+    (folder / "progress").mkdir()
+    paths = make(shape, folder / "table", DATA_BYTES)
+    table = Table(
+        id="table-1",
+        name="hard",
+        location=(folder / "table").as_uri(),
+        schema=columns_of(pq.read_schema(folder / "table" / paths[0])),
+        key=(KEY,),
+        version_column=VERSION,
+        tombstone_column=TOMBSTONE,
+        settings=settings(row_group_bytes=16 * MB),
+    )
+    plan = make_plan(assignment_over(table, paths), str(folder / "progress"))
+    return replace(plan, memory=budget_of(TASK_BYTES, 0, 16 * MB))
+
+
+@pytest.mark.parametrize("shape", ["wide"])
+def test_a_task_stays_within_what_it_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    monkeypatch.setenv("POLARS_MAX_THREADS", "2")
+    context, peaks = multiprocessing.get_context("spawn"), list[int]()
+
+    def run_tasks(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        ended = []
+        for call in calls:
+            ours, theirs = context.Pipe()
+            child = context.Process(target=run_one, args=(call, theirs))
+            child.start()
+            outcome, peak = ours.recv()
+            child.join()
+            ended.append(outcome)
+            peaks.append(peak)
+        return ended
+
+    plan = a_plan(tmp_path, shape)
+    result = merge_natively(plan, run_tasks, 2)
+    assert result.counts.rows_in == plan.rows
+    assert len(peaks) > 1, "nothing was cut"
+    assert max(peaks) < TASK_BYTES, [peak // MB for peak in peaks]
