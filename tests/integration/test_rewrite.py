@@ -360,11 +360,15 @@ class TestFailures:
     def test_inputs_of_schemas_that_do_not_unite(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)
         paths = fill(tmp_path, 1, files=1)
-        rows = pa.table({"k": [1], "name": ["a"], "v": [1], "extra": [1]})
-        write_file(tmp_path, "x.parquet", rows)
-        write_file(tmp_path, "y.parquet", rows.set_column(3, "extra", pa.array(["text"])))
-        assignment = assignment_over(table, [*paths, "x.parquet", "y.parquet"])
-        self.broken(tmp_path, InputError, assignment, r"x\.parquet.*y\.parquet")
+        rows = pa.table({"k": [1], "name": ["a"], "v": [1], "x": ["text"]})
+        write_file(tmp_path, "y.parquet", rows)
+        assignment = assignment_over(table, [*paths, "y.parquet"])
+        self.broken(tmp_path, InputError, assignment, r"y\.parquet")
+
+    def test_an_input_with_a_column_that_the_table_does_not_have(self, tmp_path: Path) -> None:
+        write_file(tmp_path, "y.parquet", pa.table({"k": [1], "name": ["a"], "v": [1], "h": [1]}))
+        assignment = assignment_over(keyed_table(tmp_path), ["y.parquet"])
+        self.broken(tmp_path, InputError, assignment, r"y\.parquet has a column 'h', which")
 
     def test_more_parts_than_reserved_outputs(self, tmp_path: Path) -> None:
         cuts = (encode_key([1], RowRules.of(keyed_table(tmp_path)).key_types),)
