@@ -357,14 +357,6 @@ class TestFailures:
         write_file(tmp_path, paths[0], pq.read_table(tmp_path / paths[0]).slice(1))
         self.broken(tmp_path, InputError, assignment, "has 119 rows, but 120 when it was added")
 
-    def test_inputs_of_schemas_that_do_not_unite(self, tmp_path: Path) -> None:
-        table = keyed_table(tmp_path)
-        paths = fill(tmp_path, 1, files=1)
-        rows = pa.table({"k": [1], "name": ["a"], "v": [1], "x": ["text"]})
-        write_file(tmp_path, "y.parquet", rows)
-        assignment = assignment_over(table, [*paths, "y.parquet"])
-        self.broken(tmp_path, InputError, assignment, r"y\.parquet")
-
     def test_an_input_with_a_column_that_the_table_does_not_have(self, tmp_path: Path) -> None:
         write_file(tmp_path, "y.parquet", pa.table({"k": [1], "name": ["a"], "v": [1], "h": [1]}))
         assignment = assignment_over(keyed_table(tmp_path), ["y.parquet"])
