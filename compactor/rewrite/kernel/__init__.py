@@ -13,5 +13,5 @@
     parts     what was written, read back
 
 Rows follow `common.rows` to the letter; what a fast way here does not know, the general
-one of `common.rows` does. Facts behind the design: docs/design/0004-merge-kernel.md.
+one of `common.rows` does. Facts behind the design: docs/design/0007-merge-kernel.md.
 """
