@@ -58,7 +58,7 @@ def a_plan(folder: Path, shape: str) -> RewritePlan:
     return replace(plan, memory=budget_of(TASK_BYTES, 0, 16 * MB))
 
 
-@pytest.mark.parametrize("shape", ["wide"])
+@pytest.mark.parametrize("shape", ["wide", "one-group"])
 def test_a_task_stays_within_what_it_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
