@@ -14,6 +14,7 @@ Written by pyarrow with zstd 1, row groups of at most 32 MB decoded but for `one
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,27 +44,26 @@ def make(shape: str, folder: Path, size_bytes: int) -> list[str]:
     return list(SHAPES[shape](folder, size_bytes))
 
 
-def _runs(
-    folder: Path, size_bytes: int, *, runs: int, row_bytes: int, keys: Keys, payload: Payload
-) -> Iterator[str]:
-    rows = max(1, size_bytes // runs // row_bytes)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the rows of a shape are like."""
+
+    row_bytes: int
+    payload: Payload
+    keys: Keys
+
+
+def _runs(folder: Path, size_bytes: int, *, runs: int, like: _Rows) -> Iterator[str]:
+    rows = max(1, size_bytes // runs // like.row_bytes)
     for run in range(runs):
-        yield _write(folder, run, rows, row_bytes, keys, payload, GROUP_BYTES // row_bytes)
+        yield _write(folder, run, rows, like, GROUP_BYTES // like.row_bytes)
 
 
-def _write(
-    folder: Path,
-    run: int,
-    rows: int,
-    row_bytes: int,
-    keys: Keys,
-    payload: Payload,
-    group_rows: int,
-) -> str:
+def _write(folder: Path, run: int, rows: int, like: _Rows, group_rows: int) -> str:
     """Write one run in sorted stretches, so that it is never in memory as a whole."""
     chance, name, writer = np.random.default_rng(run), f"run-{run:04}.parquet", None
-    ordered = np.sort(keys(chance, rows))
-    step = max(1, min(CHUNK_ROWS, group_rows, (256 << 20) // row_bytes))
+    ordered = np.sort(like.keys(chance, rows))
+    step = max(1, min(CHUNK_ROWS, group_rows, (256 << 20) // like.row_bytes))
     if group_rows >= rows:
         step = rows
     for start in range(0, rows, step):
@@ -73,7 +73,7 @@ def _write(
                 KEY: pa.array(np.char.mod("%016x", ids), pa.string()),
                 VERSION: pa.array(chance.integers(0, 1 << 40, len(ids)), pa.int64()),
                 TOMBSTONE: pa.array(chance.random(len(ids)) < 0.02, pa.bool_()),
-                **payload(chance, len(ids)),
+                **like.payload(chance, len(ids)),
             }
         )
         writer = writer or pq.ParquetWriter(
@@ -130,42 +130,44 @@ def _repeated(chance: np.random.Generator, rows: int) -> dict[str, pa.Array]:
     return {"text": values.take(pa.array(chance.integers(0, 50, rows)))}
 
 
+_FEW = _Rows(85, _few, _spread)
+
+
 def _wide(folder: Path, size_bytes: int) -> Iterator[str]:
-    yield from _runs(folder, size_bytes, runs=24, row_bytes=420, keys=_spread, payload=_many)
+    yield from _runs(folder, size_bytes, runs=24, like=_Rows(420, _many, _spread))
 
 
 def _deep(folder: Path, size_bytes: int) -> Iterator[str]:
-    yield from _runs(folder, size_bytes, runs=200, row_bytes=85, keys=_spread, payload=_few)
+    yield from _runs(folder, size_bytes, runs=200, like=_FEW)
 
 
 def _texts(folder: Path, size_bytes: int) -> Iterator[str]:
-    yield from _runs(folder, size_bytes, runs=8, row_bytes=75_000, keys=_spread, payload=_huge)
+    yield from _runs(folder, size_bytes, runs=8, like=_Rows(75_000, _huge, _spread))
 
 
 def _dictionaries(folder: Path, size_bytes: int) -> Iterator[str]:
-    rows = max(1, size_bytes // 8 // 2100)
+    like = _Rows(2100, _repeated, _spread)
     for run in range(8):
-        yield _write(folder, run, rows, 2100, _spread, _repeated, 1 << 16)
+        yield _write(folder, run, max(1, size_bytes // 8 // 2100), like, 1 << 16)
 
 
 def _one_group(folder: Path, size_bytes: int) -> Iterator[str]:
     rows = size_bytes // 2 // 85
-    yield _write(folder, 0, rows, 85, _spread, _few, rows)
+    yield _write(folder, 0, rows, _FEW, rows)
     for run in range(1, 5):
-        yield _write(folder, run, rows // 4, 85, _spread, _few, GROUP_BYTES // 85)
+        yield _write(folder, run, rows // 4, _FEW, GROUP_BYTES // 85)
 
 
 def _versions(folder: Path, size_bytes: int) -> Iterator[str]:
-    yield from _runs(folder, size_bytes, runs=8, row_bytes=85, keys=_one_key, payload=_few)
+    yield from _runs(folder, size_bytes, runs=8, like=_Rows(85, _few, _one_key))
 
 
 def _skew(folder: Path, size_bytes: int) -> Iterator[str]:
-    yield from _runs(folder, size_bytes, runs=16, row_bytes=85, keys=_skewed, payload=_few)
+    yield from _runs(folder, size_bytes, runs=16, like=_Rows(85, _few, _skewed))
 
 
 def _tiny(folder: Path, size_bytes: int) -> Iterator[str]:
-    runs = max(2, size_bytes // (85 * 1900))
-    yield from _runs(folder, size_bytes, runs=runs, row_bytes=85, keys=_spread, payload=_few)
+    yield from _runs(folder, size_bytes, runs=max(2, size_bytes // (85 * 1900)), like=_FEW)
 
 
 SHAPES: dict[str, Callable[[Path, int], Iterator[str]]] = {
