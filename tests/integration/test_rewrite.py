@@ -159,6 +159,7 @@ def test_schemas_unite_by_name_and_widen(
     files = inspected(table, ["a.parquet", "b.parquet"])
     # The job still has the schema of before: `more` is a column of one file only.
     older = replace(table, schema=table.schema[1:])
+    files = [files[0], replace(files[1], schema_id=older.schema_id + 1)]
     result = run(an_assignment(files, table=older, now_s=NOW_S))
     rows = pq.read_table(tmp_path / result.outputs[0].path)
     assert rows.schema.names == ["x", "v", "k", "more"]
