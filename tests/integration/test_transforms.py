@@ -65,8 +65,8 @@ def run(
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs sorted by Spark, and read in small steps."""
-    monkeypatch.setattr(questions, "READ_ROWS", 70)
-    monkeypatch.setattr(tasks, "READ_ROWS", 50)
+    for module, rows_max in ((questions, 70), (tasks, 50)):
+        monkeypatch.setattr(module, "rows_at_a_time", lambda *_, rows=rows_max: rows)
     if way == "sql":
         monkeypatch.setattr(sql, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(sql, "READ_TASK_BYTES", 4000)
