@@ -115,10 +115,11 @@ def test_a_coordinator_that_dies_between_any_two_steps_is_followed_by_another() 
     async def story() -> None:
         cluster = await filled(count=4)
         await cluster.submit("r1")
-        for lives in range(60):
+        for lives in range(100):
             async with cluster.coordinator() as it:
                 await asyncio.sleep(0.002 * (lives % 5))
-                taken = await it.take(wait_max_s=0.01)
+                # Longer and longer, so that on a busy machine, too, some life gets somewhere.
+                taken = await it.take(wait_max_s=0.01 * (1 + lives // 10))
                 if taken is not None:
                     await it.commit(taken)
             if (await cluster.request("r1")).state.ended and await cluster.is_clean():
