@@ -19,7 +19,7 @@ from coordinator.performing import Context, StoreActions
 from coordinator.scanner import Scanner
 
 ANSWER_GRACE_S = 10.0
-"""How long a take whose time is up waits for a reservation that is in flight."""
+"""How long a take whose time is up waits for the reservation that is in flight."""
 
 
 class CoordinatorService:
@@ -93,9 +93,11 @@ class CoordinatorService:
     ) -> Assignment | None:
         done, _ = await asyncio.wait([future], timeout=request.wait_max_s)
         if not done:
-            self.submit(on.TakeLeft(take=request.take))
+            self.submit(on.TakeLate(take=request.take))
             done, _ = await asyncio.wait([future], timeout=ANSWER_GRACE_S)
-        return future.result() if done else None
+        if not done:
+            self.submit(on.TakeLeft(take=request.take))
+        return future.result() if future.done() else None
 
     async def beat(self, beat: Beat) -> BeatReply:
         """Hear that a compactor lives; answer what is wanted of it."""

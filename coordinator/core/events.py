@@ -71,8 +71,15 @@ class TakeAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeLate:
+    """A take's time is up: it may still get the job that is being reserved for it, and no other."""
+
+    take: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeLeft:
-    """A compactor waits no longer: its time was up, or it is gone."""
+    """Nobody waits for a take any more: what is reserved for it goes back."""
 
     take: str
 
@@ -210,7 +217,7 @@ class Ticked:
 
 
 PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone
-TakeEvent = TakeAsked | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
+TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
 OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen

@@ -21,7 +21,7 @@ from coordinator.core.releasing import release
 from coordinator.core.takes import Reserving, Take
 
 TAKER_LEFT = "the taker left"
-"""Cause of an attempt that nobody has begun: its job came when the taker's patience had ended."""
+"""Cause of an attempt that nobody has begun: nobody waited for its job any more."""
 LOOK_MAX = 64
 """Jobs that are passed over in one turn of a group because something holds them back."""
 
@@ -31,6 +31,8 @@ def decide(books: Books, event: on.TakeEvent, now_s: float) -> list[Action]:
     match event:
         case on.TakeAsked():
             return _asked(books, event, now_s)
+        case on.TakeLate(take=take):
+            return answer_nothing(books, take) if books.takes.leave(take, wants_last=True) else []
         case on.TakeLeft(take=take):
             return answer_nothing(books, take) if books.takes.leave(take) else []
         case on.JobReserved():
@@ -190,7 +192,7 @@ def _wait_again(books: Books, reserving: Reserving | None) -> list[Action]:
     if reserving is None:
         return []
     take = reserving.take
-    if reserving.left or not _welcome(books, take.compactor, take.incarnation):
+    if reserving.late or not _welcome(books, take.compactor, take.incarnation):
         return answer_nothing(books, take.take)
     books.takes.wait_again(take)
     return []

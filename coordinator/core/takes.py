@@ -1,6 +1,6 @@
 """The takes: compactors that wait for a job, in order of arrival, and what they got."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.model.job import Job
 from common.model.tablet import TabletId
@@ -20,11 +20,14 @@ class Take:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserving:
-    """A take whose job is being reserved. `left`: nobody waits for the answer any more."""
+    """A take whose job is being reserved."""
 
     take: Take
     job: Job
+    late: bool = False
+    """Its time is up: this is the last job that is tried for it."""
     left: bool = False
+    """Nobody waits for the answer any more."""
 
 
 class Takes:
@@ -106,15 +109,22 @@ class Takes:
         ordered = sorted([*takes.values(), take], key=lambda each: each.since_s)
         self._waiting[take.group] = {each.take: each for each in ordered}
 
-    def leave(self, take: str) -> bool:
-        """Nobody waits for a take any more; return whether it has to be answered now."""
+    def leave(self, take: str, *, wants_last: bool = False) -> bool:
+        """End a take's wait; return whether it has to be answered now.
+
+        Args:
+            take: The take.
+            wants_last: Whether it may still get the job that is being reserved for it.
+        """
         waiting = self.waiting_take(take)
         if waiting is not None:
             self._stop_waiting(waiting)
             return True
         reserving = self._reserving.get(take)
         if reserving is not None:
-            self._reserving[take] = Reserving(take=reserving.take, job=reserving.job, left=True)
+            self._reserving[take] = replace(
+                reserving, late=True, left=reserving.left or not wants_last
+            )
         return False
 
     def note_answer(self, take: str, attempt: str) -> None:

@@ -43,6 +43,7 @@ class Conversation:
             ),
             "merge": lambda step: on.TabletGone(tablet=tablet(step.args["of"])),
             "take": self._take,
+            "late": lambda step: on.TakeLate(take=step.args["take"]),
             "leave": lambda step: on.TakeLeft(take=step.args["take"]),
             "reserved": self._reserved,
             "refused": lambda step: on.JobRefused(
