@@ -51,13 +51,16 @@ demo: install  ## See a table being compacted, on this machine
 test: install  ## Run every test; needs neither Java nor Redis on the machine
 	@$(PY) -m pytest tests --session-timeout=$(TEST_BUDGET_S)
 
-.PHONY: check
-check: install  ## Format, lint, types, layers and the fast tests
+.PHONY: lint
+lint: install  ## Format, lint, types, layers and spelling; no tests
 	@echo "ruff format" && ruff format --check .
 	@echo "ruff check" && ruff check .
 	@echo "mypy" && mypy
 	@echo "import contracts" && lint-imports
 	@echo "codespell" && codespell
+
+.PHONY: check
+check: lint  ## What `make lint` does, and the fast tests
 	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)"
 
 .PHONY: sim

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import pyarrow as pa
-
 from common.errors import VerificationError
 from common.model.outcome import RowCounts
 from common.parquet.codecs import codec_name
 from common.parquet.location import open_location
 from common.rows.facts import RowFacts
 from common.rows.rules import join_dropped
-from common.rows.types import normal_field
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.declared import has_blooms
@@ -108,7 +105,7 @@ def copyable_inputs(plan: RewritePlan, groups: Sequence[Group]) -> frozenset[int
 
 def _as_wanted(plan: RewritePlan, at: int, groups: Sequence[Group]) -> bool:
     own = [GroupSize(group.rows, group.size_bytes) for group in groups if group.input == at]
-    if not own or not worth_copying(own, plan.writing):
+    if at not in plan.alike or not own or not worth_copying(own, plan.writing):
         return False
     with opened_input(open_location(plan.location), plan.inputs[at]) as parquet:
         schema, metadata = parquet.schema_arrow, parquet.metadata
@@ -119,5 +116,4 @@ def _as_wanted(plan: RewritePlan, at: int, groups: Sequence[Group]) -> bool:
             for number in range(metadata.num_row_groups)
             for column in range(metadata.num_columns)
         }
-    same = pa.schema(list(map(normal_field, schema))).equals(plan.schema)
-    return same and codecs == {codec_name(plan.writing.codec)}
+    return codecs == {codec_name(plan.writing.codec)}

@@ -4,7 +4,7 @@ A plan is a value: it goes to Spark's tasks as it is, and says everything that t
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -12,11 +12,12 @@ import pyarrow as pa
 from common.errors import InputError, RequestError, RewriteError
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
+from common.rows.types import normal_field
 from common.wire import Assignment
 from compactor.rewrite.files import table_location
-from compactor.rewrite.footers import read_footers
+from compactor.rewrite.footers import Footer, read_footers
 from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of
+from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of, rows_at_a_time
 from compactor.rewrite.output_settings import OutputSettings, output_settings
 from compactor.rewrite.transforming import TransformPlan, make_transform
 from compactor.rewrite.unchanged import require_unchanged
@@ -65,6 +66,13 @@ class RewritePlan:
     """Row groups of all inputs of a keyed table, by their footers."""
     small: Mapping[int, int] = field(default_factory=dict)
     """Inputs of one small row group with exactly the columns of the outputs: bytes, by number."""
+    alike: frozenset[int] = frozenset()
+    """Inputs whose columns are those of the outputs, however Arrow would hold them."""
+
+    @property
+    def read_rows_max(self) -> int:
+        """Rows that are read at a time where all columns are held."""
+        return rows_at_a_time(self.decoded_bytes / max(1, self.rows), self.memory)
 
 
 def make_plan(
@@ -116,6 +124,7 @@ def make_plan(
             for at, footer in enumerate(footers.values())
             if footer.small_bytes is not None and footer.schema.equals(schema)
         },
+        alike=_alike(footers.values(), schema),
     )
 
 
@@ -131,6 +140,14 @@ def _clean(assignment: Assignment) -> frozenset[int]:
         for at, file in enumerate(assignment.inputs)
         if file.clean
         and (ttl_s is None or (file.time_min_s is not None and file.time_min_s > now_s - ttl_s))
+    )
+
+
+def _alike(footers: Iterable[Footer], schema: pa.Schema) -> frozenset[int]:
+    return frozenset(
+        at
+        for at, footer in enumerate(footers)
+        if pa.schema(list(map(normal_field, footer.schema))).equals(schema)
     )
 
 

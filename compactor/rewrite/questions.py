@@ -16,7 +16,6 @@ from common.rows.conform import conform
 from common.rows.partitions import filled
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
-from compactor.rewrite.memory import rows_at_a_time
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.spark_values import spark_type, to_spark
 from compactor.rewrite.touching import meant
@@ -161,8 +160,7 @@ def _read(plan: RewritePlan, at: int, transform: TransformPlan) -> Iterator[tupl
     said = folder_fill(plan.rules, plan.schema, path)
     fill = {name: value for name, value in said.items() if name in schema.names}
     pay, location = allowance_of(plan.progress_folder).pay, table_location(plan.location)
-    rows_max = rows_at_a_time(plan.decoded_bytes / max(1, plan.rows), plan.memory)
-    for found in read_tables(location, path, rows_max, schema.names, pay=pay):
+    for found in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
         read = filled(found, fill)
         try:
             yield start, _conformed(read, schema, path)

@@ -26,7 +26,6 @@ from compactor.rewrite.carriers import carried, restored
 from compactor.rewrite.changes import Change, change_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
 from compactor.rewrite.marks import Mark
-from compactor.rewrite.memory import rows_at_a_time
 from compactor.rewrite.merging import Tally, filter_bag, merge_sorted
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers
@@ -168,8 +167,8 @@ def _pieces(plan: RewritePlan, at: int, mark: Mark, change: Change) -> Iterator[
     path, start = plan.inputs[at], 0
     fill = folder_fill(plan.rules, plan.schema, path)
     pay = allowance_of(plan.progress_folder).pay
-    rows_max = rows_at_a_time(plan.decoded_bytes / max(1, plan.rows), plan.memory)
-    for found in read_tables(table_location(plan.location), path, rows_max, pay=pay):
+    location = table_location(plan.location)
+    for found in read_tables(location, path, plan.read_rows_max, pay=pay):
         try:
             read = filled(found, fill)
             fitting = conform(read, plan.schema, f"file {path}")

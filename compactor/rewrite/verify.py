@@ -22,7 +22,6 @@ from common.parquet.location import Location, size_of
 from common.rows.encode import encode_keys
 from common.rows.facts import RowFacts, RowTally
 from compactor.rewrite.files import table_location
-from compactor.rewrite.memory import rows_at_a_time
 from compactor.rewrite.merging import DIGEST_MODULUS, digest_of, in_order
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.tasks import TaskResult
@@ -159,14 +158,13 @@ def _read_back(
     cancelled: Callable[[], bool],
 ) -> int:
     """Read an output whole and return its size."""
-    rows_max = rows_at_a_time(plan.decoded_bytes / max(1, plan.rows), plan.memory)
     try:
         with (
             location.filesystem.open_input_file(location.full(file.path)) as source,
             pq.ParquetFile(source, page_checksum_verification=True) as parquet,
         ):
             _check_footer(plan, file, parquet)
-            for batch in parquet.iter_batches(batch_size=rows_max):
+            for batch in parquet.iter_batches(batch_size=plan.read_rows_max):
                 if cancelled():
                     raise AttemptCancelledError("cancelled while outputs were verified")
                 output.see(pa.Table.from_batches([batch]))

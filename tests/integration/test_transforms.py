@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from common.model.file import DataFile
 from common.model.keys import encode_key, encode_value
 from common.model.request import KeyRange, OutputSpec, Request, TransformKind, TransformSpec
 from common.model.table import Table
+from common.parquet.location import Location
 from common.rows.hash import row_hash
 from common.rows.reference import reference_merge
 from common.rows.rules import DropRule, RowRules
@@ -63,10 +65,18 @@ def run(
     return rewrite(local_session(), assignment, lambda _: None, lambda: False)
 
 
+def small_steps(
+    read: Callable[..., Iterator[pa.Table]], rows: int, location: Location, path: str, _: int,
+    *names: Any, **more: Any,
+) -> Iterator[pa.Table]:  # fmt: skip
+    return read(location, path, rows, *names, **more)
+
+
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs sorted by Spark, and read in small steps."""
     for module, rows_max in ((questions, 70), (tasks, 50)):
-        monkeypatch.setattr(module, "rows_at_a_time", lambda *_, rows=rows_max: rows)
+        in_steps = partial(small_steps, module.read_tables, rows_max)
+        monkeypatch.setattr(module, "read_tables", in_steps)
     if way == "sql":
         monkeypatch.setattr(sql, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(sql, "READ_TASK_BYTES", 4000)

@@ -12,7 +12,8 @@ from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.footer import MAGIC, Layout, Span
 from compactor.rewrite.stitch.moving import MovedGroup, group_struct
 from compactor.rewrite.stitch.pieces import Footing
-from compactor.rewrite.stitch.thrift import (
+from compactor.rewrite.stitch.writers import CREATED_BY
+from compactor.rewrite.thrift.values import (
     I32,
     Struct,
     binary_field,
@@ -20,8 +21,7 @@ from compactor.rewrite.stitch.thrift import (
     list_field,
     number_field,
 )
-from compactor.rewrite.stitch.thrift_write import encode
-from compactor.rewrite.stitch.writers import CREATED_BY
+from compactor.rewrite.thrift.writing import encode
 
 _OURS = frozenset(range(ids.VERSION, ids.CREATED_BY + 1))
 _PARQUET_VERSION = 2

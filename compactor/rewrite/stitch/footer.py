@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from common.errors import NotStitchableError
-from compactor.rewrite.stitch.thrift import (
+from compactor.rewrite.stitch.writers import refuse_old_writer
+from compactor.rewrite.thrift.reading import decode_whole
+from compactor.rewrite.thrift.values import (
     Shape,
     Struct,
     ThriftError,
@@ -19,8 +21,6 @@ from compactor.rewrite.stitch.thrift import (
     inner,
     integer,
 )
-from compactor.rewrite.stitch.thrift_read import decode_whole
-from compactor.rewrite.stitch.writers import refuse_old_writer
 
 MAGIC = b"PAR1"
 # FileMetaData

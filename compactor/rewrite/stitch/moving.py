@@ -12,7 +12,8 @@ from common.errors import NotStitchableError
 from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.footer import Chunk, Group, Span
 from compactor.rewrite.stitch.pieces import SortedBy
-from compactor.rewrite.stitch.thrift import (
+from compactor.rewrite.thrift.reading import decode, decode_whole
+from compactor.rewrite.thrift.values import (
     I16,
     I32,
     Field,
@@ -24,8 +25,7 @@ from compactor.rewrite.stitch.thrift import (
     list_field,
     number_field,
 )
-from compactor.rewrite.stitch.thrift_read import decode, decode_whole
-from compactor.rewrite.stitch.thrift_write import encode
+from compactor.rewrite.thrift.writing import encode
 
 # OffsetIndex and its PageLocation
 PAGES = 1

@@ -20,12 +20,10 @@ from common.parquet.codecs import codec_name
 from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.rows.facts import RowFacts
-from common.rows.types import normal_field
 from common.wire import Assignment
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.declared import leaf_places
 from compactor.rewrite.files import delete_file, table_location
-from compactor.rewrite.footers import read_footer
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.stitch.footer import Layout
@@ -155,11 +153,10 @@ def _copied_as_it_is(
     # A file has one row group at least: of many small ones no footer need be read.
     if splinters(len(files), GroupSize(plan.rows, plan.decoded_bytes), plan.writing):
         return None
+    if len(plan.alike) < len(plan.inputs):
+        return None
     layouts: list[Layout] = []
     for file in files:
-        schema = read_footer(location, file.path).schema
-        if not pa.schema(list(map(normal_field, schema))).equals(plan.schema):
-            return None
         layouts.append(read_file_layout(location, file.path))
         require_small_footers(sum(len(layout.footer) for layout in layouts))
     groups = [group for layout in layouts for group in layout.groups]

@@ -18,7 +18,9 @@ from compactor.rewrite.stitch import sources, stitching
 from compactor.rewrite.stitch.footer import Layout, read_layout
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.stitch.stitching import read_file_layout, stitch
-from compactor.rewrite.stitch.thrift import (
+from compactor.rewrite.stitch.writers import refuse_old_writer
+from compactor.rewrite.thrift.reading import DEPTH_MAX, decode, decode_whole
+from compactor.rewrite.thrift.values import (
     BINARY,
     FALSE,
     I16,
@@ -35,9 +37,7 @@ from compactor.rewrite.stitch.thrift import (
     inner,
     number_field,
 )
-from compactor.rewrite.stitch.thrift_read import DEPTH_MAX, decode, decode_whole
-from compactor.rewrite.stitch.thrift_write import encode
-from compactor.rewrite.stitch.writers import refuse_old_writer
+from compactor.rewrite.thrift.writing import encode
 
 numbers = st.one_of(
     st.builds(number_field, st.integers(-(1 << 63), (1 << 63) - 1)),

@@ -4,7 +4,7 @@ The bytes come from files of strangers: lengths, counts, depth and numbers are b
 and what does not fit raises ThriftError.
 """
 
-from compactor.rewrite.stitch.thrift import (
+from compactor.rewrite.thrift.values import (
     BINARY,
     BYTE,
     DOUBLE,

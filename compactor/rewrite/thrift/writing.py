@@ -1,6 +1,6 @@
 """Writes structs of Thrift's compact protocol."""
 
-from compactor.rewrite.stitch.thrift import STRUCT, Elements, Struct, coded_varint
+from compactor.rewrite.thrift.values import STRUCT, Elements, Struct, coded_varint
 
 
 def encode(struct: Struct) -> bytes:
