@@ -18,6 +18,8 @@ from compactor.rewrite.footers import Footer
 ROWS_MIN = 1 << 14
 """Files of fewer rows are not looked at: what they hold is small however long it is."""
 FILES_MAX, SAMPLE_ROWS = 3, 1024
+SHORT_BYTES = 64
+"""Where a row has more for a text than that, most texts are stored once each."""
 
 
 def decoded_bytes(location: Location, footers: Mapping[str, Footer]) -> int:
@@ -56,10 +58,6 @@ def _more_per_row(location: Location, path: str) -> float:
             return 0.0
         found = _sampled(parquet, repeated)
     return float(sum(max(0.0, found[name] - known[name] / rows) for name in repeated))
-
-
-SHORT_BYTES = 64
-"""Where a row has more for a text than that, most texts are stored once each."""
 
 
 def _sampled(parquet: pq.ParquetFile, names: list[str]) -> dict[str, float]:

@@ -25,18 +25,11 @@ from common.model.tablet import (
 from neve.recovery.findings import Code
 from neve.recovery.repair import Options, Report, check_and_repair
 from tests.support.recovery import Ground, ground_on, key, rows
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_server import RedisServer
 from tests.support.store_harness import applied
-
-__all__ = ["redis_server"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 SPLITS = (100, 200)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,24 +14,10 @@ from common.parquet.manifest_files import POINTER_PATH, manifest_folders
 from coordinator.manifests import Manifests
 from neve.recovery.lineage_since import ON_ITS_WAY_S
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
-from tests.support.recovery import Ground, ground_on, key, rows
-from tests.support.redis_server import RedisServer, redis_server
-
-__all__ = ["redis_server"]
+from tests.support.recovery import Ground, key, rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 SETTINGS = TableSettings(ratio=5.0, manifest_interval_s=0.0)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_on(redis_server.url, tmp_path) as made:
-        yield made
 
 
 async def publish(ground: Ground, table: Table) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -19,24 +17,10 @@ from neve.recovery.archive import TabletDump, read_archive
 from neve.recovery.backup import BackupOptions, backup
 from neve.recovery.repair import Options, check_and_repair
 from neve.recovery.restore import RestoreOptions, Restorer, restore
-from tests.support.recovery import Ground, ground_on
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.recovery import Ground
 from tests.support.store_harness import applied
 
-__all__ = ["redis_server"]
-
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_on(redis_server.url, tmp_path) as made:
-        yield made
 
 
 async def archive_of(ground: Ground, *tables: Table, **options: object) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,24 +23,10 @@ from common.parquet.generation import written_generation
 from common.parquet.owner import OWNER_PATH
 from neve.recovery.findings import Code
 from neve.recovery.repair import Options, Report, check_and_repair
-from tests.support.recovery import Ground, ground_on, key, rows
-from tests.support.redis_server import RedisServer, redis_server
-
-__all__ = ["redis_server"]
+from tests.support.recovery import Ground, key, rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 EVERYTHING = Options(repair=True, adopt=True, accept=True, forget_missing=True)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_on(redis_server.url, tmp_path) as made:
-        yield made
 
 
 @dataclass(frozen=True)

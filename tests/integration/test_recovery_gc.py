@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,24 +17,10 @@ from common.model.own_paths import GENERATION_PATH
 from neve.recovery.findings import Code
 from neve.recovery.gc import collect_orphans
 from neve.recovery.sweep import find_orphans
-from tests.support.recovery import Ground, ground_on, rows
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.recovery import Ground, rows
 from tests.support.store_harness import applied, refused
 
-__all__ = ["redis_server"]
-
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_on(redis_server.url, tmp_path) as made:
-        yield made
 
 
 async def test_orphans_go_to_the_collector_and_nothing_else(ground: Ground) -> None:

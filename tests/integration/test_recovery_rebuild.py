@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,24 +13,10 @@ from common.model.table import Table, TableState
 from common.parquet.owner import OWNER_PATH
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
 from neve.recovery.repair import Options, check_and_repair
-from tests.support.recovery import Ground, ground_on, key, rows
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied, release
 
-__all__ = ["redis_server"]
-
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def ground(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with ground_on(redis_server.url, tmp_path) as made:
-        yield made
 
 
 async def lose_redis(ground: Ground) -> None:

@@ -12,7 +12,7 @@ from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.plan import TabletPlan
 from common.model.table import Table, TableSettings, TableState
-from common.model.tablet import Analysis, Record, Reservation, TabletId
+from common.model.tablet import Analysis, Record, TabletId
 from common.settings import CoordinatorSettings
 from common.wire import AttemptProgress
 from coordinator.core import actions as do
@@ -20,6 +20,7 @@ from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from tests.support.datadriven import Step
+from tests.support.reservations import reservation_of
 
 
 def tablet(name: str) -> TabletId:
@@ -169,22 +170,8 @@ class Conversation:
 
     def _reserved(self, step: Step) -> on.Event:
         job = self.jobs[step.args["job"]]
-        entry = self._reservation(step.args["attempt"], job, step.args.get("by", "c1"))
+        entry = reservation_of(job, step.args["attempt"], step.args.get("by", "c1"), self.now_s)
         return on.JobReserved(take=step.args["take"], job=job, reservation=entry)
-
-    def _reservation(self, attempt: str, job: Job, compactor: str) -> Reservation:
-        return Reservation(
-            attempt=attempt,
-            job=job.id,
-            kind=job.kind,
-            inputs=job.inputs,
-            output_prefix=attempt,
-            outputs_max=1,
-            group=job.group,
-            compactor=compactor,
-            since_s=self.now_s,
-            now_s=self.now_s,
-        )
 
     def _beat(self, step: Step) -> on.Event:
         compactor = step.args.get("of", "c1")
@@ -212,7 +199,7 @@ class Conversation:
     def _found(self, step: Step) -> on.Event:
         """Lines `a7 j1 c1`: attempt, job, compactor."""
         entries = [
-            self._reservation(attempt, self.jobs[job], compactor)
+            reservation_of(self.jobs[job], attempt, compactor, self.now_s)
             for attempt, job, compactor in (line.split() for line in step.lines)
         ]
         where = tablet(step.args.get("of", "a"))

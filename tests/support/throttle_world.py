@@ -14,12 +14,13 @@ from common.model.limit import Scope
 from common.model.outcome import AttemptEnd
 from common.model.plan import TabletPlan
 from common.model.table import Table, TableSettings
-from common.model.tablet import Record, Reservation, TabletId
+from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
 from common.wire import AttemptProgress
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
+from tests.support.reservations import reservation_of
 
 STEP_S, BEAT_S, TICK_S = 0.1, 2.0, 0.5
 UNLIMITED = float("inf")
@@ -154,27 +155,13 @@ class World:
             )
         )
         (reserve,) = [each for each in actions if isinstance(each, do.Reserve)]
-        entry = self.reservation(f"a{number}", reserve.job, compactor)
+        entry = reservation_of(reserve.job, f"a{number}", compactor.name, self.now_s)
         actions = self.tell(on.JobReserved(take=take, job=reserve.job, reservation=entry))
         (assign,) = [each for each in actions if isinstance(each, do.Assign)]
         applied = UNLIMITED if assign.grant_bytes_s is None else assign.grant_bytes_s
         running = Running(assign.attempt, tablet, volume, applied, self.able, self.job_bytes)
         compactor.held[assign.attempt] = running
         return running
-
-    def reservation(self, attempt: str, job: Job, compactor: Compactor) -> Reservation:
-        return Reservation(
-            attempt=attempt,
-            job=job.id,
-            kind=job.kind,
-            inputs=job.inputs,
-            output_prefix=attempt,
-            outputs_max=1,
-            group=job.group,
-            compactor=compactor.name,
-            since_s=self.now_s,
-            now_s=self.now_s,
-        )
 
     def pass_time(self, seconds: float) -> None:
         """Let attempts move bytes, heartbeats come and the coordinator tick."""
@@ -273,7 +260,7 @@ class World:
                     priority=1,
                     reason="",
                 )
-                entry = self.reservation(each.attempt, job, compactor)
+                entry = reservation_of(job, each.attempt, compactor.name, self.now_s)
                 found = on.ReservationsFound(tablet=each.tablet, reservations=(entry,))
                 self.settle(self.tell(found))
 

@@ -6,13 +6,14 @@ from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.plan import TabletPlan
 from common.model.table import Table
-from common.model.tablet import Record, Reservation, TabletId
+from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.handout import LOOK_MAX
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
+from tests.support.reservations import reservation_of
 
 TABLE = Table(id="t", name="trips", location="file:///t", schema=())
 
@@ -41,18 +42,7 @@ def take(number: int) -> on.TakeAsked:
 
 def reserved(by: int, event: on.TabletPlanned, attempt: str) -> on.JobReserved:
     (job,) = event.plan.jobs
-    entry = Reservation(
-        attempt=attempt,
-        job=job.id,
-        kind=job.kind,
-        inputs=job.inputs,
-        output_prefix=attempt,
-        outputs_max=1,
-        group=job.group,
-        compactor=f"c{by}",
-        since_s=0.0,
-        now_s=0.0,
-    )
+    entry = reservation_of(job, attempt, f"c{by}")
     return on.JobReserved(take=f"k{by}", job=job, reservation=entry)
 
 
