@@ -10,6 +10,7 @@ from pyarrow import parquet as pq
 from common.errors import RequestError, UnavailableError
 from common.model.file import DataFile
 from common.parquet.location import Location, size_of
+from common.parquet.soundness import footer_fault
 from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform
 from common.rows.facts import RowFacts, RowTally
@@ -79,6 +80,8 @@ def opened(
                 page_checksum_verification=True,
             ) as file,
         ):
+            if metadata is None and (fault := footer_fault(file.metadata)) is not None:
+                raise RequestError(f"file {path} has a damaged footer: {fault}")
             yield file
     except FileNotFoundError as error:
         message = f"file {path} does not exist in {location.uri}"

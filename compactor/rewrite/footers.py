@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 from common.errors import InputError, RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
-from common.parquet.soundness import footer_fault
 from compactor.rewrite.kernel.bounds import Group, groups_of
 from compactor.rewrite.kernel.page_sums import PAGES_START, chunk_places
 
@@ -52,8 +51,6 @@ def read_footer(location: Location, path: str, key: Sequence[str] = (), number: 
             metadata, schema = parquet.metadata, parquet.schema_arrow
     except RequestError as error:
         raise InputError(str(error)) from error
-    if (fault := footer_fault(metadata)) is not None:
-        raise InputError(f"file {path} has a damaged footer: {fault}")
     known = set(key) <= set(schema.names)  # Or its folders tell them.
     groups = groups_of(number, metadata, schema, key, trusted=known) if key else []
     decoded = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))

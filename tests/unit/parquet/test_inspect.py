@@ -14,6 +14,10 @@ from common.parquet.inspect import inspect_file, read_rows
 from common.parquet.location import Location, open_location
 from common.parquet.write import row_group_rows, write_table
 from common.rows.rules import RowRules
+from compactor.rewrite.stitch.footer import CHUNKS, META, ROW_GROUPS
+from compactor.rewrite.thrift.reading import decode_whole
+from compactor.rewrite.thrift.values import I32, elements, inner, number_field
+from compactor.rewrite.thrift.writing import encode
 
 RULES = RowRules(
     schema=(
@@ -160,6 +164,26 @@ def test_a_damaged_file_is_refused(location: Location) -> None:
     path.write_bytes(content)
     with pytest.raises(RequestError, match=r"f\.parquet"):
         inspect_file(location, "f.parquet", RULES)
+
+
+def retyped(content: bytes) -> bytes:
+    """Return a file whose footer gives the first column chunk another physical type."""
+    length = int.from_bytes(content[-8:-4], "little")
+    start = len(content) - 8 - length
+    footer = decode_whole(content[start:-8], {ROW_GROUPS: {CHUNKS: {META: {}}}})
+    meta = inner(elements(elements(footer, ROW_GROUPS)[0], CHUNKS)[0], META)
+    assert meta is not None
+    meta[1] = number_field(2, I32)
+    coded = encode(footer)
+    return content[:start] + coded + len(coded).to_bytes(4, "little") + b"PAR1"
+
+
+def test_a_footer_that_does_not_agree_with_itself_is_refused(location: Location) -> None:
+    path = Path(location.root, put(location, ROWS))
+    path.write_bytes(retyped(path.read_bytes()))
+    wanted = r"f.parquet has a damaged footer: column k is BYTE_ARRAY, but INT64 in row group 0"
+    with pytest.raises(RequestError, match=wanted):
+        inspect_file(location, path.name, RULES)
 
 
 def test_written_files_are_sorted_and_their_facts_are_the_file_s(location: Location) -> None:
