@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from neve.local import LocalStack, StackOptions
 from neve.local.processes import members
 from neve.local.ray_head import NODE_RESOURCE
 
+CONTENDERS = (*ENGINES, SPARK, EVERYTHING, NEVE)
 ROUNDS, GROUP_ROWS, LEVEL = 3, 131_072, 1
 EXECUTOR_MEMORY = "2g"
 
@@ -38,7 +40,7 @@ def main() -> None:
     console = Console(width=110)
     results: list[tuple[Dataset, list[Record]]] = []
     root = Path(wanted.data)
-    sets = [dataset(name, root, wanted.scale) for name in wanted.sets.split(",")]
+    sets = [dataset(name, root, wanted.scale) for name in wanted.sets]
     with tempfile.TemporaryDirectory(prefix="neve-bench-") as scratch:
         asyncio.run(_run(wanted, sets, Path(scratch), results, console))
     goals = reached(results)
@@ -77,7 +79,7 @@ async def _run(
             contest = Contest(
                 engine=engine,
                 spark_processes=lambda: members(stack.state.mark, stack.state.processes),
-                contenders=tuple(wanted.contenders.split(",")),
+                contenders=wanted.contenders,
                 rounds=wanted.rounds,
                 group_rows=GROUP_ROWS,
                 level=LEVEL,
@@ -96,12 +98,26 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the rows")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--sets", default=",".join(MAKERS))
-    parser.add_argument("--contenders", default=",".join((*ENGINES, SPARK, EVERYTHING, NEVE)))
+    parser.add_argument("--sets", type=_known(MAKERS), default=",".join(MAKERS))
+    parser.add_argument("--contenders", type=_known(CONTENDERS), default=",".join(CONTENDERS))
     parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "neve-bench-data"))
     parser.add_argument("--json", default="", help="write all figures to this file")
     parser.add_argument("--plot", default="", help="write a picture (SVG or PNG) to this file")
     return parser.parse_args()
+
+
+def _known(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return what reads some of these names, parted by commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        given = tuple(text.split(","))
+        if unknown := set(given) - set(names):
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(sorted(unknown))} is none of {', '.join(names)}"
+            )
+        return given
+
+    return read
 
 
 if __name__ == "__main__":

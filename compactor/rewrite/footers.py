@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import InputError, RequestError
+from common.parquet.codecs import codec_name
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from compactor.rewrite.declared import has_blooms
 from compactor.rewrite.kernel.bounds import Group, groups_of
 from compactor.rewrite.kernel.page_sums import PAGES_START, chunk_places
+from compactor.rewrite.stitch.worth import GroupSize
 
 FOOTERS_AT_A_TIME = 8
 SMALL_BYTES = 1024**2
@@ -26,6 +29,12 @@ class Footer:
     num_rows: int
     decoded_bytes: int
     schema: pa.Schema
+    sizes: tuple[GroupSize, ...] = ()
+    """Of its row groups."""
+    codecs: frozenset[str | None] = frozenset()
+    """Of its column chunks; None: one that we do not write."""
+    filtered: bool = True
+    """Whether each row group has the Bloom filters that are asked for."""
     groups: tuple[Group, ...] = ()
     """Row groups, where they are bounded by a key."""
     small_bytes: int | None = None
@@ -33,13 +42,25 @@ class Footer:
     small, or not plain."""
 
 
-def read_footer(location: Location, path: str, key: Sequence[str] = (), number: int = 0) -> Footer:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for by columns."""
+
+    key: tuple[str, ...] = ()
+    """These bound the row groups; empty: nobody wants to know."""
+    filters: tuple[str, ...] = ()
+    """These should have Bloom filters."""
+
+
+def read_footer(
+    location: Location, path: str, asked: Asked | None = None, number: int = 0
+) -> Footer:
     """Return what the footer of an input says.
 
     Args:
         location: Of the table.
         path: Of the input.
-        key: Columns that bound its row groups; empty: nobody asks for these.
+        asked: Columns; None: none.
         number: Of the input.
 
     Raises:
@@ -51,10 +72,26 @@ def read_footer(location: Location, path: str, key: Sequence[str] = (), number: 
             metadata, schema = parquet.metadata, parquet.schema_arrow
     except RequestError as error:
         raise InputError(str(error)) from error
-    known = set(key) <= set(schema.names)  # Or its folders tell them.
-    groups = groups_of(number, metadata, schema, key, trusted=known) if key else []
-    decoded = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    return Footer(metadata.num_rows, decoded, schema, tuple(groups), _small_bytes(metadata))
+    asked = asked or Asked()
+    known = set(asked.key) <= set(schema.names)  # Or its folders tell them.
+    groups = groups_of(number, metadata, schema, asked.key, trusted=known) if asked.key else []
+    found = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes = tuple(GroupSize(group.num_rows, group.total_byte_size) for group in found)
+    return Footer(
+        num_rows=metadata.num_rows,
+        decoded_bytes=sum(size.decoded_bytes for size in sizes),
+        schema=schema,
+        sizes=sizes,
+        codecs=frozenset(
+            codec_name(group.column(at).compression)
+            for group in found
+            if group.num_rows
+            for at in range(group.num_columns)
+        ),
+        filtered=has_blooms(metadata, schema, asked.filters),
+        groups=tuple(groups),
+        small_bytes=_small_bytes(metadata),
+    )
 
 
 def _small_bytes(metadata: pq.FileMetaData) -> int | None:
@@ -73,18 +110,18 @@ def _small_bytes(metadata: pq.FileMetaData) -> int | None:
     return end - PAGES_START
 
 
-def read_footers(location: Location, paths: Sequence[str], key: Sequence[str]) -> list[Footer]:
+def read_footers(location: Location, paths: Sequence[str], asked: Asked) -> list[Footer]:
     """Return what the footers of inputs say, in order; several are read at a time.
 
     Args:
         location: Of the table.
         paths: Of the inputs.
-        key: See `read_footer`.
+        asked: Columns.
 
     Raises:
         InputError: A file is missing or is no Parquet file.
         UnavailableError: The storage does not answer.
     """
     with ThreadPoolExecutor(min(len(paths), FOOTERS_AT_A_TIME) or 1, "footer") as threads:
-        work = partial(read_footer, location, key=key)
+        work = partial(read_footer, location, asked=asked)
         return list(threads.map(lambda each: work(each[1], number=each[0]), enumerate(paths)))

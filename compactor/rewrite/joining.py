@@ -6,14 +6,11 @@ from itertools import groupby
 
 from common.errors import VerificationError
 from common.model.outcome import RowCounts
-from common.parquet.codecs import codec_name
-from common.parquet.location import open_location
 from common.rows.facts import RowFacts
 from common.rows.rules import join_dropped
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy
-from compactor.rewrite.declared import has_blooms
-from compactor.rewrite.files import opened_input, table_location
+from compactor.rewrite.files import table_location
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.kernel.parts import join_facts
 from compactor.rewrite.merging import sum_counts
@@ -105,15 +102,4 @@ def copyable_inputs(plan: RewritePlan, groups: Sequence[Group]) -> frozenset[int
 
 def _as_wanted(plan: RewritePlan, at: int, groups: Sequence[Group]) -> bool:
     own = [GroupSize(group.rows, group.size_bytes) for group in groups if group.input == at]
-    if at not in plan.alike or not own or not worth_copying(own, plan.writing):
-        return False
-    with opened_input(open_location(plan.location), plan.inputs[at]) as parquet:
-        schema, metadata = parquet.schema_arrow, parquet.metadata
-        if not has_blooms(metadata, schema, plan.writing.bloom_columns):
-            return False
-        codecs = {
-            codec_name(metadata.row_group(number).column(column).compression)
-            for number in range(metadata.num_row_groups)
-            for column in range(metadata.num_columns)
-        }
-    return codecs == {codec_name(plan.writing.codec)}
+    return at in plan.alike and bool(own) and worth_copying(own, plan.writing)

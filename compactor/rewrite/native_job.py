@@ -16,7 +16,7 @@ from common.parquet.location import open_location
 from compactor.rewrite.apart import RUN_BYTES_MIN, copies_of
 from compactor.rewrite.cutting import cut_ranges
 from compactor.rewrite.files import delete_file, table_location
-from compactor.rewrite.footers import read_footers
+from compactor.rewrite.footers import Asked, read_footers
 from compactor.rewrite.joining import Seam, copyable_inputs, joined, part_of, pieces_of
 from compactor.rewrite.kernel.bounds import Group, Range
 from compactor.rewrite.kernel.words import LongKeyError
@@ -154,7 +154,7 @@ def _longer_runs(
                 (folder / source.path).unlink(missing_ok=True)
         kept = [name for name in names if (folder / name).exists()]
         sources = [Source(folder.as_uri(), name, own=True) for name in kept]
-        footers = read_footers(open_location(folder.as_uri()), kept, plan.rules.key)
+        footers = read_footers(open_location(folder.as_uri()), kept, Asked(plan.rules.key))
         groups = [group for footer in footers for group in footer.groups]
         level += 1
     _require_fit(plan, groups)

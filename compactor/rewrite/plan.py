@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from common.errors import InputError, RequestError, RewriteError
+from common.parquet.codecs import codec_name
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.rows.types import normal_field
 from common.wire import Assignment
 from compactor.rewrite.files import table_location
-from compactor.rewrite.footers import Footer, read_footers
+from compactor.rewrite.footers import Asked, Footer, read_footers
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of, rows_at_a_time
 from compactor.rewrite.output_settings import OutputSettings, output_settings
+from compactor.rewrite.stitch.worth import worth_copying
 from compactor.rewrite.transforming import TransformPlan, make_transform
 from compactor.rewrite.unchanged import require_unchanged
 from compactor.rewrite.widths import decoded_bytes
@@ -67,7 +69,9 @@ class RewritePlan:
     small: Mapping[int, int] = field(default_factory=dict)
     """Inputs of one small row group with exactly the columns of the outputs: bytes, by number."""
     alike: frozenset[int] = frozenset()
-    """Inputs whose columns are those of the outputs, however Arrow would hold them."""
+    """Inputs with columns, codec and Bloom filters of the outputs, however Arrow holds them."""
+    worth_stitching: bool = False
+    """Whether the row groups of all inputs together are large enough to be copied."""
 
     @property
     def read_rows_max(self) -> int:
@@ -93,9 +97,10 @@ def make_plan(
     table, reservation, bounds = assignment.table, assignment.reservation, assignment.bounds
     location = table_location(table.location)
     paths = [file.path for file in assignment.inputs]
-    footers = dict(zip(paths, read_footers(location, paths, table.key), strict=True))
-    require_unchanged(location, assignment, footers)
     writing = output_settings(assignment)
+    asked = Asked(table.key, writing.bloom_columns)
+    footers = dict(zip(paths, read_footers(location, paths, asked), strict=True))
+    require_unchanged(location, assignment, footers)
     memory = budget_of(task[0], assignment.halvings, writing.row_group_bytes, task[1])
     schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})
     return RewritePlan(
@@ -124,7 +129,10 @@ def make_plan(
             for at, footer in enumerate(footers.values())
             if footer.small_bytes is not None and footer.schema.equals(schema)
         },
-        alike=_alike(footers.values(), schema),
+        alike=_alike(footers.values(), schema, writing),
+        worth_stitching=worth_copying(
+            [size for footer in footers.values() for size in footer.sizes], writing
+        ),
     )
 
 
@@ -143,11 +151,14 @@ def _clean(assignment: Assignment) -> frozenset[int]:
     )
 
 
-def _alike(footers: Iterable[Footer], schema: pa.Schema) -> frozenset[int]:
+def _alike(footers: Iterable[Footer], schema: pa.Schema, writing: OutputSettings) -> frozenset[int]:
+    wanted = {codec_name(writing.codec)}
     return frozenset(
         at
         for at, footer in enumerate(footers)
-        if pa.schema(list(map(normal_field, footer.schema))).equals(schema)
+        if footer.codecs <= wanted
+        and footer.filtered
+        and pa.schema(list(map(normal_field, footer.schema))).equals(schema)
     )
 
 

@@ -17,7 +17,7 @@ from common.model.table import Table
 from common.parquet.location import open_location
 from compactor.core.result import RewriteResult
 from compactor.rewrite.engine import rewrite
-from compactor.rewrite.stitch.stitching import read_file_layout
+from tests.support.layouts import read_file_layout
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import (
     KEYED,

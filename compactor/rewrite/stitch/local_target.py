@@ -12,8 +12,10 @@ from compactor.rewrite.files import NewFile
 from compactor.rewrite.stitch.footer import Span
 from compactor.rewrite.stitch.likeness import Likeness
 from compactor.rewrite.stitch.sources import Source, short_of
-from compactor.rewrite.stitch.target import STEP_BYTES, OnCopied
+from compactor.rewrite.stitch.target import OnCopied
 
+STEP_BYTES = 2 * 1024**2
+"""Copied at a time: while it is compared, the next is copied."""
 _NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 """Why a file system does not copy by itself."""
 

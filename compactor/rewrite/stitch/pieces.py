@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from common.parquet.location import Location
-from compactor.rewrite.stitch.footer import Layout
 
 ROW_GROUPS_MAX = 32_767
 """More a Parquet file cannot number: the ordinal of a row group has 16 bits."""
@@ -22,8 +21,6 @@ class Piece:
     """Their numbers, each once; None: all. Those without rows are left out."""
     location: Location | None = None
     """None: the location of the output. Parts on a local disk have another one."""
-    layout: Layout | None = None
-    """What its footer says, if that is known; that it still says so is looked at."""
 
 
 @dataclass(frozen=True, slots=True)

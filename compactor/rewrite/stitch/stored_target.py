@@ -14,10 +14,13 @@ from common.parquet.location import Location
 from compactor.rewrite.files import NewFile
 from compactor.rewrite.stitch.footer import Span
 from compactor.rewrite.stitch.sources import Source, StoredSource
-from compactor.rewrite.stitch.target import STEP_BYTES, OnCopied
+from compactor.rewrite.stitch.target import OnCopied
 
 READ_AHEAD = 3
 """Steps that are under way at a time."""
+
+STEP_BYTES = 8 * 1024**2
+"""Read at a time."""
 
 
 class StoredTarget:

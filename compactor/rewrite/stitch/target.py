@@ -10,8 +10,6 @@ from typing import Protocol
 from compactor.rewrite.stitch.footer import Span
 from compactor.rewrite.stitch.sources import Source
 
-STEP_BYTES = 8 * 1024**2
-"""Copied at a time; of an object store, read at a time."""
 OnCopied = Callable[[int], None]
 
 

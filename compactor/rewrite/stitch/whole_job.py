@@ -16,20 +16,16 @@ import pyarrow as pa
 from common.errors import NotStitchableError
 from common.model.file import DataFile
 from common.model.outcome import RowCounts
-from common.parquet.codecs import codec_name
 from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.rows.facts import RowFacts
 from common.wire import Assignment
 from compactor.rewrite.allowance import allowance_of
-from compactor.rewrite.declared import leaf_places
 from compactor.rewrite.files import delete_file, table_location
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.stitch.footer import Layout
 from compactor.rewrite.stitch.pieces import Footing, Piece
-from compactor.rewrite.stitch.stitching import read_file_layout, require_small_footers, stitch
-from compactor.rewrite.stitch.worth import GroupSize, splinters, worth_copying
+from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.writer import WrittenFile
 
@@ -44,8 +40,6 @@ class StitchPlan:
 
     paths: tuple[str, ...]
     """Of the inputs, in the order of their keys."""
-    layouts: tuple[Layout, ...]
-    """Of the inputs; what is copied is held against them."""
     facts: RowFacts
     """Of the output."""
 
@@ -57,18 +51,12 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
         plan: What the job does.
         assignment: Where it came from.
     """
+    if len(plan.alike) < len(plan.inputs) or not plan.worth_stitching:
+        return None
     files = _in_order(plan, assignment)
     if files is None:
         return None
-    location = table_location(plan.location)
-    try:
-        layouts = _copied_as_it_is(location, files, plan)
-    except NotStitchableError:
-        return None
-    if layouts is None:
-        return None
-    paths = tuple(file.path for file in files)
-    return StitchPlan(paths=paths, layouts=tuple(layouts), facts=_facts(files, plan))
+    return StitchPlan(paths=tuple(file.path for file in files), facts=_facts(files, plan))
 
 
 def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = None) -> TaskResult:
@@ -80,7 +68,6 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
     """
     location, output = table_location(plan.location), plan.outputs[0]
     mark, total_bytes = Mark(plan.progress_folder, "write"), max(1, plan.decoded_bytes)
-
     allowance = allowance_of(plan.progress_folder)
 
     def copied(size_bytes: int) -> None:
@@ -92,10 +79,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
     footing = Footing(metadata={**dict(plan.footer), **known}, schema=plan.schema)
     made = stitch(
         location,
-        [
-            Piece(path, layout=layout)
-            for path, layout in zip(stitching.paths, stitching.layouts, strict=True)
-        ],
+        list(map(Piece, stitching.paths)),
         output,
         footing=footing,
         on_copied=copied,
@@ -140,37 +124,6 @@ def _may_expire(plan: RewritePlan, files: Sequence[DataFile]) -> bool:
         return True  # An infinite past is in no file's bounds.
     safe_s = plan.now_s - rules.ttl_s + CLOCK_MARGIN_S
     return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
-
-
-def _copied_as_it_is(
-    location: Location, files: Sequence[DataFile], plan: RewritePlan
-) -> list[Layout] | None:
-    """Return what footers say, if the row groups are of schema, codec and size as wanted.
-
-    Raises:
-        NotStitchableError: A footer is not one to be copied.
-    """
-    # A file has one row group at least: of many small ones no footer need be read.
-    if splinters(len(files), GroupSize(plan.rows, plan.decoded_bytes), plan.writing):
-        return None
-    if len(plan.alike) < len(plan.inputs):
-        return None
-    layouts: list[Layout] = []
-    for file in files:
-        layouts.append(read_file_layout(location, file.path))
-        require_small_footers(sum(len(layout.footer) for layout in layouts))
-    groups = [group for layout in layouts for group in layout.groups]
-    sizes = [GroupSize(group.rows, group.decoded_bytes) for group in groups]
-    codecs = {chunk.codec for group in groups for chunk in group.chunks}
-    places = leaf_places(plan.schema)
-    wanted = [places[name] for name in plan.writing.bloom_columns]
-    as_wanted = (
-        len({layout.columns for layout in layouts}) == 1
-        and codecs <= {codec_name(plan.writing.codec)}
-        and all(group.chunks[at].bloom_start is not None for group in groups for at in wanted)
-        and worth_copying(sizes, plan.writing)
-    )
-    return layouts if as_wanted else None
 
 
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:

@@ -68,7 +68,10 @@ def _struct(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, i
         kind, at, number = _field_head(buffer, at, number, head)
         if number in found:
             raise ThriftError(f"field {number} is there twice")
-        if number in shape and kind == STRUCT:
+        if kind in NUMBERS and buffer[at] < 0x80:  # Most are, and short.
+            found[number] = Field(kind, buffer[at : at + 1])
+            at += 1
+        elif number in shape and kind == STRUCT:
             opened, at = _struct(buffer, at, shape[number], depth - 1)
             found[number] = Field(kind, opened)
         elif number in shape and kind == LIST:
@@ -76,7 +79,7 @@ def _struct(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, i
             found[number] = Field(kind, structs)
         else:
             end = _after(buffer, at, kind, depth - 1)
-            found[number] = Field(kind, bytes(buffer[at:end]))
+            found[number] = Field(kind, buffer[at:end])
             at = end
     return found, at + 1
 
@@ -141,10 +144,17 @@ def _after_element(buffer: bytes, at: int, kind: int, depth: int) -> int:
 
 
 def _after_struct(buffer: bytes, at: int, depth: int) -> int:
-    number = 0
     while head := buffer[at]:
-        kind, at, number = _field_head(buffer, at, number, head)
-        at = _after(buffer, at, kind, depth - 1)
+        at += 1
+        if not head >> 4:
+            _, at = varint(buffer, at)  # The id of a field that nobody asks for.
+        kind = head & 0x0F
+        if kind in NUMBERS and buffer[at] < 0x80:
+            at += 1
+        elif kind == BINARY and buffer[at] < 0x80:
+            at += 1 + buffer[at]
+        else:
+            at = _after(buffer, at, kind, depth - 1)
     return at + 1
 
 

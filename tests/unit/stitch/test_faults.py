@@ -15,7 +15,7 @@ import pytest
 
 from common.errors import CompactionError, InputError, RewriteError, VerificationError
 from common.parquet.location import Location, open_location
-from compactor.rewrite.stitch import local_target, target
+from compactor.rewrite.stitch import local_target
 from compactor.rewrite.stitch.pieces import Piece, Stitched
 from compactor.rewrite.stitch.stitching import stitch
 
@@ -25,8 +25,7 @@ STEP = 1 << 14
 @pytest.fixture
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
     """Return a location with two files of some steps each."""
-    for module in (local_target, target):
-        monkeypatch.setattr(module, "STEP_BYTES", STEP)
+    monkeypatch.setattr(local_target, "STEP_BYTES", STEP)
     chance = np.random.default_rng(1)
     for name in "ab":
         rows = pa.table({"k": np.arange(8000), "x": chance.random(8000)})
@@ -126,9 +125,17 @@ def test_a_source_that_is_cut_off_meanwhile(location: Location, kept_bytes: int)
         join(location, cut)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "b.parquet"])
-def test_a_source_that_is_written_anew_meanwhile(location: Location, name: str) -> None:
-    def change(_: int) -> None:
+@pytest.mark.parametrize(("name", "copied_before"), [("a.parquet", 0), ("b.parquet", 1)])
+def test_a_source_that_is_written_anew_meanwhile(
+    location: Location, name: str, copied_before: int
+) -> None:
+    rest = copied_before * os.path.getsize(location.full("a.parquet"))
+
+    def change(size_bytes: int) -> None:
+        nonlocal rest
+        rest -= size_bytes
+        if rest > 0:
+            return
         with open(location.full(name), "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(size - 100)

@@ -17,7 +17,7 @@ from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch import sources, stitching
 from compactor.rewrite.stitch.footer import Layout, read_layout
 from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import read_file_layout, stitch
+from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.stitch.writers import refuse_old_writer
 from compactor.rewrite.thrift.reading import DEPTH_MAX, decode, decode_whole
 from compactor.rewrite.thrift.values import (
@@ -38,6 +38,7 @@ from compactor.rewrite.thrift.values import (
     number_field,
 )
 from compactor.rewrite.thrift.writing import encode
+from tests.support.layouts import read_file_layout
 
 numbers = st.one_of(
     st.builds(number_field, st.integers(-(1 << 63), (1 << 63) - 1)),

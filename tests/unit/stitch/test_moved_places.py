@@ -14,9 +14,10 @@ from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.footer import Chunk, Span
 from compactor.rewrite.stitch.moving import PAGE_BYTES, PAGE_OFFSET, PAGES
 from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import read_file_layout, stitch
+from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.thrift.reading import decode, decode_whole
 from compactor.rewrite.thrift.values import elements, integer
+from tests.support.layouts import read_file_layout
 
 ROWS = 6000
 PAGE_HEADER_COMPRESSED = 3

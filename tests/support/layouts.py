@@ -1,0 +1,12 @@
+"""Footers of files, as stitching sees them."""
+
+from __future__ import annotations
+
+from common.parquet.location import Location
+from compactor.rewrite.stitch.footer import Layout
+from compactor.rewrite.stitch.sources import layout_of, opened_source
+
+
+def read_file_layout(location: Location, path: str) -> Layout:
+    with opened_source(location, path) as source:
+        return layout_of(source)
