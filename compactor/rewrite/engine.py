@@ -123,7 +123,8 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
 
 def _task_memory(spark: Any) -> tuple[int, int]:
     """Return what the process of a task may have, and with what it is ended."""
-    conf = spark.sparkContext.getConf()
+    # The session knows its context's settings, too; asking the context copies them all.
+    conf = spark.conf
     return int(conf.get(TASK_SETTING, str(TASK_BYTES))), int(conf.get(LIMIT_SETTING, "0"))
 
 

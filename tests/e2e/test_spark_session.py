@@ -96,6 +96,9 @@ def test_work_progress_cancel_and_stop(stack: LocalStack) -> None:
         engine = SparkEngine(settings(stack, "works"))
         await engine.start()
         heard: list[RewriteProgress] = []
+        seen = (await engine.run_payload("z", {"do": "archives"}, heard.append))["seen"]
+        assert len(seen) > len({worker for worker, _ in seen})  # One has been counted twice.
+        assert {count for _, count in seen} == {0}
         assert (await engine.run_payload("a", ADD, heard.append))["sum"] == 500_500
         assert heard[-1].fraction == 1.0
         waiting = await sleeping(engine, "b")

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from common.errors import InputError
 from compactor.core.result import RewriteProgress
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a work is given."""
+
+    spark: Any
+    payload: dict[str, Any]
+    progress: Callable[[RewriteProgress], None]
+    cancelled: Callable[[], bool]
+    attach: Callable[[Any], None]
 
 
 def work(
@@ -21,37 +34,66 @@ def work(
     attach: Callable[[Any], None],
 ) -> dict[str, Any]:
     """Do what the payload says: add, wait in a Spark task, fail, or die."""
-    match payload["do"]:
-        case "add":
-            frame = spark.range(payload["count"], numPartitions=2)
-            rows = frame.mapInArrow(add_one, "id long").toPandas()["id"]
-            progress(RewriteProgress(fraction=1.0, rows_done=len(rows)))
-            pool = spark.sparkContext.getLocalProperty("spark.scheduler.pool")
-            return {"sum": int(rows.sum()), "pool": pool}
-        case "sleep":
-            progress(RewriteProgress(fraction=0.1))
-            count = spark.sparkContext.parallelize([payload["for_s"]], 1).map(sleep).count()
-            return {"count": count, "cancelled": cancelled()}
-        case "valve":
-            valve = Recorder()
-            attach(valve)
-            progress(RewriteProgress(fraction=0.1))
-            valve.enough.wait()
-            return {"granted": valve.granted}
-        case "memory":
-            import ray
+    return WORKS[payload["do"]](Asked(spark, payload, progress, cancelled, attach))
 
-            total, free = ray.cluster_resources(), ray.available_resources()
-            return {"taken_bytes": total["memory"] - free.get("memory", 0.0)}
-        case "refuse":
-            raise InputError("file a.parquet is gone")
-        case "break":
-            raise KeyError("no such thing")
-        case "lose":
-            spark.sparkContext._jsc.sc().stop()
-            return {"count": spark.sparkContext.parallelize([1]).count()}
-        case other:
-            raise AssertionError(other)
+
+def _add(asked: Asked) -> dict[str, Any]:
+    frame = asked.spark.range(asked.payload["count"], numPartitions=2)
+    rows = frame.mapInArrow(add_one, "id long").toPandas()["id"]
+    asked.progress(RewriteProgress(fraction=1.0, rows_done=len(rows)))
+    pool = asked.spark.sparkContext.getLocalProperty("spark.scheduler.pool")
+    return {"sum": int(rows.sum()), "pool": pool}
+
+
+def _sleep(asked: Asked) -> dict[str, Any]:
+    asked.progress(RewriteProgress(fraction=0.1))
+    numbers = asked.spark.sparkContext.parallelize([asked.payload["for_s"]], 1)
+    return {"count": numbers.map(sleep).count(), "cancelled": asked.cancelled()}
+
+
+def _valve(asked: Asked) -> dict[str, Any]:
+    valve = Recorder()
+    asked.attach(valve)
+    asked.progress(RewriteProgress(fraction=0.1))
+    valve.enough.wait()
+    return {"granted": valve.granted}
+
+
+def _archives(asked: Asked) -> dict[str, Any]:
+    numbers = asked.spark.sparkContext.parallelize([0], 1)
+    return {"seen": [numbers.map(archives_read).collect()[0] for _ in range(6)]}
+
+
+def _memory(_: Asked) -> dict[str, Any]:
+    import ray
+
+    total, free = ray.cluster_resources(), ray.available_resources()
+    return {"taken_bytes": total["memory"] - free.get("memory", 0.0)}
+
+
+def _refuse(_: Asked) -> dict[str, Any]:
+    raise InputError("file a.parquet is gone")
+
+
+def _break(_: Asked) -> dict[str, Any]:
+    raise KeyError("no such thing")
+
+
+def _lose(asked: Asked) -> dict[str, Any]:
+    asked.spark.sparkContext._jsc.sc().stop()
+    return {"count": asked.spark.sparkContext.parallelize([1]).count()}
+
+
+WORKS: dict[str, Callable[[Asked], dict[str, Any]]] = {
+    "add": _add,
+    "sleep": _sleep,
+    "valve": _valve,
+    "archives": _archives,
+    "memory": _memory,
+    "refuse": _refuse,
+    "break": _break,
+    "lose": _lose,
+}
 
 
 class Recorder:
@@ -78,6 +120,22 @@ def add_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     for batch in batches:
         yield pa.record_batch([pc.add(batch.column(0), 1)], names=["id"])
+
+
+def archives_read(_: int) -> tuple[int, int]:
+    """Count from now on how often this process reads an archive's directory; return so far."""
+    import zipimport
+
+    seen: list[str] = zipimport.__dict__.setdefault("_seen", [])
+    if not hasattr(zipimport, "_real"):
+        zipimport._real = zipimport._read_directory
+
+        def counted(archive: str) -> Any:
+            seen.append(archive)
+            return zipimport._real(archive)
+
+        zipimport._read_directory = counted
+    return os.getpid(), len(seen)
 
 
 def sleep(for_s: float) -> float:
