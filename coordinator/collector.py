@@ -180,7 +180,7 @@ class Collector:
     async def _finish_drop(self, table: Table) -> None:
         """Let a table that is going make its next steps (they wait for its garbage)."""
         if table.state is TableState.GOING:
-            await self._store.apply(DropTable(table=table.id))
+            await self._store.apply(DropTable(table=table.id, resumed=True))
 
 
 async def collect_all(

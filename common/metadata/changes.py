@@ -48,6 +48,8 @@ class DropTable:
 
     table: str
     delete_files: bool = False
+    resumed: bool = False
+    """Only go on with a drop that has begun: a table that is not going is left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

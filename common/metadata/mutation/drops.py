@@ -1,11 +1,12 @@
 """Drop a table: going, then tablet by tablet, its requests, its keys, at last its name.
 
-Each step looks at what is there, so that anybody may go on from anywhere. While
+Each step looks at what is there, so that anybody may go on from anywhere; nothing is
+taken of a table that is not going (any more: a fail-over may have forgotten it). While
 garbage is left the table stays, going and empty, until the collectors are through.
 Marks of attempts and calls are left to expire.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from common.metadata.changes import Applied, DropTable, Refused
 from common.metadata.codec_file import unpack_files
@@ -47,9 +48,25 @@ REQUESTS_PER_STEP = 500
 """Requests forgotten in one transaction."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    """A drop: of which table, whether its files go to garbage, what is answered at the end."""
+
+    table: str
+    delete_files: bool
+    outcome: Applied | Refused
+    resumed: bool = False
+    """A table that is not going is left alone."""
+
+    @property
+    def keys(self) -> TableKeys:
+        """Its keys."""
+        return TableKeys(self.table)
+
+
 def drop_table(change: DropTable) -> Transaction:
     """Return the first transaction of a drop."""
-    return drop(change.table, delete_files=change.delete_files, outcome=MADE)
+    return _set_going(_Drop(change.table, change.delete_files, MADE, change.resumed))
 
 
 def drop(
@@ -62,47 +79,61 @@ def drop(
         delete_files: Whether its files go to garbage; what the first drop said, counts.
         outcome: What to answer at the end.
     """
-    keys = TableKeys(table)
+    return _set_going(_Drop(table, delete_files, outcome))
+
+
+def _set_going(it: _Drop) -> Transaction:
+    keys = it.keys
 
     def decide(seen: Seen) -> Decision:
         state = state_seen(keys, seen)
         if state is None:
-            return Done(outcome, then=_unname(table, outcome))
+            return Done(it.outcome, then=_unname(it))
         if state is TableState.GOING:
-            return Done(outcome, then=_cancel_requests(table, outcome))
-        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(delete_files)}
-        notes = dict.fromkeys(GONE_WITH_THE_TABLE) if delete_files else {}
+            return Done(it.outcome, then=_cancel_requests(it))
+        if it.resumed:
+            return Done(it.outcome)
+        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(it.delete_files)}
+        notes = dict.fromkeys(GONE_WITH_THE_TABLE) if it.delete_files else {}
         effects = (
             hset(keys.table, fields),
             *into_garbage(keys, b"", notes),
-            *table_changed(table, "going"),
+            *table_changed(it.table, "going"),
         )
-        return Write(effects, then=_cancel_requests(table, outcome))
+        return Write(effects, then=_cancel_requests(it), durable=True)
 
     return Transaction(table_state(keys), decide)
 
 
-def _cancel_requests(table: str, outcome: Applied | Refused) -> Transaction:
+def _not_going(it: _Drop, seen: Seen) -> Decision | None:
+    """Return what else there is to do if the table does not go."""
+    state = state_seen(it.keys, seen)
+    if state is None:
+        return Done(it.outcome, then=_unname(it))
+    return None if state is TableState.GOING else Done(it.outcome, then=_set_going(it))
+
+
+def _cancel_requests(it: _Drop) -> Transaction:
     """Return the transaction that makes open requests CANCELLING; no new ones come."""
-    keys = TableKeys(table)
+    keys = it.keys
     reads = {"open": members_after(keys.open_requests, None, 2 * REQUESTS_OPEN_MAX)}
 
     def decide(seen: Seen) -> Decision:
-        if state_seen(keys, seen) is None:
-            return Done(outcome, then=_unname(table, outcome))
+        if (other := _not_going(it, seen)) is not None:
+            return other
         names = [request_at(member) for member in seen["open"]]
         own = {name: hgetall(keys.request(name)) for name in names}
         return More(Needs((), own), lambda further: cancelling(names, further))
 
     def cancelling(names: list[str], seen: Seen) -> Decision:
-        found = [unpack_request(keys.request(name), table, name, seen[name]) for name in names]
+        found = [unpack_request(keys.request(name), it.table, name, seen[name]) for name in names]
         effects = [
             hset(keys.request(each.id), request_fields(each))
             for each in map(_cancelled, found)
             if each is not None
         ]
-        then = _drop_next(table, outcome)
-        return Write(tuple(effects), then=then) if effects else Done(outcome, then=then)
+        then = _drop_next(it)
+        return Write(tuple(effects), then=then) if effects else Done(it.outcome, then=then)
 
     return Transaction(table_state(keys) | Needs((), reads), decide)
 
@@ -114,9 +145,9 @@ def _cancelled(request: Request | None) -> Request | None:
     return replace(request, state=RequestState.CANCELLING, cause="its table is dropped")
 
 
-def _drop_next(table: str, outcome: Applied | Refused) -> Transaction:
+def _drop_next(it: _Drop) -> Transaction:
     """Return the transaction that removes the first tablet left, or requests, or the table."""
-    keys = TableKeys(table)
+    keys = it.keys
     reads = {
         "first": members_after(keys.index, None, 1),
         "deletes": hget(keys.table, DELETES),
@@ -125,17 +156,20 @@ def _drop_next(table: str, outcome: Applied | Refused) -> Transaction:
     }
 
     def decide(seen: Seen) -> Decision:
+        if (other := _not_going(it, seen)) is not None:
+            return other
         if seen["first"]:
-            tablet = TabletId(table, seen["first"][0])
-            return More(_tablet_needs(tablet), lambda further: _dropped(tablet, outcome, further))
+            tablet = TabletId(it.table, seen["first"][0])
+            return More(_tablet_needs(tablet), lambda further: _dropped(it, tablet, further))
         if seen["garbage"]:
-            return Done(outcome if isinstance(outcome, Refused) else Applied(complete=False))
+            refused = isinstance(it.outcome, Refused)
+            return Done(it.outcome if refused else Applied(complete=False))
         if seen["requests"]:
             own = [keys.request(request_at(member)) for member in seen["requests"]]
             forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
-            return Write(forgotten, then=_drop_next(table, outcome))
+            return Write(forgotten, then=_drop_next(it))
         effects = (delete(*keys.every), publish(keys.doorbell, ""))
-        return Write(effects, then=_unname(table, outcome))
+        return Write(effects, then=_unname(it), durable=True)
 
     needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
     return Transaction(needs, decide)
@@ -147,9 +181,9 @@ def _tablet_needs(tablet: TabletId) -> Needs:
     return Needs((keys.running,), reads)
 
 
-def _dropped(tablet: TabletId, outcome: Applied | Refused, seen: Seen) -> Decision:
+def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
     """Remove a tablet; what runs there and, if asked, its files go to garbage."""
-    keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
+    keys, table = TabletKeys.of(tablet), it.keys
     running = unpack_running(keys.running, seen["running"])
     waste: dict[str, bytes | None] = {
         path: None for entry in running.values() for path in entry.output_paths
@@ -163,19 +197,22 @@ def _dropped(tablet: TabletId, outcome: Applied | Refused, seen: Seen) -> Decisi
         zrem(table.index, tablet.end),
         *told(tablet, "drop"),
     )
-    return Write(effects, then=_drop_next(tablet.table, outcome))
+    return Write(effects, then=_drop_next(it))
 
 
-def _unname(table: str, outcome: Applied | Refused) -> Transaction:
+def _unname(it: _Drop) -> Transaction:
     """Return the last transaction: the name is free again. Mark: no entry has this id."""
 
     def decide(seen: Seen) -> Decision:
+        if state_seen(it.keys, seen) is not None:
+            return Done(it.outcome, then=_set_going(it))  # Without a name nobody would find it.
         for name, stored in seen["names"].items():
-            if unpack_name(f"{TABLES} {name.decode()}", stored)[0] == table:
-                return Write((hdel(TABLES, name),), then=_answer(outcome))
-        return Done(outcome)
+            if unpack_name(f"{TABLES} {name.decode()}", stored)[0] == it.table:
+                return Write((hdel(TABLES, name),), then=_answer(it.outcome), durable=True)
+        return Done(it.outcome)
 
-    return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
+    needs = table_state(it.keys) | Needs((TABLES,), {"names": hgetall(TABLES)})
+    return Transaction(needs, decide)
 
 
 def _answer(outcome: Applied | Refused) -> Transaction:
