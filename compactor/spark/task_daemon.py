@@ -35,7 +35,7 @@ def main() -> None:
             die_with(parent)
 
     os.register_at_fork(after_in_child=bind)
-    zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]
+    zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]  # what it is for
     daemon.worker = _run_task_at_once
     daemon.manager()
 

@@ -31,6 +31,9 @@ REGRESSIONS = {
     263: "a fail-over forgot who leads, and nothing could be released for silence",
     2046: "a fail-over forgot a pin: its reader lost a file",
     2168: "a check of ours that allowed a late release too little",
+    3822: "a fail-over forgot that a table goes, and its drop took tablets of a live table",
+    4849: "a fail-over forgot that a table was no longer paused",
+    9478: "a fail-over forgot the end of a drop, which freed the name of a table that was there",
 }
 """Seed → what it found, in the code of its day."""
 STORM = Options(

@@ -118,7 +118,8 @@ def _go_live(table: Table) -> Transaction:
             return Refusal("table", f"table {table.name} was dropped while it was made")
         if present.state is not TableState.NEW:
             return Done()
-        return Write((hset(keys.table, {STATE: wanted.value}), *table_changed(table.id, "create")))
+        effects = (hset(keys.table, {STATE: wanted.value}), *table_changed(table.id, "create"))
+        return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)
 
@@ -127,6 +128,7 @@ def change_table(change: ChangeTable) -> Transaction:
     """Return the transaction that writes settings or state. Mark: they are there.
 
     New settings count their version up, which makes every analysis stale; a pause does not.
+    Whoever was told that a table is no longer paused relies on it, so replicas must know.
     """
     keys = TableKeys(change.table)
     assert change.state in {None, TableState.LIVE, TableState.PAUSED}, change.state
@@ -138,14 +140,16 @@ def change_table(change: ChangeTable) -> Transaction:
         assert present is not None, change.table
         fields = _new_fields(change, present)
         if not fields:
-            return Done()
+            # Written once more, so that replicas have it before it is acknowledged again.
+            return Write((hset(keys.table, {STATE: present.state.value}),), durable=True)
         if present.settings_version != change.settings_version:
             return Refusal(
                 "version",
                 f"table {present.name} has settings version {present.settings_version}, "
                 f"the change was made for {change.settings_version}",
             )
-        return Write((hset(keys.table, fields), *table_changed(change.table, "table")))
+        effects = (hset(keys.table, fields), *table_changed(change.table, "table"))
+        return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Change
+from common.metadata.changes import AddFiles, Change, ChangeTable, DropTable
 from common.metadata.commands import Command
 from common.metadata.memory_keyspace import MemorySession
 from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
-from common.metadata.upkeep_changes import ClaimCoordination, Pin, SetLimit
+from common.metadata.upkeep_changes import ClaimCoordination, ForgetGarbage, Pin, SetLimit
 from common.model.limit import Scope
 from common.model.request import KeyRange, Request, RequestState
+from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.store_harness import Harness, applied, commit, file, reserve
 from tests.unit.metadata.test_mutation import memory
@@ -36,6 +37,8 @@ def promised(table: str, harness: Harness) -> list[Change]:
         ClaimCoordination(coordinator="c1"),
         SetLimit(scope=Scope.parse("group:g"), bytes_s=1 << 20),
         SetLimit(scope=Scope.parse("group:g"), bytes_s=None),
+        *[ChangeTable(table=table, settings_version=1, state=TableState.PAUSED)] * 2,
+        ChangeTable(table=table, settings_version=1, state=TableState.LIVE),
     ]
 
 
@@ -62,5 +65,13 @@ def test_what_is_acknowledged_outlives_a_fail_over(monkeypatch: pytest.MonkeyPat
         applied(await harness.apply(reserve(tablet, "t1", "a")))
         applied(await harness.apply(commit(tablet, "t1")))
         assert flags == [False, False]
+        # A drop: the table goes, its tablet, its request, its keys, its name.
+        flags.clear()
+        await harness.apply(DropTable(table=tablet.table))
+        for entry in await harness.store.garbage(tablet.table):
+            await harness.apply(ForgetGarbage(table=tablet.table, path=entry.path))
+        del flags[:]
+        assert applied(await harness.apply(DropTable(table=tablet.table))).complete
+        assert flags[-2:] == [True, True]
 
     asyncio.run(story())
