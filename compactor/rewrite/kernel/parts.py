@@ -6,8 +6,10 @@ held against nothing here.
 
 import itertools
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +24,9 @@ from compactor.rewrite.files import opened_input
 from compactor.rewrite.kernel.bounds import Group, groups_of
 from compactor.rewrite.kernel.reading import Held, Layout, Reader, column_of
 from compactor.rewrite.kernel.words import is_sorted
+
+READERS = 2
+"""Row groups that are read back at a time: a merge has so many cores."""
 
 
 class DeadRowsError(Exception):
@@ -45,7 +50,8 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
         metadata, arrow = parquet.metadata, parquet.schema_arrow
         groups = groups_of(0, metadata, arrow, rules.key, trusted=False)
     reader = Reader(location, path, facts_layout(rules, schema))
-    facts = [facts_of(reader, group, f"output {path}") for group in groups]
+    with ThreadPoolExecutor(READERS) as threads:
+        facts = list(threads.map(lambda group: facts_of(reader, group, f"output {path}"), groups))
     return join_facts(facts, f"output {path}") if facts else RowFacts(clean=True)
 
 
@@ -129,9 +135,7 @@ def _facts(held: Held, layout: Layout) -> RowFacts:
     """Return the facts of rows whose keys ascend."""
     rules = layout.rules
     assert rules.version_column is not None
-    ends = pa.table(
-        {name: _column(held, layout, name).take(pa.array([0, held.rows - 1])) for name in rules.key}
-    )
+    ends = pa.table({name: _ends(held, layout, name) for name in rules.key})
     keys = encode_keys(ends, rules.key, rules.key_types)
     version_ends = _encoded_ends(_column(held, layout, rules.version_column), rules.version_type)
     tombstones = 0
@@ -155,9 +159,20 @@ def _facts(held: Held, layout: Layout) -> RowFacts:
 
 def _column(held: Held, layout: Layout, name: str) -> pa.Array:
     """Return a column of rows as Arrow, in the table's type."""
-    column = column_of(held.frame, held.rest, name)
     if held.rest is not None and name in held.rest.column_names:
         return held.rest.column(name).combine_chunks()
+    return _as_arrow(column_of(held.frame, held.rest, name), layout, name)
+
+
+def _ends(held: Held, layout: Layout, name: str) -> pa.Array:
+    """Return the first and the last value of a column, without making Arrow of the others."""
+    places = [0, held.rows - 1]
+    if held.rest is not None and name in held.rest.column_names:
+        return held.rest.column(name).take(pa.array(places)).combine_chunks()
+    return _as_arrow(column_of(held.frame, held.rest, name).gather(places), layout, name)
+
+
+def _as_arrow(column: pl.Series, layout: Layout, name: str) -> pa.Array:
     return column.to_arrow().cast(layout.schema.field(name).type)
 
 
