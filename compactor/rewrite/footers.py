@@ -15,7 +15,7 @@ from common.parquet.location import Location
 from compactor.rewrite.declared import has_blooms
 from compactor.rewrite.kernel.bounds import Group, groups_of
 from compactor.rewrite.kernel.page_sums import PAGES_START, chunk_places
-from compactor.rewrite.stitch.worth import GroupSize
+from compactor.rewrite.worth import GroupSize
 
 FOOTERS_AT_A_TIME = 8
 SMALL_BYTES = 1024**2

@@ -18,8 +18,8 @@ from compactor.rewrite.native import PartResult
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.stitch.pieces import Footing, Piece
 from compactor.rewrite.stitch.stitching import stitch
-from compactor.rewrite.stitch.worth import GroupSize, worth_copying
 from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.worth import GroupSize, worth_copying
 from compactor.rewrite.writer import WrittenFile, footer_of, purge_after, writing
 
 

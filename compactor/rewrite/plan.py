@@ -20,10 +20,10 @@ from compactor.rewrite.footers import Asked, Footer, read_footers
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of, rows_at_a_time
 from compactor.rewrite.output_settings import OutputSettings, output_settings
-from compactor.rewrite.stitch.worth import worth_copying
 from compactor.rewrite.transforming import TransformPlan, make_transform
 from compactor.rewrite.unchanged import require_unchanged
 from compactor.rewrite.widths import decoded_bytes
+from compactor.rewrite.worth import worth_copying
 
 FOOTER_FORMAT = "1"
 USUAL = budget_of(TASK_BYTES, 0, 128 * 1024**2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compactor.rewrite.output_settings import OutputSettings
-from compactor.rewrite.stitch.worth import GroupSize, splinters, worth_copying
+from compactor.rewrite.worth import GroupSize, splinters, worth_copying
 
 MIB = 1024**2
 
