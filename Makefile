@@ -15,7 +15,7 @@ STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
 # A stuck run ends here; a healthy one needs a fraction of it.
-TEST_BUDGET_S := 3600
+TEST_BUDGET_S := 4500
 FAST := not (integration or e2e or slow)
 
 export PATH := $(BIN):$(PATH)
