@@ -20,7 +20,7 @@ BASE_BYTES = 220 * 1024**2
 """A Python worker with all libraries loaded (110 MB), what waits between the threads of a merge,
 and what three allocators give back late."""
 HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 6, 1.1
-RESERVE_SHARE = 0.08
+RESERVE_SHARE = 0.05
 """Of the process: allocators give back late."""
 FREE_BYTES_MIN = 16 * 1024**2
 GROUP_SHARE, STEP_SHARE = 3, 32
