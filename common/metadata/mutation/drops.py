@@ -54,6 +54,7 @@ class _Drop:
 
     table: str
     delete_files: bool
+    """What the first drop said, counts."""
     outcome: Applied | Refused
     resumed: bool = False
     """A table that is not going is left alone."""
@@ -69,20 +70,18 @@ def drop_table(change: DropTable) -> Transaction:
     return _set_going(_Drop(change.table, change.delete_files, MADE, change.resumed))
 
 
-def drop(
-    table: str, *, delete_files: bool = False, outcome: Applied | Refused = MADE
-) -> Transaction:
-    """Return the transaction that sets a table going. Mark: it is.
+def undo_create(table: str, refused: Refused) -> Transaction:
+    """Return the first transaction that takes back what a refused creation has made.
 
     Args:
         table: Its id.
-        delete_files: Whether its files go to garbage; what the first drop said, counts.
-        outcome: What to answer at the end.
+        refused: What to answer at the end.
     """
-    return _set_going(_Drop(table, delete_files, outcome))
+    return _set_going(_Drop(table, delete_files=False, outcome=refused))
 
 
 def _set_going(it: _Drop) -> Transaction:
+    """Return the transaction that sets a table going. Mark: it is."""
     keys = it.keys
 
     def decide(seen: Seen) -> Decision:

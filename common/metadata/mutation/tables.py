@@ -13,7 +13,7 @@ from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, SPEC, STATE
 from common.metadata.commands import Command, Word, hgetall, hset
 from common.metadata.keys import TABLES, TableKeys, is_table_id
 from common.metadata.mutation.adds import created
-from common.metadata.mutation.drops import drop
+from common.metadata.mutation.drops import undo_create
 from common.metadata.mutation.effects import table_changed
 from common.metadata.mutation.requirements import table_seen, whole_table
 from common.metadata.mutation.transaction import (
@@ -78,9 +78,8 @@ def _name(table: Table) -> Transaction:
             return Done(then=_go_live(table))
         if refusal := refused_by_names(table, seen["names"]):
             # Another table came first. What the first transaction made goes again.
-            return Done(
-                then=drop(table.id, outcome=Refused(code=refusal.code, reason=refusal.reason))
-            )
+            refused = Refused(code=refusal.code, reason=refusal.reason)
+            return Done(then=undo_create(table.id, refused))
         effects = (hset(TABLES, {table.name: codec_table.pack_name(table)}),)
         return Write(effects, then=_go_live(table))
 

@@ -68,9 +68,10 @@ def test_what_is_acknowledged_outlives_a_fail_over(monkeypatch: pytest.MonkeyPat
         # A drop: the table goes, its tablet, its request, its keys, its name.
         flags.clear()
         await harness.apply(DropTable(table=tablet.table))
+        assert flags[0]
         for entry in await harness.store.garbage(tablet.table):
             await harness.apply(ForgetGarbage(table=tablet.table, path=entry.path))
-        del flags[:]
+        flags.clear()
         assert applied(await harness.apply(DropTable(table=tablet.table))).complete
         assert flags[-2:] == [True, True]
 
