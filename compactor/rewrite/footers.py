@@ -27,19 +27,23 @@ class Footer:
     """What a rewrite asks of a Parquet footer."""
 
     num_rows: int
-    decoded_bytes: int
     schema: pa.Schema
-    sizes: tuple[GroupSize, ...] = ()
+    sizes: tuple[GroupSize, ...]
     """Of its row groups."""
-    codecs: frozenset[str | None] = frozenset()
+    codecs: frozenset[str | None]
     """Of its column chunks; None: one that we do not write."""
-    filtered: bool = True
+    filtered: bool
     """Whether each row group has the Bloom filters that are asked for."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[Group, ...]
     """Row groups, where they are bounded by a key."""
-    small_bytes: int | None = None
+    small_bytes: int | None
     """What the pages of its one row group take there, from `PAGES_START` on; None: it is not
     small, or not plain."""
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Of all rows, before the codec."""
+        return sum(size.decoded_bytes for size in self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,10 @@ def read_footer(
     asked = asked or Asked()
     known = set(asked.key) <= set(schema.names)  # Or its folders tell them.
     groups = groups_of(number, metadata, schema, asked.key, trusted=known) if asked.key else []
-    found = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     sizes = tuple(GroupSize(group.num_rows, group.total_byte_size) for group in found)
     return Footer(
         num_rows=metadata.num_rows,
-        decoded_bytes=sum(size.decoded_bytes for size in sizes),
         schema=schema,
         sizes=sizes,
         codecs=frozenset(

@@ -97,9 +97,8 @@ def pieces_of(copy: Copy, paths: Sequence[str]) -> tuple[Piece, ...]:
 
 def copyable_inputs(plan: RewritePlan, groups: Sequence[Group]) -> frozenset[int]:
     """Return the inputs whose row groups are of the schema, codec and size that are wanted."""
-    return frozenset(at for at in plan.clean if _as_wanted(plan, at, groups))
-
-
-def _as_wanted(plan: RewritePlan, at: int, groups: Sequence[Group]) -> bool:
-    own = [GroupSize(group.rows, group.size_bytes) for group in groups if group.input == at]
-    return at in plan.alike and bool(own) and worth_copying(own, plan.writing)
+    sizes: dict[int, list[GroupSize]] = {}
+    for group in groups:
+        sizes.setdefault(group.input, []).append(GroupSize(group.rows, group.size_bytes))
+    known = plan.clean & plan.alike & sizes.keys()
+    return frozenset(at for at in known if worth_copying(sizes[at], plan.writing))
