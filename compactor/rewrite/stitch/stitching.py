@@ -17,7 +17,6 @@ from compactor.rewrite.stitch.ending import arrow_schema_of, ending
 from compactor.rewrite.stitch.footer import MAGIC, Layout
 from compactor.rewrite.stitch.local_target import LocalTarget
 from compactor.rewrite.stitch.looking import Looked, look
-from compactor.rewrite.stitch.moving import MovedGroup
 from compactor.rewrite.stitch.pieces import ROW_GROUPS_MAX, Footing, Piece, Stitched
 from compactor.rewrite.stitch.stored_target import StoredTarget
 from compactor.rewrite.stitch.target import OnCopied, Target
@@ -61,12 +60,13 @@ def stitch(
     with _writing(location, output, on_copied) as target:
         with output_faults(output):
             target.write(MAGIC)
-        looked, moved = _joined(location, pieces, target, output)
+        looked = _joined(location, pieces, target, output)
         schema = arrow_schema_of(
             [(each.piece.path, each.layout.arrow_schema) for each in looked], footing
         )
         copied_bytes = target.position - len(MAGIC)
         layouts = [each.layout for each in looked]
+        moved = [group for each in looked for group in each.groups]
         with output_faults(output):
             target.write(ending(moved, layouts, footing, schema, target.position))
             size_bytes = target.position
@@ -83,12 +83,11 @@ def stitch(
 
 def _joined(
     location: Location, pieces: Sequence[Piece], target: Target, output: str
-) -> tuple[list[Looked], list[MovedGroup]]:
+) -> list[Looked]:
     """Copy all pieces; the footer of the next is read while the one before is copied."""
     looked: list[Looked] = []
-    moved: list[MovedGroup] = []
     layouts: dict[tuple[str, str], Layout] = {}
-    footer_bytes, end = 0, len(MAGIC)
+    footer_bytes, row_groups, end = 0, 0, len(MAGIC)
     with Copying(target, output) as copying:
         for piece in pieces:
             name = ((piece.location or location).uri, piece.path)
@@ -98,12 +97,12 @@ def _joined(
                 footer_bytes += len(each.layout.footer)
                 _require_small_footers(footer_bytes)
             _require_alike(looked[0], each)
-            moved += each.groups
-            if len(moved) > ROW_GROUPS_MAX:
+            row_groups += len(each.groups)
+            if row_groups > ROW_GROUPS_MAX:
                 raise NotStitchableError(f"row groups are more than {ROW_GROUPS_MAX}")
             end += sum(span.size for span in each.copies)
             copying.add(each)
-    return looked, moved
+    return looked
 
 
 def _require_small_footers(size_bytes: int) -> None:
