@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.responses import HTMLResponse
+from fastapi.routing import iter_route_contexts
 from fastapi.security import HTTPBearer
 
 from common.errors import CompactionError, UnavailableError
@@ -71,7 +72,18 @@ def create_app(services: Services) -> FastAPI:
     gateway = services.settings.gateway
     app.add_middleware(Guard, token=gateway.token, body_bytes_max=gateway.body_bytes_max)
     app.add_middleware(Counted, metrics=metrics, clock=services.clock)
+    _build_routes(app)
     return app
+
+
+def _build_routes(app: FastAPI) -> None:
+    """Build what FastAPI else builds of the included routes when the first request comes.
+
+    So nobody waits for it, and two applications served by two threads do not build at once,
+    which Pydantic does not allow.
+    """
+    for _ in iter_route_contexts(app.routes):
+        pass
 
 
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:

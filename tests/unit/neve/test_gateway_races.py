@@ -156,3 +156,13 @@ def test_a_replaced_file_does_not_come_back(
         ("a.parquet",),
         (output.path,),
     )
+
+
+def test_the_first_request_builds_no_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pydantic's schemas must not be built in two threads at once; two gateways may serve in two.
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("a route was built while serving")
+
+    with serving() as gateway, gateway.client() as client:
+        monkeypatch.setattr("fastapi.routing.get_dependant", build)
+        assert client.tables() == []
