@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 
 from benchmarks.rewrite.engines import ENGINES
 from benchmarks.rewrite.wanted import THREADS, Wanted
+from neve.local.processes import MARK_VARIABLE
 
 LIMITS = {"POLARS_MAX_THREADS": str(THREADS), "TOKIO_WORKER_THREADS": str(THREADS)}
 
@@ -20,8 +21,9 @@ class EngineProcess:
         self.name = name
         context = mp.get_context("spawn")
         self._ours, theirs = context.Pipe()
-        before = {key: os.environ.get(key) for key in LIMITS}
-        os.environ.update(LIMITS)
+        changed = {**LIMITS, MARK_VARIABLE: ""}  # It is not one of the stack's processes.
+        before = {key: os.environ.get(key) for key in changed}
+        os.environ.update(changed)
         self._process = context.Process(target=_serve, args=(name, theirs), daemon=True)
         self._process.start()
         for key, value in before.items():

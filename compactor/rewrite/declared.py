@@ -17,14 +17,15 @@ def leaf_places(schema: pa.Schema) -> dict[str, int]:
     for field in schema:
         if not is_type.is_nested(field.type):
             places[field.name] = place
-        place += _leaves(field.type)
+        place += leaves(field.type)
     return places
 
 
-def _leaves(arrow: pa.DataType) -> int:
+def leaves(arrow: pa.DataType) -> int:
+    """Return how many columns of a Parquet file hold values of a type."""
     if not is_type.is_nested(arrow):
         return 1
-    return sum(_leaves(arrow.field(at).type) for at in range(arrow.num_fields))
+    return sum(leaves(arrow.field(at).type) for at in range(arrow.num_fields))
 
 
 def sorting_columns(schema: pa.Schema, key: Sequence[str]) -> list[pq.SortingColumn] | None:

@@ -19,7 +19,7 @@ from compactor.rewrite.marks import read_marks
 from compactor.rewrite.memory import LIMIT_SETTING, TASK_BYTES, TASK_SETTING
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.sql import passes_of, rewrite_with_spark
-from compactor.rewrite.stitch.whole_job import stitch_plan
+from compactor.rewrite.stitch_job import stitch_plan
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.verify import verify
 

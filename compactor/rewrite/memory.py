@@ -2,7 +2,7 @@
 
 What a task's process takes, as measured with inputs that are hard on it:
 
-    libraries + 1.1 times what overlaps at one place + 6 steps + 1.1 times an output row group
+    libraries + 1.1 times what overlaps at one place + 9 steps + 1.1 times an output row group
 
 A budget divides what a process may have among these. Whenever a job has run out of
 memory, its next attempt divides half as much: more ranges, longer runs, smaller steps.
@@ -16,15 +16,18 @@ from compactor.rewrite.kernel.bounds import Group
 TASK_BYTES = 768 * 1024**2
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """How a driver is told; Spark keeps settings that it does not know."""
-BASE_BYTES = 220 * 1024**2
+TASK_ENVIRON = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""Of the processes of tasks. By default every thread, and every allocator, keeps memory that others
+cannot use: 60 to 90 MB of a merge, which is no faster for it."""
+BASE_BYTES = 270 * 1024**2
 """A Python worker with all libraries loaded (110 MB), what waits between the threads of a merge,
-and what three allocators give back late."""
-HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 6, 1.1
+what they encode, and what three allocators give back late."""
+HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 9, 1.1
 RESERVE_SHARE = 0.05
 """Of the process: allocators give back late."""
 FREE_BYTES_MIN = 16 * 1024**2
-GROUP_SHARE, STEP_SHARE = 3, 32
-IN_MEMORY_SHARE = 7
+GROUP_SHARE, STEP_SHARE = 3, 64
+IN_MEMORY_SHARE = 6
 """A job that is merged at once is held about so many times: read, joined, sorted, written."""
 ROWS_MAX = 1 << 16
 """Rows that are read at a time, at most."""

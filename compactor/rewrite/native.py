@@ -20,6 +20,7 @@ from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.files import folder_fill
 from compactor.rewrite.kernel.bounds import Group, Range
+from compactor.rewrite.kernel.lanes import Room
 from compactor.rewrite.kernel.parts import (
     DeadRowsError,
     facts_layout,
@@ -36,7 +37,6 @@ from compactor.rewrite.output_settings import OutputSettings
 from compactor.rewrite.paying import PayingReader
 from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.ranges import held_bytes
 from compactor.rewrite.row_groups import RowGroups
 from compactor.rewrite.together import Together
 
@@ -151,12 +151,11 @@ def merged_tables(
     """
     layout = Layout(plan.schema, plan.rules)
     readers = _Readers(plan, sources, layout)
-    room_bytes = max(0, plan.memory.held_bytes - held_bytes(work.groups))
     together = None
     if plan.small and not any(source.own for source in sources):
         location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
         together = Together(location, plan.inputs, layout, plan.small, paid)
-    with Ahead(readers, reading_order(work.groups), room_bytes, together) as ahead:
+    with Ahead(readers, reading_order(work.groups), dues.room, together) as ahead:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
 
@@ -213,6 +212,7 @@ def dues_of(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = Fal
         mark=Mark(plan.progress_folder, name),
         step_bytes=plan.memory.step_bytes,
         full_bytes=plan.memory.held_bytes // 2,
+        room=Room(plan.memory.held_bytes),
     )
 
 

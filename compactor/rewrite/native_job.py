@@ -19,6 +19,7 @@ from compactor.rewrite.files import delete_file, table_location
 from compactor.rewrite.footers import Asked, read_footers
 from compactor.rewrite.joining import Seam, copyable_inputs, joined, part_of, pieces_of
 from compactor.rewrite.kernel.bounds import Group, Range
+from compactor.rewrite.kernel.lanes import LANE_CORES
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.memory import estimate_bytes, pieces_of_groups
 from compactor.rewrite.merging import sum_counts
@@ -30,7 +31,6 @@ from compactor.rewrite.native import (
     check_copy,
     merge_range,
 )
-from compactor.rewrite.pipeline import LANE_CORES
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of
 from compactor.rewrite.stitch.pieces import Piece

@@ -1,6 +1,6 @@
 """What goes on beside a merge in the same task: decoding ahead of it, encoding behind it.
 
-    decode (a thread) ──► words, winners, gather (the caller) ──► encode, write (a thread)
+    decode (two threads) ──► words, winners, gather (two) ──► encode, write (a thread)
 
 Decoding, sorting and encoding happen outside of Python's own lock, so that one task keeps
 about two cores busy: it decodes every row group once, and writes outputs where they belong.
@@ -14,13 +14,12 @@ from typing import Any, Self
 import pyarrow as pa
 
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.lanes import LANE_CORES, Room
 from compactor.rewrite.kernel.reading import Held
 from compactor.rewrite.kernel.steps import Reads
 from compactor.rewrite.together import FILES_MAX, Together
 
-LANE_CORES = 2
-"""Cores that one merge keeps busy."""
-AHEAD_BYTES = 32 * 1024**2
+AHEAD_BYTES = 64 * 1024**2
 """Decoded ahead of the merge, at most."""
 BEHIND_BYTES = 32 * 1024**2
 """Rows that wait for the encoder, at most, beside those that it has, and one step."""
@@ -33,13 +32,13 @@ def reading_order(groups: Iterable[Group]) -> list[Group]:
 
 
 class Ahead:
-    """Row groups of all inputs, decoded in a thread before the merge asks for them."""
+    """Row groups of all inputs, decoded in threads before the merge asks for them."""
 
     def __init__(
         self,
         readers: Mapping[int, Reads],
         groups: Iterable[Group],
-        bytes_max: int,
+        room: Room,
         together: Together | None = None,
     ) -> None:
         """Begin to decode.
@@ -47,54 +46,58 @@ class Ahead:
         Args:
             readers: Of all inputs, by number.
             groups: In the order in which they will be asked for; any other is right, but slow.
-            bytes_max: What may be decoded beside what the merge holds.
+            room: What may be decoded beside what the merge holds.
             together: Reads small files, many by one call.
         """
         self._readers = readers
         self._coming = deque(groups)
-        self._thread = ThreadPoolExecutor(1, "decode")
+        self._threads = ThreadPoolExecutor(LANE_CORES, "decode")
         self._together = together
         self._ready: dict[Group, Future[dict[Group, Held]]] = {}
-        self._room_bytes = min(bytes_max, AHEAD_BYTES)
-        self._batch_bytes = self._room_bytes // 2
+        self._room = room
+        self._ahead_bytes = 0
         self._fill()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     def read(self, group: Group) -> Held:
         """Return the rows of a row group; see `Reader.read`."""
         ready = self._ready.pop(group, None)
         if ready is not None:
             held = ready.result()[group]
-            self._room_bytes += group.size_bytes
+            self._ahead_bytes -= group.size_bytes
         else:
             if group in self._coming:
                 self._coming.remove(group)
-            held = self._thread.submit(self._decoded, [group]).result()[group]
+            held = self._threads.submit(self._decoded, [group]).result()[group]
+        # Polars does not count what its texts leave unused of the pages that they lie in.
+        held.size_bytes = max(held.size_bytes, group.size_bytes)
+        self._room.held_bytes += held.size_bytes
         self._fill()
         return held
 
     def _fill(self) -> None:
-        """Have the thread decode what may be held already."""
+        """Have the threads decode what may be held already."""
         while batch := self._next_batch():
-            decoding = self._thread.submit(self._decoded, batch)
+            decoding = self._threads.submit(self._decoded, batch)
             self._ready |= dict.fromkeys(batch, decoding)
 
     def _next_batch(self) -> list[Group]:
         """Return row groups for which there is room: one, or several of small files."""
         batch: list[Group] = []
-        while self._coming and self._coming[0].size_bytes <= self._room_bytes:
+        bytes_max = min(self._room.free_bytes, AHEAD_BYTES)
+        while self._coming and self._ahead_bytes + self._coming[0].size_bytes <= bytes_max:
             small = self._together is not None and self._together.may(self._coming[0])
             if batch and (not small or len(batch) == FILES_MAX):
                 break
-            if not batch and small and self._ready and self._room_bytes < self._batch_bytes:
+            if not batch and small and self._ready and 2 * self._ahead_bytes > bytes_max:
                 break  # Rather many at once, soon.
             batch.append(self._coming.popleft())
-            self._room_bytes -= batch[-1].size_bytes
+            self._ahead_bytes += batch[-1].size_bytes
             if not small:
                 break
         return batch

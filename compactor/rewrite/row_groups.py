@@ -8,6 +8,7 @@ plain values and a codec, and smaller.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.parquet.write import row_group_rows
+from compactor.rewrite.columns_beside import BESIDE_BYTES_MIN, ColumnsBeside
 from compactor.rewrite.declared import bloom_options, sorting_columns
 from compactor.rewrite.output_settings import OutputSettings
 
@@ -50,7 +52,7 @@ class RowGroups:
         self._schema = schema
         self._writing = writing
         self._key = key
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: pq.ParquetWriter | ColumnsBeside | None = None
         self._held: list[pa.Table] = []
         self._held_bytes = 0
 
@@ -91,29 +93,44 @@ class RowGroups:
         rest = rows.slice(count)
         self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
 
-    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
+    def _opened(self, rows: pa.Table) -> "pq.ParquetWriter | ColumnsBeside":
         """Return the writer, opened for rows like these."""
         if self._writer is None:
-            codec = self._writing.codec.lower()
-            level = self._writing.codec_level if codec in LEVELLED_CODECS else None
-            plain = distinct_columns(rows)
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                self._schema,
-                compression="none" if codec == "uncompressed" else codec,
-                compression_level=level,
-                use_dictionary=_leaves(self._schema, plain),
-                column_encoding=_encodings(self._schema, plain),
-                write_statistics=True,
-                write_page_index=True,
-                write_page_checksum=True,
-                sorting_columns=sorting_columns(self._schema, self._key),
-                bloom_filter_options=bloom_options(
-                    self._writing.bloom_columns,
-                    min(rows.num_rows, row_group_rows(rows, self._writing.row_group_bytes)),
-                ),
-            )
+            group_rows = min(rows.num_rows, row_group_rows(rows, self._writing.row_group_bytes))
+            options = partial(_options, self._writing, distinct_columns(rows), group_rows)
+            order = sorting_columns(self._schema, self._key)
+            if rows.nbytes < BESIDE_BYTES_MIN:
+                self._writer = pq.ParquetWriter(
+                    self._sink, self._schema, sorting_columns=order, **options(self._schema)
+                )
+            else:
+                self._writer = ColumnsBeside(self._sink, self._schema, order, options)
         return self._writer
+
+
+def _options(
+    writing: OutputSettings, plain: Sequence[str], group_rows: int, schema: pa.Schema
+) -> dict[str, Any]:
+    """Return what Arrow's writer is told.
+
+    Args:
+        writing: The settings.
+        plain: Columns without dictionaries.
+        group_rows: Rows of a row group.
+        schema: The columns that it will write.
+    """
+    codec = writing.codec.lower()
+    blooms = [name for name in writing.bloom_columns if name in schema.names]
+    return {
+        "compression": "none" if codec == "uncompressed" else codec,
+        "compression_level": writing.codec_level if codec in LEVELLED_CODECS else None,
+        "use_dictionary": _leaves(schema, plain),
+        "column_encoding": _encodings(schema, plain),
+        "write_statistics": True,
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "bloom_filter_options": bloom_options(blooms, group_rows),
+    }
 
 
 def distinct_columns(rows: pa.Table) -> list[str]:
@@ -137,19 +154,20 @@ def distinct_columns(rows: pa.Table) -> list[str]:
     return found
 
 
-def _encodings(schema: pa.Schema, plain: list[str]) -> dict[str, str]:
+def _encodings(schema: pa.Schema, plain: Sequence[str]) -> dict[str, str]:
     """Return how columns without dictionaries are encoded, where not plainly."""
     found = {}
-    for name in plain:
-        arrow = schema.field(name).type
-        if _is_any(arrow, _TEXTS):
-            found[name] = "DELTA_LENGTH_BYTE_ARRAY"
-        elif _is_any(arrow, _PACKED):
-            found[name] = "DELTA_BINARY_PACKED"
+    for field in schema:
+        if field.name not in plain:
+            continue
+        if _is_any(field.type, _TEXTS):
+            found[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
+        elif _is_any(field.type, _PACKED):
+            found[field.name] = "DELTA_BINARY_PACKED"
     return found
 
 
-def _leaves(schema: pa.Schema, plain: list[str]) -> list[str]:
+def _leaves(schema: pa.Schema, plain: Sequence[str]) -> list[str]:
     """Return the paths of the leaf columns that get dictionaries."""
     kept = pa.schema([field for field in schema if field.name not in plain])
     if not any(is_type.is_nested(field.type) for field in kept):

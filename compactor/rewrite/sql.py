@@ -31,7 +31,7 @@ from compactor.rewrite.native_job import Call, merge_natively
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
 from compactor.rewrite.shortage import Begun, bounded_memory, shortage_of, within_memory
-from compactor.rewrite.stitch.whole_job import StitchPlan, stitch_whole
+from compactor.rewrite.stitch_job import StitchPlan, stitch_whole
 from compactor.rewrite.tasks import RESULT_SCHEMA, TaskFailure, TaskResult
 from compactor.rewrite.whole import rewrite_natively
 

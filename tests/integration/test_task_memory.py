@@ -16,7 +16,7 @@ import pytest
 from benchmarks.memory_shapes import KEY, TOMBSTONE, VERSION, make
 from common.model.table import Table
 from common.rows.schema import columns_of
-from compactor.rewrite.memory import budget_of
+from compactor.rewrite.memory import TASK_ENVIRON, budget_of
 from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan, make_plan
 from tests.support.tables_on_disk import assignment_over, settings
@@ -62,7 +62,8 @@ def a_plan(folder: Path, shape: str) -> RewritePlan:
 def test_a_task_stays_within_what_it_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    monkeypatch.setenv("POLARS_MAX_THREADS", "2")
+    for name, value in {"POLARS_MAX_THREADS": "2", **TASK_ENVIRON}.items():
+        monkeypatch.setenv(name, value)
     context, peaks = multiprocessing.get_context("spawn"), list[int]()
 
     def run_tasks(calls: Sequence[Callable[[], Any]]) -> list[Any]:

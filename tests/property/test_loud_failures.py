@@ -27,7 +27,7 @@ from common.model.table import Table
 from common.wire import Assignment
 from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.stitch.whole_job import stitch_plan, stitch_whole
+from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.tasks import (
     TaskResult,
     read_for_sort,

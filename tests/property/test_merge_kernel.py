@@ -21,8 +21,8 @@ from common.rows.rules import RowRules
 from common.rows.scan import scan_tables
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import cutting, joining, native_job, pipeline
-from compactor.rewrite.kernel import steps
+from compactor.rewrite import columns_beside, cutting, joining, native_job, pipeline, row_groups
+from compactor.rewrite.kernel import settling, steps
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.native import is_native
 from compactor.rewrite.native_job import merge_natively
@@ -98,6 +98,8 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_job, "FAN_IN_MAX", 2)
     monkeypatch.setattr(cutting, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
     monkeypatch.setattr(pipeline, "AHEAD_BYTES", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(row_groups, "BESIDE_BYTES_MIN", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(columns_beside, "UNIT_BYTES", chance.choice([1, 1 << 30]))
     monkeypatch.setattr(cutting, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
     monkeypatch.setattr(native_job, "RUN_BYTES_MIN", chance.choice([0, 100]))
     monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
@@ -190,7 +192,7 @@ def test_keys_too_long_for_words_go_the_general_way(tmp_path: Path) -> None:
 def test_many_versions_of_one_key_are_merged_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "ROWS_MAX", 40)
+    monkeypatch.setattr(settling, "ROWS_MAX", 40)
     parts = [pa.table({"k": [7] * 90, "v": list(range(at, at + 90))}) for at in range(3)]
     plan = simple_plan(tmp_path, *parts, row_group_size=30)
     result = merge_natively(plan, here, 1)

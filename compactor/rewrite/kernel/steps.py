@@ -2,23 +2,22 @@
 
 Row groups are decoded in the order of their least keys. All rows below the least key of
 those not decoded yet can be settled; they are, in steps of so many rows, cut between
-keys. What is held is what overlaps at one place of the range.
+keys, two of them at a time. What is held is what overlaps at one place of the range.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
-from common.errors import InputError
-from common.model.outcome import RowCounts
 from common.rows.rules import DropRule, join_dropped
 from compactor.rewrite.kernel.bounds import Group, Range, bound_words
-from compactor.rewrite.kernel.order import ROWS_MAX
+from compactor.rewrite.kernel.lanes import Ordered, Room
 from compactor.rewrite.kernel.reading import Held, Layout
-from compactor.rewrite.kernel.slices import Slice, cuts_of, portions
-from compactor.rewrite.kernel.step import Step
+from compactor.rewrite.kernel.settling import Settled, settled_of
+from compactor.rewrite.kernel.slices import Slice, cuts_of
 from compactor.rewrite.kernel.words import rank
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally, sum_counts
@@ -65,6 +64,8 @@ class Dues:
     """Decoded rows that are merged at a time, at most."""
     full_bytes: int = FULL_BYTES
     """So much being held, small steps are taken."""
+    room: Room = field(default_factory=lambda: Room(0))
+    """Shared with whoever decodes ahead."""
 
 
 class RangeMerge:
@@ -92,6 +93,7 @@ class RangeMerge:
         # Those of which nothing is known come first: any key may be in them.
         self._waiting = sorted(work.groups, key=lambda group: group.low or b"", reverse=True)
         self._held: list[Held] = []
+        self._room = dues.room
         self._row_bytes = 1.0
 
     def tables(self) -> Iterator[pa.Table]:
@@ -102,17 +104,34 @@ class RangeMerge:
             StatisticsError: The statistics of an input are wrong.
             LongKeyError: A key is too long for words.
         """
-        while self._waiting or self._held:
-            limit = self._load()
-            settled = [
-                Slice(held, held.done, held.rows if limit is None else self._below(held, limit))
-                for held in self._held
-            ]
-            for step in self._steps([each for each in settled if each.rows]):
-                yield from self._merged(step)
-            for each in settled:
-                each.held.done = each.stop
-            self._held = [held for held in self._held if held.done < held.rows]
+        with Ordered[Settled]("merge") as merging:
+            while self._waiting or self._held:
+                limit = self._load()
+                settled = [
+                    Slice(held, held.done, held.rows if limit is None else self._below(held, limit))
+                    for held in self._held
+                ]
+                for step in self._steps([each for each in settled if each.rows]):
+                    for done in merging.call(
+                        partial(settled_of, self._layout, step, self._now_s, self._drop)
+                    ):
+                        yield from self._counted(done)
+                for each in settled:
+                    each.held.done = each.stop
+                self._held = [held for held in self._held if held.done < held.rows]
+                self._room.held_bytes = self._held_bytes
+            for done in merging.rest():
+                yield from self._counted(done)
+
+    def _counted(self, done: Settled) -> Iterator[pa.Table]:
+        self._tally.counts = sum_counts(self._tally.counts, done.counts)
+        self._tally.dropped = join_dropped((self._tally.dropped, done.dropped))
+        if done.table is not None:
+            yield done.table
+
+    @property
+    def _held_bytes(self) -> int:
+        return sum(each.size_bytes for each in self._held)
 
     def _words(self, key: bytes) -> list[int]:
         return bound_words(key, self._layout.kinds, self._layout.key_arrows)
@@ -135,7 +154,7 @@ class RangeMerge:
         held = sum(each.rows - each.done for each in self._held)
         look_at = self._step_rows
         while self._waiting:
-            full = sum(each.size_bytes for each in self._held) > self._full_bytes
+            full = self._held_bytes > self._full_bytes
             low = self._waiting[-1].low
             if low and (full or held >= look_at):
                 limit = self._words(low)
@@ -190,44 +209,3 @@ class RangeMerge:
             slices = [each for each in slices if each.rows]
         if slices:
             yield list(slices)
-
-    def _merged(self, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-        rows = sum(each.rows for each in slices)
-        while rows > ROWS_MAX:  # So many rows of one key, or of a few.
-            slices = [self._condensed(part) for part in portions(slices, ROWS_MAX // 2)]
-            fewer = sum(each.rows for each in slices)
-            if fewer > rows * 3 // 4:
-                raise InputError(
-                    f"{rows} rows lie between two keys, and do not supersede each other"
-                )
-            rows = fewer
-        step = Step(self._layout, slices)
-        chosen, dropped = step.winners(), None
-        counts = RowCounts(
-            rows_in=step.rows, rows_out=len(chosen), superseded=step.rows - len(chosen)
-        )
-        if self._drop is not None and self._drop.settled is not None:
-            chosen, tombstones, expired, dropped = step.without_dead(
-                chosen, self._now_s, self._drop
-            )
-            counts = RowCounts(
-                rows_in=step.rows,
-                rows_out=len(chosen),
-                superseded=counts.superseded,
-                tombstones_dropped=tombstones,
-                expired_dropped=expired,
-            )
-        self._tally.counts = sum_counts(self._tally.counts, counts)
-        self._tally.dropped = join_dropped((self._tally.dropped, dropped))
-        if len(chosen):
-            yield step.table(chosen)
-
-    def _condensed(self, slices: Sequence[Slice]) -> Slice:
-        """Return the winners of some rows as rows that are merged on; the others are counted."""
-        step = Step(self._layout, slices)
-        chosen = step.winners()
-        gone = step.rows - len(chosen)
-        self._tally.counts = sum_counts(
-            self._tally.counts, RowCounts(rows_in=gone, superseded=gone)
-        )
-        return Slice(step.held(chosen), 0, len(chosen))

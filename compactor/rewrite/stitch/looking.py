@@ -9,6 +9,7 @@ from compactor.rewrite.stitch.footer import Group, Layout, Span
 from compactor.rewrite.stitch.moving import (
     BLOOM_HEADER_BYTES_MAX,
     MovedGroup,
+    Placed,
     bloom_size,
     place,
     require_apart,
@@ -52,11 +53,26 @@ def look(location: Location, piece: Piece, start: int, known: Layout | None = No
     where = piece.location or location
     with opened_source(where, piece.path) as source:
         layout = known or layout_of(source)
-        groups = _wanted(piece, layout)
-        placed = place(groups, start, _bloom_sizes(source, groups, layout.data_end))
-        require_apart(placed.copies)
-        indexed = tuple(_with_indexes(source, moved) for moved in placed.groups)
-    return Looked(piece, where, layout, placed.copies, indexed)
+        placed = placed_of(source, layout, _wanted(piece, layout), start)
+    return Looked(piece, where, layout, placed.copies, placed.groups)
+
+
+def placed_of(source: Source, layout: Layout, groups: Sequence[Group], start: int) -> Placed:
+    """Return row groups of an open file at their new places, with their page indexes.
+
+    Args:
+        source: The file.
+        layout: What its footer says.
+        groups: Of this layout, in the order wanted.
+        start: Where they come to lie in the output.
+
+    Raises:
+        NotStitchableError: They cannot be copied as they are.
+        ReadError: The file cannot be read.
+    """
+    placed = place(groups, start, _bloom_sizes(source, groups, layout.data_end))
+    require_apart(placed.copies)
+    return replace(placed, groups=tuple(_with_indexes(source, each) for each in placed.groups))
 
 
 def _wanted(piece: Piece, layout: Layout) -> list[Group]:

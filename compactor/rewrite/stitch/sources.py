@@ -109,6 +109,25 @@ class StoredSource:
         self._file.close()
 
 
+class BufferSource:
+    """A file in memory."""
+
+    descriptor: int | None = None
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        self.view = memoryview(buffer)
+
+    def size(self) -> int:
+        """Return its size in bytes."""
+        return len(self.view)
+
+    def read(self, span: Span) -> bytes:
+        """Return the bytes of a range, all of them."""
+        if span.end > len(self.view):
+            raise short_of(span, len(self.view))
+        return bytes(self.view[span.start : span.end])
+
+
 @contextmanager
 def _faults() -> Iterator[None]:
     try:

@@ -13,7 +13,7 @@ import pytest
 from common.wire import Assignment
 from compactor.rewrite.declared import has_blooms, leaf_places, sorting_columns
 from compactor.rewrite.plan import make_plan
-from compactor.rewrite.stitch.whole_job import stitch_plan, stitch_whole
+from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.whole import rewrite_natively
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from common.errors import InputError
 from common.parquet.location import open_location
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.lanes import Ordered, Room
 from compactor.rewrite.kernel.reading import Held, Layout
 from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan, make_plan
@@ -43,16 +45,69 @@ class Decoder:
 
 def test_row_groups_come_whatever_the_order_and_no_more_is_ahead_than_fits() -> None:
     decoder, wanted = Decoder(), groups(20)
-    with Ahead(dict.fromkeys(range(20), decoder), wanted, 35) as ahead:
+    with Ahead(dict.fromkeys(range(20), decoder), wanted, Room(35)) as ahead:
         for position, group in enumerate([*wanted[:5], wanted[17], *wanted[5:17], *wanted[18:]]):
             assert ahead.read(group).rows == group.input
             assert len(decoder.asked) <= position + 1 + 3
     assert sorted(decoder.asked) == list(range(20))
 
 
+def test_what_the_merge_lets_go_of_makes_room() -> None:
+    decoder, wanted, room = Decoder(), groups(6), Room(30)
+    with Ahead(dict.fromkeys(range(6), decoder), wanted, room) as ahead:
+        for group in wanted[:3]:
+            ahead.read(group)
+        assert room.held_bytes == 30
+        assert len(decoder.asked) == 3
+        room.held_bytes = 0
+        ahead.read(wanted[3])
+        for _ in range(1000):
+            if len(decoder.asked) == 6:
+                break
+            threading.Event().wait(0.01)
+        assert sorted(decoder.asked) == list(range(6))
+
+
+def test_row_groups_are_decoded_two_at_a_time() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    class Meeting(Decoder):
+        def read(self, group: Group) -> Held:
+            both.wait()
+            return super().read(group)
+
+    wanted = groups(4)
+    with Ahead(dict.fromkeys(range(4), Meeting()), wanted, Room(100)) as ahead:
+        assert [ahead.read(group).rows for group in wanted] == [0, 1, 2, 3]
+
+
+def test_results_come_in_the_order_of_the_calls_and_so_do_errors() -> None:
+    late = threading.Event()
+
+    def number(at: int) -> int:
+        if at == 0:
+            assert late.wait(10)
+        if at == 1:
+            late.set()
+        if at == 7:
+            raise InputError("damaged")
+        return at
+
+    seen: list[int] = []
+    with Ordered[int]("test") as calls:
+        for at in range(7):
+            seen += calls.call(partial(number, at))
+            assert len(seen) >= at - 2
+        seen += calls.rest()
+        assert seen == list(range(7))
+        assert list(calls.call(partial(number, 7))) == []
+        with pytest.raises(InputError, match="damaged"):
+            list(calls.rest())
+
+
 def test_without_room_nothing_is_decoded_ahead() -> None:
     decoder, wanted = Decoder(), groups(3)
-    with Ahead(dict.fromkeys(range(3), decoder), wanted, 0) as ahead:
+    with Ahead(dict.fromkeys(range(3), decoder), wanted, Room(0)) as ahead:
         assert decoder.asked == []
         assert [ahead.read(group).rows for group in wanted] == [0, 1, 2]
 
@@ -65,7 +120,7 @@ def test_an_error_of_decoding_is_raised_where_its_row_group_is_wanted() -> None:
             return super().read(group)
 
     wanted = groups(4)
-    with Ahead(dict.fromkeys(range(4), Broken()), wanted, 100) as ahead:
+    with Ahead(dict.fromkeys(range(4), Broken()), wanted, Room(100)) as ahead:
         assert [ahead.read(group).rows for group in wanted[:2]] == [0, 1]
         with pytest.raises(InputError, match="damaged"):
             ahead.read(wanted[2])

@@ -13,7 +13,7 @@ from common.errors import NotStitchableError, VerificationError
 from common.model.table import Table
 from common.wire import Assignment
 from compactor.rewrite.plan import make_plan
-from compactor.rewrite.stitch.whole_job import stitch_plan, stitch_whole
+from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import (
     KEYED,

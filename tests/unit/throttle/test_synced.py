@@ -12,7 +12,7 @@ import pytest
 from compactor.rewrite import allowance as module
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.stitch.whole_job import stitch_plan, stitch_whole
+from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.tasks import TaskResult, rewrite_bag, rewrite_in_memory
 from compactor.rewrite.whole import rewrite_natively
 from tests.support.tables_on_disk import (
