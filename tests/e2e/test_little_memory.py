@@ -14,7 +14,7 @@ from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-RUNS, ROWS, WIDTH = 6, 40_000, 48
+RUNS, ROWS, WIDTH = 9, 50_000, 48
 FAILURES = 5
 LITTLE = replace(
     SETTINGS,
@@ -47,7 +47,7 @@ def make(service: Service, name: str, schema: pa.Schema) -> None:
 
 
 def test_a_job_that_outgrows_its_task_is_done_in_smaller_steps(service: Service) -> None:
-    """Six runs of 15 MB, decoded, over one key range, each a single row group."""
+    """Nine runs of 20 MB, decoded, over one key range, each a single row group."""
     client, chance = service.client, np.random.default_rng(1)
     make(service, "wide", WIDE)
     for run in range(RUNS):
