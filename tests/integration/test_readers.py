@@ -17,7 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Table
+from compactor.rewrite import columns_beside, row_groups
 from compactor.rewrite.engine import rewrite
+from compactor.rewrite.output_settings import OutputSettings
+from compactor.rewrite.row_groups import RowGroups
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, write_file
 
@@ -180,3 +183,23 @@ def test_statistics_and_page_index_are_there_and_right(output: tuple[str, pa.Tab
         assert max(chunk.statistics.max for chunk in keys) == wanted["k"][-1].as_py()
     found = pl.scan_parquet(path).filter(pl.col("k") == "key-00017").collect()
     assert found.height == 1
+
+
+@pytest.mark.parametrize("read", [by_pyarrow, by_polars, by_duckdb, by_spark])
+def test_columns_that_several_threads_encoded_are_read_alike(
+    output: tuple[str, pa.Table], read: READ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, wanted = output
+    path = tmp_path / "beside.parquet"
+    with monkeypatch.context() as patched:
+        patched.setattr(row_groups, "BESIDE_BYTES_MIN", 0)
+        patched.setattr(columns_beside, "UNIT_BYTES", 1)
+        patched.setenv("TZ", "UTC")
+        time.tzset()
+        with path.open("xb") as sink:
+            groups = RowGroups(sink, wanted.schema, OutputSettings("zstd", 1, 100_000), ("k",))
+            groups.write(wanted)
+            groups.close({})
+        assert pq.read_metadata(path).created_by.startswith("neve ")
+        same(read(str(path)), wanted.to_pylist())
+    time.tzset()
