@@ -39,7 +39,7 @@ class StoreSettings:
 class CoordinatorSettings:
     """How work is found, ordered, handed out and given up."""
 
-    tick_s: float = _setting(0.5, "How often the coordinator looks at its clocks.")
+    tick_s: float = _setting(0.25, "How often the coordinator looks at its clocks.")
     full_scan_interval_s: float = _setting(60.0, "How often every tablet's record is looked at.")
     full_scan_tasks: int = _setting(
         2, "Ray tasks in which a full scan looks at a large table; 0: the coordinator does it."
@@ -65,8 +65,10 @@ class CoordinatorSettings:
     )
     running_max: int = _setting(10_000, "Jobs of one group under way at a time.")
     running_bytes_max: int = _setting(
-        1024**5, "Input bytes of all jobs of one group under way at a time."
+        1024**5,
+        "Input bytes of all jobs of one group under way at a time; a larger job runs alone.",
     )
+    volume_running_max: int = _setting(0, "Jobs of one volume under way at a time; 0: no limit.")
     deferral_max_s: float = _setting(
         300.0, "A job shed from a full queue is planned again after this long at the latest."
     )

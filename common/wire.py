@@ -197,6 +197,8 @@ class GroupStatus:
     evicted: int
     oldest_age_s: float
     paused: bool = False
+    longest_s: float = 0.0
+    """How long the attempt that began first has run."""
 
 
 @dataclass(frozen=True, slots=True)

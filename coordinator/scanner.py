@@ -18,6 +18,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core import events as on
 from coordinator.core.due import next_look_s
+from coordinator.feed import FEED_BLOCK_S, Feed
 from coordinator.looking import read_facts, with_marks
 from coordinator.ports import Log, PlanTablet, Submit, Watcher
 
@@ -25,8 +26,6 @@ BATCH_TABLETS = 200
 """Read and planned before the loop may do something else."""
 PAUSE_AFTER_ERROR_S = 1.0
 TABLES_REFRESH_S = 2.0
-FEED_BLOCK_S = 0.5
-CHANGES_MAX = 2000
 FOUND_MAX = 20_000
 """Tablets that a full scan has found and that wait; beyond that, it waits, too."""
 _ENDS = {
@@ -52,7 +51,7 @@ class Scanner:
         self._scan: Callable[[str], None] | None = None
         self._news = asyncio.Event()
         self._tables_news = asyncio.Event()
-        self._positions: dict[str, str] = {}
+        self.feed = Feed(store)
         self.tables: dict[str, Table] = {}
         self.planned = 0
 
@@ -171,19 +170,19 @@ class Scanner:
                 await asyncio.sleep(PAUSE_AFTER_ERROR_S)
 
     async def _follow_once(self) -> None:
-        if not self._positions:
+        if not self.feed:
             await asyncio.sleep(FEED_BLOCK_S)
             return
-        changes = await self._store.changes(
-            dict(self._positions), count=CHANGES_MAX, block_s=FEED_BLOCK_S
-        )
+        changes, missed = await self.feed.read()
         for change in changes:
             self._heard(change)
+        for table in missed:
+            self._log("changes missed", table=table)
+            self._table_changed(table)
+            await self._look_at_all(table)
 
     def _heard(self, change: TabletChanged) -> None:
         table = change.tablet.table
-        if table in self._positions:
-            self._positions[table] = change.position
         if change.whole_table:
             self._table_changed(table)
             if change.request is None:
@@ -220,7 +219,7 @@ class Scanner:
         found = {table.id: table for table in await self._store.tables()}
         for gone in [table for table in self.tables if table not in found]:
             del self.tables[gone]
-            self._positions.pop(gone, None)
+            self.feed.forget(gone)
             self._submit(on.TableGone(table=gone))
             self._table_changed(gone)
         await self._notice(found)
@@ -229,9 +228,8 @@ class Scanner:
         for table in found.values():
             if self.tables.get(table.id) == table:
                 continue
-            if table.id not in self._positions:
-                # The position comes first: what changes while we look is heard again.
-                self._positions[table.id] = await self._store.tail(table.id)
+            # The position comes first: what changes while we look is heard again.
+            await self.feed.follow(table.id)
             self.tables[table.id] = table
             self._submit(on.TableSeen(table=table))
             self._table_changed(table.id)

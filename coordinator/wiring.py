@@ -102,6 +102,7 @@ class Parts:
     def _of_scans(self) -> list[Figure]:
         counts = self.full_scan.counts
         return [
+            Figure("neve_feed_resets_total", self.scanner.feed.resets),
             Figure("neve_tablets_planned_total", self.scanner.planned),
             Figure("neve_tablets_waiting", self.scanner.waiting),
             Figure("neve_full_scan_seconds", counts.last_s),

@@ -21,6 +21,8 @@ class PlannedJob:
     table: str = ""
     place: int | None = None
     age_s: float | None = None
+    cost_bytes: int = 0
+    """What it will read and write, if its outputs are as large as its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

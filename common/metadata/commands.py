@@ -81,6 +81,11 @@ def newest(key: str, count: int) -> Command:
     return ("XREVRANGE", key, "+", "-", "COUNT", count)
 
 
+def entry_at(key: str, position: str) -> Command:
+    """Read the entry of a stream at a position, if there is one."""
+    return ("XREVRANGE", key, position, position, "COUNT", 1)
+
+
 def set_string(key: str, value: Word, life_s: float | None = None) -> Command:
     """Write a string, perhaps one that expires."""
     if life_s is None:

@@ -175,7 +175,10 @@ def _xadd(values: Values, key: str, words: Words) -> Reply:
 
 
 def _xrevrange(values: Values, key: str, words: Words) -> Reply:
-    newest = list(reversed(values.stream(key)))[: int(words[3])]
+    highest = str(words[0])
+    newest = [entry for entry in reversed(values.stream(key)) if highest in ("+", entry[0])][
+        : int(words[3])
+    ]
     return [
         [position.encode(), [word for pair in fields.items() for word in pair]]
         for position, fields in newest

@@ -5,7 +5,17 @@ from contextlib import aclosing
 
 from common.errors import MetadataError, RequestError, UnavailableError
 from common.metadata import codec_table, reading
-from common.metadata.commands import Command, Reply, get, hget, hgetall, hscan, newest, scan
+from common.metadata.commands import (
+    Command,
+    Reply,
+    entry_at,
+    get,
+    hget,
+    hgetall,
+    hscan,
+    newest,
+    scan,
+)
 from common.metadata.keys import (
     COORDINATOR,
     DOORBELLS,
@@ -31,6 +41,8 @@ READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
 SCAN_COUNT = 1000
 """Fields of a large hash read per round trip."""
+NO_CHANGES = "0-0"
+"""The position before every entry of a stream."""
 
 
 class PlainReads:
@@ -147,7 +159,13 @@ class PlainReads:
     async def tail(self, table: str) -> str:
         """Return the position of the newest change."""
         entries = await self._read(newest(TableKeys(table).changes, 1))
-        return entries[0][0].decode() if entries else "0-0"
+        return entries[0][0].decode() if entries else NO_CHANGES
+
+    async def remembers(self, table: str, position: str) -> bool:
+        """Return whether an entry of a change stream is still there."""
+        if position == NO_CHANGES:
+            return True
+        return bool(await self._read(entry_at(TableKeys(table).changes, position)))
 
     async def changes(
         self, after: dict[str, str], count: int = 1000, block_s: float = 1.0

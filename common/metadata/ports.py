@@ -187,6 +187,13 @@ class TabletStore(Protocol):
         """Return the position of the newest entry of the table's change stream."""
         ...
 
+    async def remembers(self, table: str, position: str) -> bool:
+        """Return whether a table's change stream, which is capped, still has an entry.
+
+        True of the position before every entry: nobody can tell what came after it.
+        """
+        ...
+
     async def changes(
         self, after: dict[str, str], count: int = 1000, block_s: float = 1.0
     ) -> Sequence[TabletChanged]:

@@ -1,7 +1,8 @@
 """Priorities: larger runs first, and every planner speaks the same scale.
 
-Three classes, each a range of numbers, so that a priority alone tells its class:
+Four classes, each a range of numbers, so that a priority alone tells its class:
 
+    URGENT      30,000 …   somebody asked for it with the largest boost
     OVER_LIMIT  20,000 …   the tablet has more files than its table allows
     USER        10,000 …   somebody asked for it and waits
     SYSTEM           0 …   the service tidies up for its own reasons
@@ -23,7 +24,8 @@ AGEING_PER_S = 0.1
 A point is one file: beside an endless stream of jobs of the next higher class a job
 waits for about 28 hours, not for ever.
 """
-_OVER_LIMIT_MIN = 2 * CLASS_WIDTH
+BOOST_MAX = 2 * CLASS_WIDTH
+"""Of a request: lifts its jobs before all that the service wants for reasons of its own."""
 
 
 class PriorityClass(IntEnum):
@@ -32,6 +34,7 @@ class PriorityClass(IntEnum):
     SYSTEM = 0
     USER = 1
     OVER_LIMIT = 2
+    URGENT = 3
 
 
 def job_priority(kind: Kind, *, files_in_tablet: int, files_in_job: int, file_limit: int) -> int:
@@ -62,9 +65,7 @@ def cut_priority(files_in_job: int) -> int:
 
 def class_of(priority: int) -> PriorityClass:
     """Return the class of a priority; a boost may have lifted it into a higher one."""
-    if priority >= _OVER_LIMIT_MIN:
-        return PriorityClass.OVER_LIMIT
-    return PriorityClass.USER if priority >= CLASS_WIDTH else PriorityClass.SYSTEM
+    return PriorityClass(min(max(priority // CLASS_WIDTH, 0), PriorityClass.URGENT))
 
 
 def _within(rank: PriorityClass, points: int) -> int:

@@ -1,12 +1,14 @@
 """What a queue answers, and what it thinks a job weighs. Values only."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from common.errors import ConfigError
 from common.model.job import Job
 from common.units import format_bytes
 
+Suits = Callable[[Job], bool]
+"""Says whether a job may be taken now."""
 JOB_BYTES = 700
 """A queued job without its texts: objects, heaps and indexes (measured, see the tests)."""
 TEXT_BYTES = 64

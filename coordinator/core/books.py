@@ -6,6 +6,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.core.bounded import BoundedMap
 from coordinator.core.capacity import Capacity
+from coordinator.core.deaths import Deaths
 from coordinator.core.deferral import Alarms, Deferrals
 from coordinator.core.events import AttemptReported
 from coordinator.core.fair_share import FairShare
@@ -16,6 +17,7 @@ from coordinator.core.lifecycle import Attempt, Attempts, AttemptState
 from coordinator.core.limits import Limits
 from coordinator.core.liveness import Compactors
 from coordinator.core.notes import Note
+from coordinator.core.overtaking import Overtaking
 from coordinator.core.retry import Retry
 from coordinator.core.takes import Takes
 
@@ -57,8 +59,10 @@ class Books:
         """Reports of attempts that we have not heard of: a restart forgot them."""
         self.compactors = Compactors(limits.compactors_max)
         self.capacity = Capacity(limits)
+        self.overtaking = Overtaking(self.queues, self.capacity)
         self.grants = Grants(limits)
         self.retry = Retry(limits)
+        self.deaths = Deaths(limits.failures_max)
         self.deferrals = Deferrals(limits.deferrals_max)
         self.alarms = Alarms()
         self._shares: dict[str, FairShare] = {}
@@ -99,9 +103,12 @@ class Books:
 
     def scopes_of(self, attempt: Attempt) -> tuple[Scope, Scope]:
         """Return which limits an attempt is under."""
-        table = self.tables.get(attempt.tablet.table)
-        volume = DEFAULT_VOLUME if table is None else table.settings.volume
-        return scopes_of(attempt.group, volume)
+        return scopes_of(attempt.group, self.volume_of(attempt.tablet.table))
+
+    def volume_of(self, table: str) -> str:
+        """Return the volume of a table; of one that is not known: the default."""
+        known = self.tables.get(table)
+        return DEFAULT_VOLUME if known is None else known.settings.volume
 
     def queued_jobs(self) -> list[Job]:
         """Return all queued jobs, by group and rank."""

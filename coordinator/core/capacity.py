@@ -25,17 +25,18 @@ class Capacity:
         return self._input_bytes.get(group, 0)
 
     def full(self, group: str) -> str | None:
-        """Return why no further job of a group may start, or None.
-
-        The last job may reach beyond the bound on bytes: else a job larger than what is
-        left would wait for ever behind smaller ones, or one larger than the bound at all.
-        """
+        """Return why no further job of a group may start, or None."""
         jobs, size = self.jobs(group), self.input_bytes(group)
         if jobs >= self._limits.running_jobs_max:
             return f"group {group} runs {jobs} jobs, as many as it may"
         if size >= self._limits.running_input_bytes_max:
             return f"group {group} has {size} input bytes under way, as many as it may"
         return None
+
+    def fits(self, group: str, input_bytes: int) -> bool:
+        """Return whether so many bytes more may be under way; alone, any number may."""
+        most = self._limits.running_input_bytes_max
+        return not self.jobs(group) or self.input_bytes(group) + input_bytes <= most
 
     def enter(self, key: str, group: str, input_bytes: int) -> None:
         """Count a job; the same key again changes nothing."""

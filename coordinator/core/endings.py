@@ -5,13 +5,12 @@ from typing import assert_never
 
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
-from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.books import Books
 from coordinator.core.lifecycle import Attempt, AttemptState, Ending, of_reservation
 from coordinator.core.presence import adopt, orphan
-from coordinator.core.releasing import ask_release, finish, lose, release
+from coordinator.core.releasing import ask_release, finish, lose, release, tell_failure, tell_pause
 from coordinator.core.retry import Failure
 
 SHORT_OF_MEMORY = frozenset({"MemoryShortError", "EngineDiedError"})
@@ -74,6 +73,7 @@ def _end_as_reported(
     # Killed processes are counted, too: nobody can say that it was not for memory.
     short = event.end is AttemptEnd.FAILED and event.error_class in SHORT_OF_MEMORY
     halvings = event.halvings + 1 if short else event.halvings
+    books.deaths.halved(attempt.tablet, attempt.inputs, halvings)
     ending = Ending(end=event.end, cause=event.cause, for_silence=False, halvings=halvings)
     return told + release(books, attempt, ending, now_s)
 
@@ -89,10 +89,7 @@ def _note_failure(
         cause=event.cause,
     )
     pause = books.retry.failed(failure, now_s)
-    if pause.until_s is not None:
-        return []
-    fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
-    return [do.Tell(event="job quarantined", fields=fields)]
+    return [tell_failure(attempt, failure), *tell_pause(attempt, pause)]
 
 
 def _found(books: Books, event: on.ReservationsFound, now_s: float) -> list[Action]:

@@ -10,6 +10,7 @@ from coordinator.core.deferral import table_of_place
 from coordinator.core.dividing import UNLIMITED
 from coordinator.core.lifecycle import AttemptState
 from coordinator.core.notes import Note
+from coordinator.core.volumes import shut_tables
 
 _STATES = {
     AttemptState.RUNNING: "runs on",
@@ -86,13 +87,14 @@ def _of_throttle(books: Books, tablet: TabletId) -> list[str]:
 def _of_queue(books: Books, queued: tuple[Job, ...]) -> list[str]:
     sentences: list[str] = []
     for job in queued:
-        why = _why_waiting(books, job.group)
+        why = _why_waiting(books, job)
         files = f"a job over {len(job.inputs)} files is queued in group {job.group}"
         sentences.append(f"{files}: {why} ({job.reason})")
     return sentences
 
 
-def _why_waiting(books: Books, group: str) -> str:
+def _why_waiting(books: Books, job: Job) -> str:
+    group = job.group
     if group in books.paused_groups:
         return "the group is paused"
     if not books.compactors.of_group(group):
@@ -100,6 +102,16 @@ def _why_waiting(books: Books, group: str) -> str:
     full = books.capacity.full(group)
     if full is not None:
         return full
+    if job.tablet.table in shut_tables(books):
+        volume, most = books.volume_of(job.tablet.table), books.limits.volume_running_max
+        return f"volume {volume} runs {most} jobs, as many as it may"
+    if not books.capacity.fits(group, job.input_bytes):
+        under_way = format_bytes(books.capacity.input_bytes(group))
+        size = format_bytes(job.input_bytes)
+        return f"its {size} do not fit beside the {under_way} that the group has under way"
+    first = books.overtaking.waits_for(group)
+    if first is not None and first.id != job.id and job.priority <= first.priority:
+        return "a larger job that others have passed goes first"
     return f"{len(books.queues.queue(group))} jobs wait for a free slot"
 
 

@@ -8,7 +8,8 @@ Over time tables of a class get bytes in proportion to their weights.
 
 Rules, in this order:
 
-1. Classes are strict: over the limit before USER before SYSTEM (`common.model.priority`).
+1. Classes are strict: urgent before over the limit before USER before SYSTEM
+   (`common.model.priority`).
 2. Except for age: if the best job of the whole queue is of a lower class, it has waited
    so long that it outranks every job of the higher ones, and it goes, itself.
 3. Inside the class, the lane with the lowest clock gives its best job; equal clocks:
@@ -19,7 +20,7 @@ Rules, in this order:
 Every step is O(log n), amortised. Deterministic: no clock, no chance, no order of sets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from operator import itemgetter
@@ -172,6 +173,26 @@ class FairShare:
                 aged = rank_class is not best_class
                 return best_rank if aged else -lanes.next_lane().ranks[0]
         raise AssertionError("asked for a turn while no job is queued")
+
+    def choose_open(self, shut: Container[str]) -> int | None:
+        """Return the rank of the job that goes next though some tables hand nothing out.
+
+        By the same rules; None if no other table has jobs. Looks at every lane.
+        """
+        heads = [
+            (-lane.ranks[0], rank_class, lane.clock)
+            for rank_class, lanes in self._classes.items()
+            for lane in lanes.lanes.values()
+            if lane.table not in shut
+        ]
+        if not heads:
+            return None
+        first_class = heads[0][1]
+        best_rank, best_class, _ = max(heads)
+        if best_class is not first_class:
+            return best_rank
+        turns = [(clock, -rank) for rank, rank_class, clock in heads if rank_class is first_class]
+        return -min(turns)[1]
 
     def check(self) -> None:
         """Assert what is always true of the lanes; for tests."""

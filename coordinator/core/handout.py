@@ -19,6 +19,7 @@ from coordinator.core.liveness import Compactor
 from coordinator.core.presence import greet
 from coordinator.core.releasing import release
 from coordinator.core.takes import Reserving, Take
+from coordinator.core.volumes import shut_tables
 
 TAKER_LEFT = "the taker left"
 """Cause of an attempt that nobody has begun: nobody waited for its job any more."""
@@ -77,7 +78,7 @@ def _hand_out_group(books: Books, group: str, now_s: float) -> list[Action]:
 def _next_job(books: Books, group: str, now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
     for _ in range(LOOK_MAX):
-        job = books.queues.take(group)
+        job = books.overtaking.take(group, shut_tables(books))
         if job is None:
             return None
         pause = books.retry.held(job, now_s)

@@ -4,7 +4,7 @@ One class owns all four, so that they cannot disagree. No policy in here: what m
 come in, and at which rank, is the affair of `coordinator.core.job_queue`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from common.model.job import Job
@@ -113,12 +113,25 @@ class JobIndex:
         """Return the entry of the lowest rank, or None."""
         return self._ranked.lowest()
 
-    def next(self) -> Entry | None:
-        """Return the entry whose turn it is: the highest, unless tables share."""
+    def next(self, shut: Container[str] = ()) -> Entry | None:
+        """Return the entry whose turn it is: the highest, unless tables share.
+
+        Args:
+            shut: Tables whose turn it is not.
+        """
+        if shut:
+            return self._next_open(shut)
         best = self._ranked.highest()
         if best is None or self._shares is None:
             return best
         return self._ranked.get(self._shares.choose(class_of(best.priority), best.rank))
+
+    def _next_open(self, shut: Container[str]) -> Entry | None:
+        if self._shares is not None:
+            rank = self._shares.choose_open(shut)
+            return None if rank is None else self._ranked.get(rank)
+        opened = (each for each in self.best_first() if each.job.tablet.table not in shut)
+        return next(opened, None)
 
     def best_first(self) -> Iterator[Entry]:
         """Yield entries from the highest rank down."""

@@ -6,7 +6,7 @@ jobs that rank below it have left; otherwise nothing changes. The queue does not
 at dependencies between jobs: whoever offers a job knows that it may run.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
 from common.errors import ConfigError
@@ -18,6 +18,7 @@ from coordinator.core.admission import (
     Admission,
     QueueCounts,
     Replacement,
+    Suits,
     full,
     replacement_of,
     require_bounds,
@@ -125,17 +126,17 @@ class JobQueue:
         self._arrivals += 1
         return self._admit(self._entry(job, boost, now_s, self._arrivals))
 
-    def take(self, suits: Callable[[Job], bool] | None = None) -> Job | None:
+    def take(self, suits: Suits | None = None, shut: Container[str] = ()) -> Job | None:
         """Take the best job out, or None: of the table whose turn it is, if tables share.
 
         Args:
-            suits: May refuse a job now; then the best of the next `LOOK_MAX` that it
-                allows is taken.
+            suits: May refuse a job now; then the best of the next `LOOK_MAX` that it allows goes.
+            shut: Tables of which no job is taken.
         """
-        entry = self._index.next()
+        entry = self._index.next(shut)
         if entry is not None and suits is not None and not suits(entry.job):
-            near = islice(self._index.best_first(), LOOK_MAX)
-            entry = next((each for each in near if suits(each.job)), None)
+            opened = (each for each in self.entries() if each.job.tablet.table not in shut)
+            entry = next((each for each in islice(opened, LOOK_MAX) if suits(each.job)), None)
         if entry is None:
             return None
         if self._shares is not None:

@@ -1,10 +1,10 @@
 """The queues of all compaction groups, so that one plan replaces a tablet's jobs in all."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.admission import Admission, Replacement
+from coordinator.core.admission import Admission, Replacement, Suits
 from coordinator.core.job_queue import JobQueue
 
 
@@ -44,10 +44,10 @@ class JobQueues:
                 queue.remove(job.id)
         return self.queue(job.group).offer(job, now_s, boost)
 
-    def take(self, group: str, suits: Callable[[Job], bool] | None = None) -> Job | None:
-        """Take the best job of a group out, or None."""
+    def take(self, group: str, suits: Suits | None = None, shut: Container[str] = ()) -> Job | None:
+        """Take the best job of a group out, or None; see `JobQueue.take`."""
         queue = self._queues.get(group)
-        return None if queue is None else queue.take(suits)
+        return None if queue is None else queue.take(suits, shut)
 
     def get(self, job_id: str) -> Job | None:
         """Return a queued job of any group, or None."""

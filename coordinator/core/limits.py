@@ -20,7 +20,9 @@ class Limits:
     running_jobs_max: int = 10_000
     """Jobs of one group under way at a time."""
     running_input_bytes_max: int = 1024**5
-    """Input bytes of all jobs of one group under way; one job may always run."""
+    """Input bytes of all jobs of one group under way; a larger job runs alone."""
+    volume_running_max: int = 0
+    """Jobs of one volume under way at a time; 0: no limit."""
 
     silence_max_s: float = 30.0
     """A compactor unheard of for so long is taken for dead."""
@@ -88,6 +90,7 @@ class Limits:
             ageing_per_s=settings.ageing_per_s,
             running_jobs_max=settings.running_max,
             running_input_bytes_max=settings.running_bytes_max,
+            volume_running_max=settings.volume_running_max,
             silence_max_s=settings.silence_max_s,
             stall_max_s=max(5.0, 4 * settings.tick_s),
             unlisted_beats_max=settings.lost_answer_beats,

@@ -11,7 +11,7 @@ from coordinator.core.actions import Action
 from coordinator.core.books import Books
 from coordinator.core.lifecycle import Attempt, AttemptState, listed
 from coordinator.core.liveness import Compactor, Heard
-from coordinator.core.releasing import lose
+from coordinator.core.releasing import lose, tell_pause
 
 
 def decide(books: Books, event: on.CompactorEvent, now_s: float) -> list[Action]:
@@ -184,4 +184,13 @@ def _lose_all(books: Books, compactor: str, cause: str, now_s: float) -> list[Ac
 
 
 def _forsake(books: Books, lost: list[Attempt], cause: str, now_s: float) -> list[Action]:
-    return [action for attempt in lost for action in lose(books, attempt, cause, now_s)]
+    """Lose attempts whose process is gone; see `deaths`."""
+    actions: list[Action] = []
+    for attempt in lost:
+        death, halvings = books.deaths.died(attempt.tablet, attempt.inputs), 0
+        if death.again:
+            halvings = death.halvings
+            pause = books.retry.died(attempt.tablet, attempt.inputs, cause, now_s)
+            actions += tell_pause(attempt, pause)
+        actions += lose(books, attempt, cause, now_s, halvings=halvings)
+    return actions

@@ -7,6 +7,7 @@ from coordinator.core import actions as do
 from coordinator.core.actions import Action
 from coordinator.core.books import Books
 from coordinator.core.lifecycle import Attempt, AttemptState, Ending
+from coordinator.core.retry import Failure, Pause
 
 
 def release(books: Books, attempt: Attempt, ending: Ending, now_s: float) -> list[Action]:
@@ -24,9 +25,11 @@ def release(books: Books, attempt: Attempt, ending: Ending, now_s: float) -> lis
     return [ask_release(releasing)]
 
 
-def lose(books: Books, attempt: Attempt, cause: str, now_s: float) -> list[Action]:
+def lose(
+    books: Books, attempt: Attempt, cause: str, now_s: float, *, halvings: int = 0
+) -> list[Action]:
     """Release an attempt behind which nobody stands."""
-    ending = Ending(end=AttemptEnd.LOST, cause=cause, for_silence=True)
+    ending = Ending(end=AttemptEnd.LOST, cause=cause, for_silence=True, halvings=halvings)
     return release(books, attempt, ending, now_s)
 
 
@@ -43,6 +46,26 @@ def ask_release(attempt: Attempt) -> do.Release:
     )
 
 
+def tell_failure(attempt: Attempt, failure: Failure) -> Action:
+    """Return the news of an attempt that has failed."""
+    fields = (
+        ("tablet", str(attempt.tablet)),
+        ("attempt", attempt.id),
+        ("compactor", failure.compactor),
+        ("error", failure.error_class),
+        ("cause", failure.cause),
+    )
+    return do.Tell(event="attempt failed", fields=fields)
+
+
+def tell_pause(attempt: Attempt, pause: Pause) -> list[Action]:
+    """Return the news of a pause that somebody has to lift; of others there is none."""
+    if pause.until_s is not None:
+        return []
+    fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
+    return [do.Tell(event="job quarantined", fields=fields)]
+
+
 def finish(books: Books, attempt: str, end: AttemptEnd) -> list[Action]:
     """Note that an attempt is over; a repetition changes nothing."""
     known = books.attempts.end(attempt, end)
@@ -52,6 +75,7 @@ def finish(books: Books, attempt: str, end: AttemptEnd) -> list[Action]:
     _count(books, end)
     if end is AttemptEnd.COMMITTED:
         books.retry.succeeded(known.compactor, known.tablet, known.inputs)
+        books.deaths.forget(known.tablet, known.inputs)
     return [do.Replan(tablet=known.tablet)]
 
 

@@ -1,9 +1,11 @@
 """Failures: who has to pause, for how long, and who is quarantined.
 
-* A **compactor** pauses after failures in a row, until it succeeds or time has passed.
+* A **compactor** pauses after failures in a row of different inputs, until it succeeds or
+  time has passed; a first one is held against the inputs alone.
 * **Inputs** (a tablet and its files) pause after each failure of exactly these; after
   `quarantine_failures` in a row they are quarantined until the operator lifts it, the
-  table's settings change or a file is gone.
+  table's settings change or a file is gone. An attempt that ended with its compactor
+  counts as a failure, too, unless it was the first one in a row.
 * A **table** pauses for one error class after failures of different inputs with it,
   no job of the table having succeeded in between.
 * A **job** that the store has refused pauses from the second refusal on.
@@ -51,8 +53,8 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ClassPause:
-    """The pause of a table for one error class, and the inputs that failed last."""
+class _RowPause:
+    """The pause for failures in a row of different inputs, and the inputs that failed last."""
 
     pause: Pause
     inputs: Inputs
@@ -64,20 +66,27 @@ class Retry:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._inputs: BoundedMap[Inputs, Pause] = BoundedMap(limits.failures_max)
-        self._classes: BoundedMap[str, dict[str, _ClassPause]] = BoundedMap(limits.failures_max)
-        self._compactors: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
+        self._classes: BoundedMap[str, dict[str, _RowPause]] = BoundedMap(limits.failures_max)
+        self._compactors: BoundedMap[str, _RowPause] = BoundedMap(limits.failures_max)
         self._refusals: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._tablets: BoundedMap[TabletId, tuple[Inputs, ...]] = BoundedMap(limits.failures_max)
 
     def failed(self, failure: Failure, now_s: float) -> Pause:
         """Note a failure; return the pause of its inputs."""
         inputs = (failure.tablet, failure.inputs)
-        pause = self._pause_inputs(inputs, failure, now_s)
+        pause = self._pause_inputs(inputs, failure.cause, now_s)
         self._pause_class(inputs, failure, now_s)
-        count = _count(self._compactors.get(failure.compactor)) + 1
+        known = self._compactors.get(failure.compactor)
+        count = _in_a_row(known, inputs)
         reason = f"compactor {failure.compactor} failed {_times(count)}: {failure.cause}"
-        self._compactors.put(failure.compactor, self._after(count, reason, now_s))
+        until_s = now_s + (self.length_s(count - 1) if count > 1 else 0.0)
+        row = Pause(failures=count, until_s=until_s, reason=reason)
+        self._compactors.put(failure.compactor, _RowPause(pause=row, inputs=inputs))
         return pause
+
+    def died(self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float) -> Pause:
+        """Note that an attempt has ended with its compactor again; nobody else is to blame."""
+        return self._pause_inputs((tablet, inputs), cause, now_s)
 
     def succeeded(self, compactor: str, tablet: TabletId, inputs: tuple[str, ...]) -> None:
         """Note a success: what it touches starts anew."""
@@ -115,12 +124,13 @@ class Retry:
 
     def compactor(self, name: str, now_s: float) -> Pause | None:
         """Return the pause of a compactor, or None."""
-        pause = self._compactors.get(name)
-        return pause if pause is not None and pause.holds(now_s) else None
+        known = self._compactors.get(name)
+        return known.pause if known is not None and known.pause.holds(now_s) else None
 
     def compactor_failures(self, name: str) -> int:
-        """Return how many attempts have failed on a compactor in a row."""
-        return _count(self._compactors.get(name))
+        """Return over how many different inputs attempts have failed on a compactor in a row."""
+        known = self._compactors.get(name)
+        return 0 if known is None else known.pause.failures
 
     def of_tablet(self, tablet: TabletId, now_s: float) -> list[Pause]:
         """Return the pauses of inputs of a tablet and of its table, for people."""
@@ -170,9 +180,9 @@ class Retry:
                 self.lift(tablet)
         self._classes.pop(table)
 
-    def _pause_inputs(self, inputs: Inputs, failure: Failure, now_s: float) -> Pause:
+    def _pause_inputs(self, inputs: Inputs, cause: str, now_s: float) -> Pause:
         count = _count(self._inputs.get(inputs)) + 1
-        reason = f"failed {_times(count)}: {failure.cause}"
+        reason = f"failed {_times(count)}: {cause}"
         pause = self._after(count, reason, now_s)
         if count >= self._limits.quarantine_failures:
             pause = Pause(failures=count, until_s=None, reason=f"quarantined, {reason}")
@@ -192,13 +202,13 @@ class Retry:
         table = failure.tablet.table
         classes = self._classes.get(table) or {}
         known = classes.pop(failure.error_class, None)
-        count = 1 if known is None else known.pause.failures + (known.inputs != inputs)
+        count = _in_a_row(known, inputs)
         reason = f"jobs of this table failed {_times(count)} in a row with {failure.error_class}"
         beyond = count - self._limits.class_failures + 1
         until_s = now_s + (self.length_s(beyond) if beyond > 0 else 0.0)
         pause = Pause(failures=count, until_s=until_s, reason=reason)
         newest = list(classes.items())[-(CLASSES_MAX - 1) :]
-        entry = _ClassPause(pause=pause, inputs=inputs)
+        entry = _RowPause(pause=pause, inputs=inputs)
         self._classes.put(table, {**dict(newest), failure.error_class: entry})
 
     def _of_table(self, table: str) -> list[Pause]:
@@ -215,6 +225,11 @@ class Retry:
 
 def _count(pause: Pause | None) -> int:
     return 0 if pause is None else pause.failures
+
+
+def _in_a_row(known: _RowPause | None, inputs: Inputs) -> int:
+    """Return how many different inputs have failed in a row, these included."""
+    return 1 if known is None else known.pause.failures + (known.inputs != inputs)
 
 
 def _lasts(pause: Pause) -> float:

@@ -79,7 +79,17 @@ def _group(books: Books, group: str, now_s: float) -> GroupStatus:
         evicted=queue.counts.evicted,
         oldest_age_s=queue.oldest_age_s(now_s),
         paused=group in books.paused_groups,
+        longest_s=_longest_s(books, group, now_s),
     )
+
+
+def _longest_s(books: Books, group: str, now_s: float) -> float:
+    begun = [
+        attempt.since_s
+        for attempt in books.attempts
+        if attempt.group == group and attempt.state is AttemptState.RUNNING
+    ]
+    return max(0.0, now_s - min(begun, default=now_s))
 
 
 def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorStatus:

@@ -23,6 +23,9 @@ Selector = Annotated[
 Assignments = Annotated[
     str | None, typer.Option("--set", help="Change columns: `a = a + 1, b = null`.")
 ]
+Boost = Annotated[
+    int, typer.Option(help="Added to the priority of its jobs; 20000: before all others.")
+]
 Transform = Annotated[str | None, typer.Option(help="Change rows by a transform.", metavar=PLUGIN)]
 
 
@@ -51,7 +54,7 @@ def compact(
     hint: Annotated[
         list[str] | None, typer.Option(help="For plug-ins, `name=value`; may be repeated.")
     ] = None,
-    boost: Annotated[int, typer.Option(help="Added to the priority of its jobs.")] = 0,
+    boost: Boost = 0,
     deadline: Annotated[
         str | None, typer.Option(help="It fails if it takes longer: `10m`.")
     ] = None,

@@ -34,6 +34,7 @@ _OF_GROUP = {
     "neve_queue_rejected_total": "rejected",
     "neve_queue_evicted_total": "evicted",
     "neve_jobs_running": "running",
+    "neve_jobs_longest_seconds": "longest_s",
     "neve_compactors": "compactors",
 }
 _OF_SERVICE = {

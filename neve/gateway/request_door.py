@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from common.digests import digest
 from common.errors import ConfigError, RequestError
 from common.model.keys import PLUS_INFINITY, parse_key
+from common.model.priority import BOOST_MAX
 from common.model.request import (
     KeyRange,
     OutputSpec,
@@ -28,8 +29,6 @@ from coordinator.registry import load_selector
 from neve.api_requests import NewRequest, Output, Plugin
 from neve.gateway.request_views import range_types
 
-BOOST_MAX = 10_000
-"""Lifts a job by one class of priorities."""
 DEADLINE_MIN_S, DEADLINE_MAX_S = 1.0, 366 * 86_400.0
 HINTS_MAX = 32
 HINT_CHARS_MAX = 256

@@ -172,6 +172,19 @@ async def test_streams_are_capped(harness: Harness) -> None:
     assert len(await harness.store.changes({tablet.table: "0-0"}, block_s=0.0)) == 10
 
 
+async def test_an_entry_of_the_feed_is_remembered_until_it_is_dropped(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    key = TableKeys(tablet.table).changes
+    position = await harness.store.tail(tablet.table)
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    assert await harness.store.remembers(tablet.table, position)
+    assert await harness.store.remembers(tablet.table, "0-0")
+    await harness.write(*[("XADD", key, "MAXLEN", "~", 1, "*", "t", "", "w", "x")] * 500)
+    assert not await harness.store.remembers(tablet.table, position)
+    newest = await harness.store.tail(tablet.table)
+    assert await harness.store.remembers(tablet.table, newest)
+
+
 FILL = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 't', '', 'w', 'x') end"
 
 DAMAGE: list[tuple[str, bytes, str]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from common.metadata.commands import hset
 from common.metadata.keys import TabletKeys
 from common.metadata.upkeep_changes import Pin, StampGarbage
 from common.model.outcome import AttemptEnd
-from common.model.tablet import TabletId
+from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.flaky import Fault, Point, Script
 from tests.support.store_harness import (
     MIDDLE,
@@ -260,6 +261,38 @@ async def test_a_hot_appender_disturbs_neither_reservation_nor_commit(harness: H
     found = await harness.store.tablet(tablet)
     assert found is not None
     assert len(found.files) == count[0] + 1 == found.record.files
+
+
+async def test_jobs_of_two_tablets_of_a_table_know_nothing_of_each_other(
+    harness: Harness,
+) -> None:
+    table = await harness.table()
+    first, second = TabletId(table.id, MIDDLE), TabletId(table.id, PLUS_INFINITY)
+    applied(await harness.add(first, file("a"), file("b")))
+    applied(await harness.add(second, file("y", b"y", b"z"), file("z", b"y", b"z")))
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    output = file("out/t2-0.parquet", b"y", b"z")
+    steps: list[Change] = [
+        reserve(second, "t2", "y", "z"),
+        replace(commit(second, "t2"), outputs=(output,)),
+    ]
+
+    async def script(point: Point) -> Fault:
+        if point is Point.EXEC:
+            applied(await harness.apply(steps.pop(0)))
+        return Fault.NONE
+
+    keyspace.script = script
+    applied(await store.apply(reserve(first, "t1", "a", "b")))
+    applied(await store.apply(commit(first, "t1")))
+    assert steps == []
+    assert store.counts.conflicts == 0
+    found = [await harness.store.tablet(each) for each in (first, second)]
+    assert [sorted(each.files) for each in found if each] == [
+        ["out/t1-0.parquet"],
+        ["out/t2-0.parquet"],
+    ]
 
 
 async def test_a_change_that_loses_every_race_gives_up(harness: Harness) -> None:

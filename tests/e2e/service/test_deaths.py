@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -85,11 +86,13 @@ def test_a_spark_driver_is_killed(service: Service) -> None:
 def test_a_commit_needs_no_coordinator(service: Service) -> None:
     table = slow_table(service)
     job = service.midway(table)
-    before = service.client.status().coordinator
-    coordinator = service.actor("CoordinatorActor")
-    other = LedgerTable(service.client, service.folder, keyed=True, stem="meanwhile")
-    with service.halted(coordinator):
-        assert not table.commits()
+    with ExitStack() as stopped:
+        with service.halted(*service.tasks()):  # However long this takes, it commits nothing.
+            before = service.client.status().coordinator
+            coordinator = service.actor("CoordinatorActor")
+            other = LedgerTable(service.client, service.folder, keyed=True, stem="meanwhile")
+            stopped.enter_context(service.halted(coordinator))
+            assert not table.commits()
         other.add(*(keyed_rows(range(200), version) for version in range(4)))
         service.wait("commit without a coordinator", table.commits)
         assert not other.commits()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
 
+from common.model.job import Job
 from common.model.priority import CLASS_WIDTH
 from common.model.tablet import TabletId
 from coordinator.core.fair_share import FairShare
@@ -156,3 +158,38 @@ def test_ever_better_jobs_of_one_table_leave_no_heap_of_turns() -> None:
         fill(queue, "a", 1, priority=priority)
         queue.check()
     assert max(len(lanes.turns) for lanes in shares._classes.values()) < 100
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_turns_are_those_of_all_while_somebody_without_jobs_is_shut(seed: int) -> None:
+    chance = random.Random(seed)
+    queues = [
+        JobQueue(10**9, 10**6, ageing_s=10, shares=FairShare({"t1": 3.0, "t2": 0.5}))
+        for _ in range(2)
+    ]
+    for number in range(600):
+        if chance.random() < 0.6:
+            table = TabletId(f"t{chance.randrange(5)}", b"%d" % number)
+            rank_class = chance.choice([0, 0, 10_000, 20_000]) + chance.randrange(200)
+            new = job(f"j{number}", rank_class, tablet=table, input_bytes=chance.randrange(10**8))
+            for queue in queues:
+                queue.offer(new, now_s=1000.0 * number)
+        else:
+            plain, other = queues
+            assert other.take(shut={"t9"}) == plain.take()
+
+
+def test_a_table_that_is_shut_has_no_turn() -> None:
+    for shares in (FairShare(), None):
+        queue = JobQueue(10**9, 100, shares=shares)
+        for number in range(3):
+            queue.offer(job(f"a{number}", 9, tablet=TabletId("a", b"%d" % number)), now_s=0)
+        for number in range(2):
+            queue.offer(job(f"b{number}", 2 - number, tablet=TabletId("b", b"")), now_s=0)
+
+        def names(*taken: Job | None) -> list[str]:
+            return [each.id for each in taken if each is not None]
+
+        assert names(queue.take(lambda each: each.id != "b0", shut={"a"})) == ["b1"]
+        assert names(queue.take(shut={"a"}), queue.take(shut={"a"})) == ["b0"]
+        assert names(queue.take(shut={"b"})) == ["a0"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.model.job import Kind
-from common.model.priority import CLASS_WIDTH, PriorityClass, class_of, job_priority
+from common.model.priority import BOOST_MAX, CLASS_WIDTH, PriorityClass, class_of, job_priority
 from coordinator.core.job_queue import JobQueue
 from coordinator.core.priority import rank_of
 from tests.support.planning import job
@@ -26,7 +26,9 @@ def test_classes_are_over_the_limit_then_user_then_system() -> None:
     asked_for = priority(Kind.USER, 100_000, 100_000)
     ordinary = priority(Kind.SYSTEM, 100_000, 100_000, limit=0)
     assert over > asked_for > ordinary
-    assert [class_of(each) for each in (over, asked_for, ordinary)] == [*PriorityClass][::-1]
+    urgent = priority(Kind.USER, 2, 2) + BOOST_MAX
+    everything = (urgent, over, asked_for, ordinary)
+    assert [class_of(each) for each in everything] == [*PriorityClass][::-1]
 
 
 def test_a_tablet_at_its_limit_is_not_over_it_and_a_user_job_never_is() -> None:
@@ -42,7 +44,7 @@ def test_more_files_come_first_within_a_class() -> None:
 
 @pytest.mark.parametrize("value", [-5, CLASS_WIDTH * 50])
 def test_any_number_has_a_class(value: int) -> None:
-    assert class_of(value) in {PriorityClass.SYSTEM, PriorityClass.OVER_LIMIT}
+    assert class_of(value) in {PriorityClass.SYSTEM, PriorityClass.URGENT}
 
 
 def test_the_order_that_accumulo_implies_for_user_tables() -> None:

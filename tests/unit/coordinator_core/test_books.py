@@ -133,9 +133,23 @@ def test_other_settings_lift_the_pauses_of_their_table_only() -> None:
 
 
 def test_limits_follow_the_operators_settings() -> None:
-    settings = CoordinatorSettings(silence_max_s=40.0, lost_answer_beats=4, queue_count_max=7)
+    settings = CoordinatorSettings(
+        silence_max_s=40.0,
+        lost_answer_beats=4,
+        queue_count_max=7,
+        queue_bytes_max=8,
+        running_max=9,
+        running_bytes_max=10,
+        ageing_per_s=0.5,
+        deferral_max_s=50.0,
+        backoff_base_s=60.0,
+    )
     limits = Limits.of(settings, beat_interval_s=3.0)
 
-    assert (limits.silence_max_s, limits.queue_jobs_max) == (40.0, 7)
+    assert limits.silence_max_s == 40.0
+    assert (limits.queue_jobs_max, limits.queue_bytes_max) == (7, 8)
+    assert (limits.running_jobs_max, limits.running_input_bytes_max) == (9, 10)
+    assert (limits.ageing_per_s, limits.deferral_max_s) == (0.5, 50.0)
+    assert limits.backoff_base_s == 60.0
     assert limits.unlisted_beats_max == 4
     assert limits.unlisted_max_s == pytest.approx(10.5)

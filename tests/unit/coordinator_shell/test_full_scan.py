@@ -10,31 +10,26 @@ import pytest
 from common.clock import ManualClock
 from common.errors import UnavailableError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, CreateTable
+from common.metadata.changes import AddFiles, CreateTable
 from common.metadata.memory import MemoryStore
 from common.model.file import DataFile
 from common.model.job import Kind, job_id
-from common.model.table import Column, Table
-from common.model.tablet import PLUS_INFINITY, TabletId
-from common.settings import Settings
+from common.model.tablet import TabletId
+from common.settings import CoordinatorSettings, Settings
 from coordinator import full_scan, scanner
 from coordinator.core.scan_rules import Span
 from coordinator.full_scan import FullScan
 from coordinator.pieces import Piece, Scanned, ScansHere
+from coordinator.recovery import recover
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
+from tests.support.request_shell import TABLE
+from tests.support.sim_loop import EPOCH_S, World
+from tests.support.thirty_tablets import ENDS, applied, store_with_table
 
 pytestmark = pytest.mark.unit
 WAIT_MAX_S = 20.0
 PLAN = planner_for(Settings())
-TABLE = Table(
-    id="t1",
-    name="events",
-    location="file:///data/events",
-    schema=(Column("x", "int64"),),
-    key=("x",),
-)
-ENDS = (*(bytes([number]) for number in range(1, 30)), PLUS_INFINITY)
 
 
 class Queue:
@@ -103,16 +98,14 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 async def stored(*busy: int) -> MemoryStore:
     """Return a store with a table of 30 tablets, of which some want a job."""
     clock = ManualClock()
-    store = MemoryStore(clock)
-    assert isinstance(await store.apply(CreateTable(table=TABLE, splits=ENDS[:-1])), Applied)
+    store = await store_with_table(clock)
     for number in busy:
         end = ENDS[number - 1]
         files = tuple(
             DataFile(path=path, size_bytes=100, rows=10, key_min=end, key_max=end)
             for path in paths(number)
         )
-        change = AddFiles(table="t1", call=call_id(clock), files={end: files})
-        assert isinstance(await store.apply(change), Applied)
+        await applied(store, AddFiles(table="t1", call=call_id(clock), files={end: files}))
     return store
 
 
@@ -238,3 +231,32 @@ def test_wishes_for_a_table_join_and_a_table_that_is_gone_is_passed_by() -> None
         assert (scans.full.counts.scans, scans.full.counts.planned) == (1, 30)
 
     run(story())
+
+
+@pytest.mark.parametrize("interval_s", [60.0, 7.0])
+def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: float) -> None:
+    """On simulated time."""
+    world, looks = World(1), list[tuple[float, int]]()
+    store = MemoryStore(world)
+    scans = Scans(store, Queue())
+
+    class Noting:
+        async def scan(self, piece: Piece) -> Scanned:
+            scanned = await scans.here.scan(piece)
+            looks.append((world.now_s() - EPOCH_S, scanned.tablets))
+            return scanned
+
+    async def life() -> None:
+        full = FullScan(store, scans.scanner, Queue(), Noting(), scans.log)
+        await store.apply(CreateTable(table=TABLE, splits=ENDS[:-1]))
+        await recover(store, scans.scanner, "coord-1", scans.log)
+        await full.run_forever(CoordinatorSettings(full_scan_interval_s=interval_s))
+
+    world.process("coordinator").start(life())
+    world.run_until(EPOCH_S + 3.5 * interval_s)
+    world.end()
+    assert [count for _, count in looks] == [len(ENDS)] * 4
+    # It ends when nothing is left to do, and sees that after a second at most.
+    late = [at_s - number * interval_s for number, (at_s, _) in enumerate(looks)]
+    assert late[:2] == [0.0, 0.0]
+    assert all(0.0 <= each <= number for number, each in enumerate(late))

@@ -207,7 +207,8 @@ def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:
 def test_work_is_told(gateway: Gateway, client: Client) -> None:
     assert client.status().committed == 7
     assert [job.attempt for job in client.jobs()] == ["att-1"]
-    assert [job.id for job in client.queue("default")] == ["job-1"]
+    (queued,) = client.queue("default")
+    assert (queued.id, queued.input_bytes, queued.cost_bytes) == ("job-1", 2048, 4096)
     assert client.queue("other") == []
     assert [each.compactor for each in client.compactors()] == ["local-1"]
 
@@ -274,6 +275,7 @@ def test_a_table_is_explained_planned_and_replanned(
         client.explain("events", "0100")
     assert caught.value.error == "UnknownTabletError"
     (job,) = client.plan("events").jobs
+    assert job.cost_bytes == 2 * job.input_bytes > 0
     assert (job.tablet, len(job.files)) == ("last", 2)
     client.replan("events")
     client.lift_quarantine("events", "last")

@@ -196,6 +196,8 @@ def test_a_quarantined_job_ends_the_split_and_other_jobs_go_on() -> None:
                     taken = await it.take(wait_max_s=0.02)
                     if taken is not None and taken.job.cuts:
                         await fail(it, taken)
+                    elif taken is not None:
+                        await finish(land, it, taken)
                     land.clock.advance(20)
             assert await land.ends() == [LAST]
             (tablet,) = await land.tablets()

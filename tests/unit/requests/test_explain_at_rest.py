@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from common.model.request import RequestState, SelectorSpec
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
-from tests.support.request_shell import TABLE, Cluster, run, until
+from tests.support.request_shell import TABLE, Cluster, ended, run, until
 
 pytestmark = pytest.mark.unit
 
@@ -35,5 +36,45 @@ def test_whoever_asks_twice_hears_what_planners_say_of_each_file() -> None:
                 }
 
             await until(told)
+
+    run(story())
+
+
+def test_whatever_makes_a_planner_look_it_alone_decides_and_says_why() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(replace(TABLE, settings=TableSettings(ratio=50)), splits=())
+        await cluster.add(PLUS_INFINITY, "a", "b")
+        async with cluster.coordinator() as it:
+
+            async def feed() -> None:
+                await cluster.add(PLUS_INFINITY, "c")
+
+            async def full_scan() -> None:
+                it.parts.full_scan.look(TABLE.id, every=True)
+
+            async def request() -> None:
+                older = SelectorSpec(name="age", options={"older_than": "1d"})
+                await cluster.submit("r1", selector=older)
+                assert await ended(cluster, "r1") is RequestState.DONE
+
+            async def nothing() -> None:
+                """It was looked at when the coordinator was started."""
+
+            for trigger in (nothing, feed, full_scan, request):
+                await trigger()
+                count = len((await cluster.tablet()).files)
+                it.parts.scanner.ask(LAST)
+
+                async def told(count: int = count) -> bool:
+                    return len(it.parts.explain(LAST, cluster.clock.now_s()).left) == count
+
+                await until(told)
+                left = it.parts.explain(LAST, cluster.clock.now_s()).left
+                assert all(
+                    why.startswith("is in no set of up to 10 files") for why in left.values()
+                )
+                assert await it.take(wait_max_s=0.02) is None
+            assert await cluster.store.history(TABLE.id) == []
 
     run(story())

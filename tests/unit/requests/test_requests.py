@@ -8,10 +8,11 @@ from common.errors import UnavailableError
 from common.metadata.changes import Change, Outcome
 from common.metadata.request_changes import MoveRequest, Select
 from common.model.job import Kind
+from common.model.priority import BOOST_MAX
 from common.model.request import KeyRange, RequestState, SelectorSpec, TabletProgress
 from common.model.tablet import PLUS_INFINITY, TabletId
 from coordinator.request_reading import progress_of
-from tests.support.request_shell import SPLITS, Cluster, ended, filled, run, until
+from tests.support.request_shell import ENDS, SPLITS, Cluster, ended, filled, run, until
 
 pytestmark = pytest.mark.unit
 
@@ -183,5 +184,37 @@ def test_progress_is_told_from_the_store() -> None:
             assert later is not None
             assert later.count(TabletProgress.DONE) == 1
             assert await progress_of(cluster.store, "t1", "r9", {}) is None
+
+    run(story())
+
+
+def test_what_an_operator_asks_for_goes_before_everything_that_is_queued() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create()
+        await cluster.add(ENDS[0], *(f"many-{each}" for each in range(40)))
+        await cluster.add(ENDS[1], *(f"five-{each}" for each in range(5)))
+        await cluster.add(ENDS[2], "a", "b")
+        async with cluster.coordinator() as it:
+
+            def queue() -> list[tuple[Kind, bytes]]:
+                now_s = cluster.clock.now_s()
+                jobs = [each.job for each in it.parts.state.queued("default", 100, now_s)]
+                return [(job.kind, job.tablet.end) for job in jobs]
+
+            async def queued() -> bool:
+                return {(Kind.SYSTEM, ENDS[0]), (Kind.SYSTEM, ENDS[1])} == {*queue()}
+
+            await until(queued)
+            last = KeyRange(start=SPLITS[-1] + b"\x00")
+            await cluster.submit("r1", range=last, boost=BOOST_MAX)
+
+            async def asked_for() -> bool:
+                return queue()[0] == (Kind.USER, ENDS[2])
+
+            await until(asked_for)
+            taken = await it.take()
+            assert taken is not None
+            assert (taken.job.request, taken.job.tablet.end) == ("r1", ENDS[2])
 
     run(story())

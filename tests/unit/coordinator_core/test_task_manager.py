@@ -1,0 +1,211 @@
+"""The queue under load, as the first-principles notes on Druid's compaction want it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.core.job_queue import LOOK_MAX
+from coordinator.core.overtaking import PASSED_MAX
+from tests.support.task_manager import TaskManager
+
+pytestmark = pytest.mark.unit
+
+CASES: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "data/druid_notes.json").read_text("utf-8")
+)
+
+
+def test_the_best_run_up_to_the_limit_and_the_worst_are_shed() -> None:
+    case = CASES["task_manager"]
+    manager = TaskManager(
+        running_jobs_max=case["max_tasks"],
+        running_input_bytes_max=case["max_aggregate_cost"],
+        queue_jobs_max=case["max_queue"],
+    )
+    for step in case["log"]:
+        if "offer" in step:
+            name, priority, cost = step["offer"]
+            manager.offer(name, round(100 * priority), cost)
+            assert manager.shed == [each for each in manager.records if each in step["shed"]]
+        elif "finish" in step:
+            assert manager.finish(step["finish"]) == step["launch"]
+        else:
+            assert manager.ask(5) == step["launch"]
+        assert manager.queue == step["queue"]
+        assert manager.running == step.get("running", [])
+
+
+def test_what_fits_runs_and_passes_what_does_not() -> None:
+    case = CASES["task_manager_cost"]
+    manager = TaskManager(
+        running_jobs_max=case["max_tasks"], running_input_bytes_max=case["max_aggregate_cost"]
+    )
+    for name, priority, cost in case["offered"]:
+        manager.offer(name, round(100 * priority), cost)
+    begin, *later, alone = case["log"]
+    assert manager.ask(case["max_tasks"]) == begin["launch"]
+    assert manager.queue == begin["queue"]
+    for step in later:
+        assert manager.finish(step["finish"]) == step["launch"]
+        assert manager.queue == step["queue"]
+        assert sum(manager.jobs[name].input_bytes for name in manager.running) == 80
+
+    (huge,) = alone["launch"]
+    manager.offer(huge, 99, case["max_aggregate_cost"] + 1)
+    manager.offer("small", 1, 1)
+    assert manager.ask(5) == []
+    assert manager.running == ["d", "b", "small"]
+    assert [manager.finish(name) for name in ("d", "b", "small")] == [[], [], [huge]]
+    manager.offer("late", 1, 1)
+    assert manager.running == [huge]
+
+
+def test_a_job_is_passed_so_often_and_then_goes_before_all_that_do_not_outrank_it() -> None:
+    manager = TaskManager(running_input_bytes_max=100)
+    manager.offer("base", 9, 50)
+    manager.offer("large", 5, 60)
+    for number in range(20):
+        manager.offer(f"j{number}", 5, 1)
+    passing = [f"j{number}" for number in range(PASSED_MAX)]
+    assert manager.ask(30) == ["base", *passing]
+    assert manager.explain("j19") == "a larger job that others have passed goes first"
+    assert manager.explain("large") == (
+        "its 60 B do not fit beside the 58 B that the group has under way"
+    )
+    manager.offer("urgent", 6, 1)
+    assert manager.running[-1] == "urgent"
+
+    assert manager.finish("base")[:2] == ["large", f"j{PASSED_MAX}"]
+
+
+def test_waiting_for_a_job_that_many_outrank_stops_nothing() -> None:
+    manager = TaskManager(running_input_bytes_max=100)
+    manager.offer("base", 9, 50)
+    manager.offer("large", 5, 60)
+    for number in range(PASSED_MAX):
+        manager.offer(f"j{number}", 5, 1)
+    manager.ask(200)
+    for number in range(LOOK_MAX):
+        manager.offer(f"k{number}", 5, 1, files=3)
+    assert manager.running == ["base", *(f"j{number}" for number in range(PASSED_MAX))]
+
+    while manager.running:
+        manager.finish(manager.running[0])
+    assert not manager.jobs, "a tablet still wants a job"
+
+
+def test_no_more_run_than_may() -> None:
+    manager = TaskManager(running_jobs_max=3)
+    for number in range(10):
+        manager.offer(f"j{number}", number)
+
+    assert manager.ask(10) == ["j9", "j8", "j7"]
+    assert len(manager.running) == 3
+    assert manager.finish("j8") == ["j6"]
+
+
+def test_how_long_the_longest_job_has_run_is_told() -> None:
+    def longest_s(manager: TaskManager) -> float:
+        (group,) = manager.state.status(manager.now_s).groups
+        return group.longest_s
+
+    manager = TaskManager()
+    manager.offer("first", 1)
+    assert longest_s(manager) == 0.0
+    manager.ask(1)
+    manager.tick(5.0)
+    manager.offer("second", 1)
+    manager.ask(1)
+    manager.tick(2.0)
+    assert longest_s(manager) == 7.0
+    manager.finish("first")
+    assert longest_s(manager) == 2.0
+
+
+@pytest.mark.parametrize("case", CASES["stability"], ids=lambda case: case["arrivals_per_tick"])
+def test_a_queue_under_a_steady_load(case: dict[str, int]) -> None:
+    manager = TaskManager(queue_jobs_max=case["max_queue"], deferral_max_s=float("inf"))
+    peak = 0
+    for tick in range(case["ticks"]):
+        for number in range(case["arrivals_per_tick"]):
+            manager.offer(f"j{tick}-{number}", 1)
+        peak = max(peak, len(manager.queue))
+        for name in manager.ask(case["dispatch_per_tick"]):
+            manager.finish(name)
+        manager.go()
+        manager.tick()
+    told = (peak, len(manager.queue), len(manager.shed))
+    assert told == (case["peak_queue"], case["final_queue"], case["shed"])
+
+
+@pytest.mark.parametrize("queue_max", [1000, 40])
+def test_what_a_day_leaves_the_night_works_off(queue_max: int) -> None:
+    """Five jobs come and three go, by day; the queue is empty in the morning, nothing is lost."""
+    manager = TaskManager(queue_jobs_max=queue_max, deferral_max_s=float("inf"))
+    lengths: list[int] = []
+    for day in range(2):
+        for hour in range(60):
+            for number in range(5 if hour < 30 else 0):
+                manager.offer(f"j{day}-{hour}-{number}", 1)
+            lengths.append(len(manager.queue))
+            for name in manager.ask(3):
+                manager.finish(name)
+            manager.go()
+            manager.tick()
+        assert manager.queue == []
+        assert not manager.jobs, "a tablet still wants a job"
+    assert max(lengths) == min(queue_max, 2 * 29 + 5)
+    assert lengths[:30] == sorted(lengths[:30])
+    assert queue_max == 1000 or len(manager.begun) == 300
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_full_queue_keeps_the_best_of_all_that_came(seed: int) -> None:
+    chance = random.Random(seed)
+    most = chance.randint(1, 50)
+    manager = TaskManager(queue_jobs_max=most)
+    offered = {f"j{number}": number for number in chance.sample(range(1000), 200)}
+    for name, priority in offered.items():
+        manager.offer(name, priority)
+
+    best = sorted(offered, key=lambda name: -offered[name])
+    assert manager.queue == best[:most]
+    assert set(manager.shed) == set(best[most:])
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES["shedding_cost"] if case["state_store"]],
+    ids=lambda case: f"{case['chunks']} tablets",
+)
+def test_what_was_shed_is_not_analysed_at_every_scan(case: dict[str, Any]) -> None:
+    manager = TaskManager(queue_jobs_max=case["max_queue"], deferral_max_s=float("inf"))
+    for number in range(case["chunks"]):
+        manager.offer(str(number), number)
+    ticks = 0
+    while manager.jobs:
+        manager.scan()
+        (best,) = manager.ask(1)
+        manager.finish(best)
+        manager.tick()
+        ticks += 1
+    assert ticks == case["ticks"]
+    assert manager.begun[:5] == [str(number) for number in case["order_head"]]
+    assert manager.planned <= case["analyses"]
+
+
+def test_a_tablet_that_is_planned_again_has_one_job() -> None:
+    manager = TaskManager()
+    manager.offer("a", 1)
+    manager.plan("a")
+    assert manager.queue == ["a"]
+
+    assert manager.ask(1) == ["a"]
+    manager.plan("a")
+    assert manager.queue == []
+    assert manager.running == ["a"]

@@ -1,0 +1,110 @@
+"""The feed: positions outlive what happens to files, and what was missed is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.clock import ManualClock
+from common.ids import call_id
+from common.metadata.changes import AddFiles
+from common.metadata.memory import MemoryStore
+from common.metadata.mutation import effects
+from common.model.file import DataFile
+from common.model.tablet import TabletId
+from common.settings import Settings
+from coordinator import feed as module
+from coordinator.feed import Feed
+from coordinator.registry import planner_for
+from coordinator.scanner import Scanner
+from tests.support.store_harness import commit, reserve
+from tests.support.thirty_tablets import ENDS, applied, store_with_table
+
+pytestmark = pytest.mark.unit
+
+
+async def add(store: MemoryStore, *ends: bytes) -> None:
+    """Add a file to each of these tablets, a change each."""
+    for end in ends:
+        name = f"{end.hex()}.parquet"
+        keys = {"key_min": end[:1], "key_max": end[:1]}
+        file = DataFile(path=name, size_bytes=9, rows=1, **keys)  # type: ignore[arg-type]  # keys by name
+        files = {end: (file,)}
+        await applied(store, AddFiles(table="t1", call=call_id(ManualClock()), files=files))
+
+
+def test_a_position_outlives_a_commit() -> None:
+    async def story() -> None:
+        store = await store_with_table(ManualClock())
+        feed = Feed(store)
+        await feed.follow("t1")
+        await add(store, ENDS[0], ENDS[1])
+        await feed.read()
+
+        tablet = TabletId("t1", ENDS[0])
+        await applied(store, reserve(tablet, "att", "01.parquet"))
+        await applied(store, commit(tablet, "att", outputs=0))
+        await add(store, ENDS[2])
+        changes, missed = await feed.read()
+        assert [(each.tablet.end, each.what) for each in changes] == [
+            (ENDS[0], "reserve"),
+            (ENDS[0], "commit"),
+            (ENDS[2], "add"),
+        ]
+        assert (list(missed), feed.resets) == ([], 0)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("capped", "resets"), [(100, 0), (12, 1)])
+def test_what_was_missed_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch, capped: int, resets: int
+) -> None:
+    monkeypatch.setattr(effects, "CHANGES_MAX", capped)
+    monkeypatch.setattr(module, "CHANGES_MAX", 5)
+
+    async def story() -> None:
+        store = await store_with_table(ManualClock())
+        feed = Feed(store)
+        await add(store, ENDS[0])
+        await feed.follow("t1")
+        await add(store, *ENDS[1:])
+        heard: list[bytes] = []
+        missed: list[str] = []
+        for _ in range(8):
+            changes, others = await feed.read()
+            heard += [each.tablet.end for each in changes]
+            missed += others
+        assert heard == list(ENDS[1:] if not resets else ENDS[-capped:])
+        assert (missed, feed.resets) == (["t1"] * resets, resets)
+
+    asyncio.run(story())
+
+
+def test_a_table_of_which_changes_were_missed_is_looked_at_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effects, "CHANGES_MAX", 12)
+    monkeypatch.setattr(module, "CHANGES_MAX", 5)
+
+    async def story() -> None:
+        store, logged = await store_with_table(ManualClock()), list[str]()
+
+        def log(event: str, **_fields: object) -> None:
+            logged.append(event)
+
+        scanner = Scanner(store, planner_for(Settings()), log)
+        await add(store, ENDS[0])
+        await scanner.refresh_tables()
+        while scanner.waiting:
+            scanner._next_batch()
+        await add(store, *ENDS[1:])
+        async with asyncio.timeout(5):
+            follows = asyncio.create_task(scanner.follow_forever())
+            while scanner.waiting < len(ENDS):
+                await asyncio.sleep(0.01)
+            follows.cancel()
+        assert logged == ["changes missed"]
+
+    asyncio.run(story())

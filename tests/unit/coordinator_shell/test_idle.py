@@ -1,0 +1,56 @@
+"""A coordinator with nothing to do, on simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.ids import CountedIds
+from common.metadata.changes import CreateTable
+from common.metadata.memory import MemoryStore
+from common.settings import CoordinatorSettings, Settings
+from coordinator.limiting import REFRESH_S
+from coordinator.performing import Context
+from coordinator.recovery import recover
+from coordinator.wiring import Parts, assemble
+from tests.support.request_shell import SPLITS, TABLE
+from tests.support.sim_loop import EPOCH_S, World
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("settings", "turns"),
+    [(CoordinatorSettings(), 40), (CoordinatorSettings(tick_s=2.0), 5)],
+    ids=["four times a second", "as it is set"],
+)
+def test_it_turns_as_often_as_it_looks_at_its_clocks_and_no_more(
+    settings: CoordinatorSettings, turns: int
+) -> None:
+    world, made = World(1), list[Parts]()
+    store = MemoryStore(world)
+
+    def log(_event: str, **_fields: object) -> None:
+        pass
+
+    async def life() -> None:
+        await store.apply(CreateTable(table=TABLE, splits=SPLITS))
+        every = Settings(coordinator=settings)
+        parts = assemble(every, Context(store, world, CountedIds("a"), log, "coord-1"))
+        made.append(parts)
+        await recover(store, parts.scanner, "coord-1", log)
+        async with asyncio.TaskGroup() as tasks:
+            for loop in parts.loops(every):
+                tasks.create_task(loop)
+
+    world.process("coordinator").start(life())
+    try:
+        world.run_until(EPOCH_S + 11.0)
+        (parts,) = made
+        before = parts.service.turns
+        world.run_until(EPOCH_S + 21.0)
+        looked_at_limits = 10.0 / REFRESH_S
+        assert parts.service.turns - before == turns + looked_at_limits
+    finally:
+        world.end()
