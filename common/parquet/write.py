@@ -72,9 +72,10 @@ def row_group_rows(rows: pa.Table, row_group_bytes: int) -> int:
     """Return how many rows make a row group of about this size, decoded."""
     if rows.num_rows == 0:
         return ROW_GROUP_ROWS_MIN
-    fitting = row_group_bytes * rows.num_rows // max(1, rows.nbytes)
+    size_bytes = max(1, rows.nbytes)
+    fitting = row_group_bytes * rows.num_rows // size_bytes
     # So many rows need not be: long ones would make row groups that no task can hold.
-    short = ROW_GROUP_BYTES_MIN * rows.num_rows // max(1, rows.nbytes)
+    short = ROW_GROUP_BYTES_MIN * rows.num_rows // size_bytes
     least = min(ROW_GROUP_ROWS_MIN, max(1, short))
     return int(min(max(fitting, least), ROW_GROUP_ROWS_MAX))
 

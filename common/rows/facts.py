@@ -1,6 +1,6 @@
 """Statistics of rows as they stream by: what a file's metadata says of it, exactly."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +31,35 @@ class RowFacts:
     tombstones: int = 0
     clean: bool = False
     """Every key is greater than the one before, and no row is a tombstone."""
+
+
+def least(values: Iterable[_Bound | None]) -> _Bound | None:
+    """Return the least of the values that are known; None: none is."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def greatest(values: Iterable[_Bound | None]) -> _Bound | None:
+    """Return the greatest of the values that are known; None: none is."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def united(parts: Sequence[RowFacts]) -> RowFacts:
+    """Return the facts of the rows of some parts together.
+
+    Args:
+        parts: `clean` of all together is true only if keys also ascend from part to part.
+    """
+    return RowFacts(
+        rows=sum(part.rows for part in parts),
+        key_min=least(part.key_min for part in parts),
+        key_max=greatest(part.key_max for part in parts),
+        version_min=least(part.version_min for part in parts),
+        version_max=greatest(part.version_max for part in parts),
+        time_min_s=least(part.time_min_s for part in parts),
+        time_max_s=greatest(part.time_max_s for part in parts),
+        tombstones=sum(part.tombstones for part in parts),
+        clean=all(part.clean for part in parts),
+    )
 
 
 class RowTally:

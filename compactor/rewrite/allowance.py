@@ -25,6 +25,7 @@ from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 
 NAME = "allowance"
+_CANCELLED = "cancelled while it moved bytes"
 BURST_S = 1.0
 """So much of its grant an attempt may save up."""
 LOOK_INTERVAL_S = 0.1
@@ -110,6 +111,12 @@ class Allowance:
         with self._locked() as state:
             state.bytes_s = _UNLIMITED if bytes_s is None else bytes_s
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a grant by now."""
+        with self._locked() as state:
+            return state.bytes_s != _UNLIMITED
+
     def stop(self) -> None:
         """End every wait: nobody wants the attempt any more."""
         with self._locked() as state:
@@ -124,7 +131,9 @@ class Allowance:
         with self._locked() as state:
             state.asked += size_bytes
             state.pass_time(state.at_s)
-            asked, covered = state.asked, state.covered
+            asked, covered, stopped = state.asked, state.covered, state.stopped
+        if stopped:
+            raise AttemptCancelledError(_CANCELLED)
         if covered < asked:
             self._wait(asked)
 
@@ -152,7 +161,7 @@ class Allowance:
                 now_s = self._clock.now_s()
                 state.waited_s, last_s = state.waited_s + now_s - last_s, now_s
                 if state.stopped:
-                    raise AttemptCancelledError("cancelled while it waited for its grant")
+                    raise AttemptCancelledError(_CANCELLED)
                 lacks = asked - state.covered
                 wait_s = lacks / state.bytes_s if state.bytes_s > 0 else LOOK_INTERVAL_S
             if lacks <= 0:

@@ -1,12 +1,13 @@
 """Which row groups of a keyed job may be copied as they are: pure, from what footers say.
 
-A row group that meets no other, of a file whose keys are unique and alive, comes out as
-it went in. Whether its file tells the truth is found out by whoever copies it: only the
-columns that rows are judged by are decoded.
+A row group that meets no other, of a file whose keys ascend and whose rows are all alive,
+comes out as it went in. Whether it lies where its footer says is found out by whoever copies
+it: the first and the last key are decoded.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from compactor.rewrite.kernel.bounds import Group
 
@@ -19,6 +20,13 @@ class Copy:
     """Row groups that follow each other in the order of keys, and meet no others."""
 
     groups: tuple[Group, ...]
+
+    def stretches(self) -> list[tuple[Group, ...]]:
+        """Return them by stretches in which each follows the one before in its file."""
+        numbered = groupby(
+            enumerate(self.groups), lambda each: (each[1].input, each[1].number - each[0])
+        )
+        return [tuple(group for _, group in groups) for _, groups in numbered]
 
 
 def copies_of(

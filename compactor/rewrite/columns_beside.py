@@ -8,14 +8,13 @@ footer into the output's: what stitching does with row groups of files, for colu
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compactor.rewrite.declared import leaves
-from compactor.rewrite.kernel.lanes import LANE_CORES, Ordered
+from compactor.rewrite.kernel.lanes import LANE_CORES, in_order
 from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.ending import ending
 from compactor.rewrite.stitch.footer import MAGIC, Group, Layout
@@ -72,7 +71,6 @@ class ColumnsBeside:
         self._groups: list[MovedGroup] = []
         self._position = 0
         self._closed = False
-        self._encoding = Ordered[_Encoded]("encode columns")
         self._write(MAGIC)
 
     def write_table(self, rows: pa.Table, row_group_size: int) -> None:
@@ -89,23 +87,18 @@ class ColumnsBeside:
         if self._closed:
             return
         self._closed = True
-        self._encoding.__exit__()
         nothing = self._schema.empty_table()
-        whole = _encoded(range(len(self._schema)), nothing, self._options(self._schema)).layout
+        whole = _encoded(nothing, range(len(self._schema)), self._options).layout
         footing = Footing(metadata=self._metadata, sorting=self._sorting)
         end = ending(self._groups, [whole], footing, whole.arrow_schema, self._position)
         self._write(end)
 
     def _write_group(self, rows: pa.Table) -> None:
-        calls = [
-            partial(_encoded, fields, chosen, self._options(chosen.schema))
-            for fields in _units(rows)
-            for chosen in [rows.select(fields)]
-        ]
+        calls = [partial(_encoded, rows, fields, self._options) for fields in _units(rows)]
         start, struct, decoded_bytes = self._position, None, 0
         columns: dict[int, tuple[MovedChunk, ...]] = {}
-        for encoded in chain(*map(self._encoding.call, calls), self._encoding.rest()):
-            (moved,) = self._copied(encoded)
+        for encoded in in_order("encode columns", calls):
+            moved = self._copied(encoded)
             struct = struct or moved.group.struct
             decoded_bytes += moved.group.decoded_bytes
             columns |= self._by_field(encoded.fields, moved.chunks)
@@ -115,13 +108,14 @@ class ColumnsBeside:
         group = Group(struct, rows.num_rows, decoded_bytes, tuple(each.chunk for each in chunks))
         self._groups.append(MovedGroup(group, start, chunks))
 
-    def _copied(self, encoded: _Encoded) -> tuple[MovedGroup, ...]:
+    def _copied(self, encoded: _Encoded) -> MovedGroup:
         """Write pages and Bloom filters of some columns; return them at their new places."""
         layout, source = encoded.layout, encoded.source
         placed = placed_of(source, layout, layout.groups, self._position)
         for span in placed.copies:
             self._write(source.view[span.start : span.end])
-        return placed.groups
+        (moved,) = placed.groups
+        return moved
 
     def _by_field(
         self, fields: Sequence[int], chunks: Sequence[MovedChunk]
@@ -138,11 +132,12 @@ class ColumnsBeside:
         self._position += len(written)
 
 
-def _encoded(fields: Sequence[int], rows: pa.Table, options: Mapping[str, Any]) -> _Encoded:
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, rows.schema, **options) as writer:
+def _encoded(rows: pa.Table, fields: Sequence[int], options: Options) -> _Encoded:
+    """Return some columns as a file of one row group; without rows of none."""
+    sink, chosen = pa.BufferOutputStream(), rows.select(fields)
+    with pq.ParquetWriter(sink, chosen.schema, **options(chosen.schema)) as writer:
         if rows.num_rows:
-            writer.write_table(rows, row_group_size=rows.num_rows)
+            writer.write_table(chosen, row_group_size=rows.num_rows)
     source = BufferSource(sink.getvalue())
     return _Encoded(tuple(fields), source, layout_of(source))
 

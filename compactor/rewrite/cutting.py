@@ -54,10 +54,13 @@ def _samples(
 ) -> dict[tuple[int, int], list[bytes]]:
     """Return keys at even distances of some row groups."""
     rules, samples = plan.rules, {}
+    location = open_location(plan.location)
     schema = pa.schema([plan.schema.field(name) for name in rules.key])
     for group in groups:
         source = sources[group.input]
-        with opened_input(open_location(source.location), source.path) as parquet:
+        if source.blocks is not None:
+            continue  # They are small, and their ends tell enough.
+        with opened_input(location, source.path) as parquet:
             if any(name not in parquet.schema_arrow.names for name in rules.key):
                 continue  # Its folders tell them.
             rows = parquet.read_row_group(group.number, list(rules.key))

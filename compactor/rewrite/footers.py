@@ -18,6 +18,7 @@ from compactor.rewrite.kernel.page_sums import PAGES_START, chunk_places
 from compactor.rewrite.worth import GroupSize
 
 FOOTERS_AT_A_TIME = 8
+"""Of an object store. Those on a disk are there at once, and threads get in each other's way."""
 SMALL_BYTES = 1024**2
 """A file with more bytes before the codec is not small."""
 
@@ -27,6 +28,8 @@ class Footer:
     """What a rewrite asks of a Parquet footer."""
 
     num_rows: int
+    size_bytes: int
+    """Of the footer itself."""
     schema: pa.Schema
     sizes: tuple[GroupSize, ...]
     """Of its row groups."""
@@ -83,6 +86,7 @@ def read_footer(
     sizes = tuple(GroupSize(group.num_rows, group.total_byte_size) for group in found)
     return Footer(
         num_rows=metadata.num_rows,
+        size_bytes=metadata.serialized_size,
         schema=schema,
         sizes=sizes,
         codecs=frozenset(
@@ -114,7 +118,7 @@ def _small_bytes(metadata: pq.FileMetaData) -> int | None:
 
 
 def read_footers(location: Location, paths: Sequence[str], asked: Asked) -> list[Footer]:
-    """Return what the footers of inputs say, in order; several are read at a time.
+    """Return what the footers of inputs say, in order; of an object store several at a time.
 
     Args:
         location: Of the table.
@@ -125,6 +129,9 @@ def read_footers(location: Location, paths: Sequence[str], asked: Asked) -> list
         InputError: A file is missing or is no Parquet file.
         UnavailableError: The storage does not answer.
     """
+    numbers = range(len(paths))
+    work = partial(read_footer, location)
+    if location.is_local:
+        return [work(path, asked, number) for number, path in enumerate(paths)]
     with ThreadPoolExecutor(min(len(paths), FOOTERS_AT_A_TIME) or 1, "footer") as threads:
-        work = partial(read_footer, location, asked=asked)
-        return list(threads.map(lambda each: work(each[1], number=each[0]), enumerate(paths)))
+        return list(threads.map(work, paths, [asked] * len(paths), numbers))

@@ -100,5 +100,5 @@ def copyable_inputs(plan: RewritePlan, groups: Sequence[Group]) -> frozenset[int
     sizes: dict[int, list[GroupSize]] = {}
     for group in groups:
         sizes.setdefault(group.input, []).append(GroupSize(group.rows, group.size_bytes))
-    known = plan.clean & plan.alike & sizes.keys()
+    known = plan.clean.keys() & plan.alike & sizes.keys()
     return frozenset(at for at in known if worth_copying(sizes[at], plan.writing))

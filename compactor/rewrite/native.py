@@ -2,56 +2,48 @@
 
 A range is written into a file of the attempt's own folder, on this machine's disk; the
 driver joins these files as they are. Where row groups that overlap are more than a task
-can hold, they are first merged into longer runs with small row groups, in that folder.
+can hold, they are first merged into longer runs, in that folder.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from common.errors import RewriteError, VerificationError
+from common.errors import RewriteError
 from common.model.keys import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, open_location
 from common.rows.facts import RowFacts
 from compactor.rewrite.allowance import allowance_of
-from compactor.rewrite.apart import Copy
 from compactor.rewrite.files import folder_fill
-from compactor.rewrite.kernel.bounds import Group, Range
+from compactor.rewrite.kernel.bounds import Range
 from compactor.rewrite.kernel.lanes import Room
-from compactor.rewrite.kernel.parts import (
-    DeadRowsError,
-    facts_layout,
-    facts_of,
-    join_facts,
-    read_back,
-)
-from compactor.rewrite.kernel.reading import Layout, Reader
-from compactor.rewrite.kernel.steps import Dues, RangeMerge, StatisticsError
+from compactor.rewrite.kernel.layout import Layout
+from compactor.rewrite.kernel.parts import read_back
+from compactor.rewrite.kernel.steps import Dues, RangeMerge, Reads, StatisticsError
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally
-from compactor.rewrite.output_settings import OutputSettings
 from compactor.rewrite.paying import PayingReader
 from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.row_groups import RowGroups
+from compactor.rewrite.runs import Block, RunReader, RunWriter
 from compactor.rewrite.together import Together
-
-SPILL_GROUP_BYTES = 2 * 1024**2
-_SPILL = OutputSettings("none", None, SPILL_GROUP_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file whose rows are merged."""
 
-    location: str
     path: str
-    own: bool = False
-    """Written by this very attempt."""
+    """Relative to the table's location, or to the folder of progress."""
+    blocks: tuple[Block, ...] | None = None
+    """Of a run that this very attempt has written; None: it is one of the table's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +54,8 @@ class PartResult:
     dropped: DroppedRows | None
     facts: RowFacts | None
     """Of the rows in its file, read back; None: runs are not."""
+    blocks: tuple[Block, ...] = ()
+    """Of a run: where its rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +89,7 @@ def has_long_bounds(plan: RewritePlan) -> bool:
     return bool(text) and any(len(cut) > 64 for cut in plan.cuts)
 
 
-def merge_range(
-    plan: RewritePlan, sources: Sequence[Source], work: Range, name: str, *, spill: bool = False
-) -> Merged:
+def merge_range(plan: RewritePlan, sources: Sequence[Source], work: Range, name: str) -> Merged:
     """Merge one range into a file of the attempt's folder; without rows there is no file.
 
     Args:
@@ -105,19 +97,15 @@ def merge_range(
         sources: All files whose row groups are merged, by number.
         work: The range.
         name: Of the file, in the folder of progress.
-        spill: Keep dead rows, and write small row groups without a codec.
 
     Raises:
         RewriteError: It failed.
     """
-    tally = Tally()
-    path = Path(plan.progress_folder, name)
-    settings = _SPILL if spill else plan.writing
-    dues = dues_of(plan, tally, name, keep_dead=spill)
+    tally, path = Tally(), Path(plan.progress_folder, name)
     try:
-        with path.open("xb") as sink, Behind() as behind:
-            rows = RowGroups(sink, plan.schema, settings, plan.rules.key)
-            for table in merged_tables(plan, sources, work, dues):
+        with _created(path) as sink, Behind() as behind:
+            rows = RowGroups(sink, plan.schema, plan.writing, plan.rules.key)
+            for table in merged_tables(plan, sources, work, dues_of(plan, tally, name)):
                 behind.call(rows.write, table)
             behind.settle()
             rows.close({})
@@ -125,17 +113,48 @@ def merge_range(
         return WrongStatistics(error.input)
     except LongKeyError:
         return LongKeys()
-    except OSError as error:
-        raise RewriteError(f"{path} cannot be written: {error}") from error
-    facts = None
-    if not spill:
-        here = open_location(path.parent.as_uri())
-        facts = read_back(here, name, plan.rules, plan.schema)
-        if facts.rows != tally.counts.rows_out:
-            raise RewriteError(f"{path} has {facts.rows} rows, wanted {tally.counts.rows_out}")
+    facts = read_back(open_location(path.parent.as_uri()), name, plan.rules, plan.schema)
+    if facts.rows != tally.counts.rows_out:
+        raise RewriteError(f"{path} has {facts.rows} rows, wanted {tally.counts.rows_out}")
     if not rows.rows:
         path.unlink()
     return PartResult(counts=tally.counts, dropped=tally.dropped, facts=facts)
+
+
+def merge_run(
+    plan: RewritePlan, sources: Sequence[Source], work: Range, name: str, block_bytes: int
+) -> Merged:
+    """Merge row groups into a run, dead rows kept; see `merge_range`.
+
+    Args:
+        plan: Of the job.
+        sources: All files whose row groups are merged, by number.
+        work: The row groups, wherever their keys lie.
+        name: Of the run, in the folder of progress.
+        block_bytes: Decoded bytes of its blocks.
+    """
+    tally, path = Tally(), Path(plan.progress_folder, name)
+    dues = dues_of(plan, tally, name, keep_dead=True)
+    try:
+        with _created(path) as sink, Behind() as behind:
+            rows = RunWriter(sink, Layout(plan.schema, plan.rules), block_bytes)
+            for table in merged_tables(plan, sources, work, dues):
+                behind.call(rows.write, table)
+            behind.settle()
+            blocks = rows.close()
+    except LongKeyError:
+        return LongKeys()
+    return PartResult(counts=tally.counts, dropped=None, facts=None, blocks=blocks)
+
+
+@contextmanager
+def _created(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file in the attempt's own folder."""
+    try:
+        with path.open("xb") as sink:
+            yield sink
+    except OSError as error:
+        raise RewriteError(f"{path} cannot be written: {error}") from error
 
 
 def merged_tables(
@@ -152,48 +171,12 @@ def merged_tables(
     layout = Layout(plan.schema, plan.rules)
     readers = _Readers(plan, sources, layout)
     together = None
-    if plan.small and not any(source.own for source in sources):
+    if plan.small and not any(source.blocks is not None for source in sources):
         location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
         together = Together(location, plan.inputs, layout, plan.small, paid)
     with Ahead(readers, reading_order(work.groups), dues.room, together) as ahead:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
-
-
-def check_copy(plan: RewritePlan, sources: Sequence[Source], copy: Copy) -> Merged:
-    """Make sure that row groups may be copied, by the columns that rows are judged by.
-
-    Args:
-        plan: Of the job.
-        sources: All files, by number.
-        copy: The row groups, by key.
-
-    Returns:
-        Facts and counts of their rows, or which input is not as it was said to be.
-    """
-    readers = _Readers(plan, sources, facts_layout(plan.rules, plan.schema), whole=True)
-    mark, facts = Mark(plan.progress_folder, f"copy-{copy.groups[0].input}"), list[RowFacts]()
-    for group in copy.groups:
-        source = f"file {sources[group.input].path}"
-        try:
-            found = facts_of(readers[group.input], group, source, plan.now_s)
-        except (VerificationError, DeadRowsError, LongKeyError):
-            return WrongStatistics(group.input)
-        if not _inside(found, group):
-            return WrongStatistics(group.input)
-        facts.append(found)
-        mark.add(group.size_bytes, group.rows)
-    joined = join_facts(facts, "copied row groups")
-    counts = RowCounts(rows_in=joined.rows, rows_out=joined.rows)
-    return PartResult(counts=counts, dropped=None, facts=joined)
-
-
-def _inside(found: RowFacts, group: Group) -> bool:
-    """Return whether keys are where the footer has them."""
-    first, last, low, high = found.key_min, found.key_max, group.low, group.high
-    if first is None or last is None or low is None or high is None:
-        return False
-    return low <= first and last <= high
 
 
 def dues_of(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False) -> Dues:
@@ -216,31 +199,28 @@ def dues_of(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = Fal
     )
 
 
-class _Readers(dict[int, Reader]):
+class _Readers(dict[int, Reads]):
     """Readers of files by number, each opened when it is first asked for."""
 
-    def __init__(
-        self,
-        plan: RewritePlan,
-        sources: Sequence[Source],
-        layout: Layout,
-        *,
-        whole: bool = False,
-    ) -> None:
+    def __init__(self, plan: RewritePlan, sources: Sequence[Source], layout: Layout) -> None:
         super().__init__()
-        self._plan, self._sources, self._layout, self._whole = plan, sources, layout, whole
-        self._locations: dict[str, Location] = {}
+        self._plan, self._sources, self._layout = plan, sources, layout
+        self._location = open_location(plan.location)
 
-    def __missing__(self, at: int) -> Reader:
-        plan, source = self._plan, self._sources[at]
-        location = self._locations.get(source.location) or open_location(source.location)
-        self._locations[source.location] = location
-        if source.own:
-            self[at] = Reader(location, source.path, self._layout, checked=False)
-        else:
-            fill = folder_fill(plan.rules, plan.schema, source.path)
-            paid = allowance_of(plan.progress_folder)
-            self[at] = PayingReader(
-                paid, location, source.path, self._layout, fill, whole=self._whole
-            )
+    def __missing__(self, at: int) -> Reads:
+        source = self._sources[at]
+        if source.blocks is not None:
+            path = Path(self._plan.progress_folder, source.path)
+            self[at] = RunReader(path, self._layout, source.blocks)
+            return self[at]
+        self[at] = paying_reader(self._plan, self._location, source.path, self._layout)
         return self[at]
+
+
+def paying_reader(
+    plan: RewritePlan, location: Location, path: str, layout: Layout, *, copied: bool = False
+) -> PayingReader:
+    """Return a reader of one of the table's files, paid for from the attempt's allowance."""
+    fill = folder_fill(plan.rules, plan.schema, path)
+    paid = allowance_of(plan.progress_folder)
+    return PayingReader(paid, location, path, layout, fill, copied=copied)

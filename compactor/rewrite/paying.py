@@ -4,7 +4,8 @@ from common.parquet.location import Location
 from common.rows.partitions import Fill
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.kernel.reading import Held, Layout, Reader
+from compactor.rewrite.kernel.layout import Held, Layout
+from compactor.rewrite.kernel.reading import Reader
 from compactor.rewrite.stored import leaves_of, stored_bytes
 
 
@@ -19,7 +20,7 @@ class PayingReader(Reader):
         layout: Layout,
         fill: Fill,
         *,
-        whole: bool = False,
+        copied: bool = False,
     ) -> None:
         """Look at the file's columns; see `Reader`.
 
@@ -29,27 +30,30 @@ class PayingReader(Reader):
             path: Relative to it.
             layout: How its rows are wanted.
             fill: What its folders say.
-            whole: Pay for all columns: the row groups are copied afterwards.
+            copied: Row groups are copied afterwards: their keys are read without being paid
+                for, and `pay` pays for all columns.
         """
         super().__init__(location, path, layout, fill)
         self._allowance = allowance
-        self._paid_columns = None if whole else tuple(layout.schema.names)
+        self._copied = copied
         self._leaves: list[int] | None = None
 
     def read(self, group: Group, *, by_key: bool = True) -> Held:
         """Return the rows of a row group, when the grant has made up for them."""
+        if self._copied or group.skip:
+            return super().read(group, by_key=by_key)  # Its first piece has paid for the whole.
         known = self._metadata is not None
         if known:
-            self._pay(group)
+            self.pay(group)
         held = super().read(group, by_key=by_key)
         if not known:
-            self._pay(group)
+            self.pay(group)
         return held
 
-    def _pay(self, group: Group) -> None:
-        if group.skip:
-            return  # Its first piece has paid for the whole.
+    def pay(self, group: Group) -> None:
+        """Pay for a row group of a file whose footer is known."""
         assert self._metadata is not None
         if self._leaves is None:
-            self._leaves = leaves_of(self._metadata, self._paid_columns)
+            columns = None if self._copied else tuple(self.layout.schema.names)
+            self._leaves = leaves_of(self._metadata, columns)
         self._allowance.pay(stored_bytes(self._metadata, group.number, self._leaves))

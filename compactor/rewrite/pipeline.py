@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.kernel.lanes import LANE_CORES, Room
-from compactor.rewrite.kernel.reading import Held
+from compactor.rewrite.kernel.layout import Held
 from compactor.rewrite.kernel.steps import Reads
 from compactor.rewrite.together import FILES_MAX, Together
 
-AHEAD_BYTES = 64 * 1024**2
+AHEAD_BYTES = 96 * 1024**2
 """Decoded ahead of the merge, at most."""
 BEHIND_BYTES = 32 * 1024**2
 """Rows that wait for the encoder, at most, beside those that it has, and one step."""
@@ -131,7 +131,7 @@ class Behind:
         """
         while sum(size_bytes for _, size_bytes in self._waiting) > BEHIND_BYTES:
             self._next()
-        self._waiting.append((self._thread.submit(work, rows, *more), rows.nbytes))
+        self._waiting.append((self._thread.submit(work, rows, *more), rows.get_total_buffer_size()))
 
     def settle(self) -> None:
         """Wait for all.

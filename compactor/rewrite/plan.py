@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from common.errors import InputError, RequestError, RewriteError
 from common.parquet.codecs import codec_name
+from common.rows.facts import RowFacts
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.rows.types import normal_field
@@ -18,6 +19,7 @@ from common.wire import Assignment
 from compactor.rewrite.files import table_location
 from compactor.rewrite.footers import Asked, Footer, read_footers
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.known import clean_facts
 from compactor.rewrite.memory import TASK_BYTES, Budget, budget_of, rows_at_a_time
 from compactor.rewrite.output_settings import OutputSettings, output_settings
 from compactor.rewrite.transforming import TransformPlan, make_transform
@@ -39,6 +41,8 @@ class RewritePlan:
     """Rows of all inputs, by their footers."""
     decoded_bytes: int
     """Bytes of all rows, by the footers and a look at some texts."""
+    footer_bytes: int = 0
+    """Of the footers of all inputs together."""
     schema: pa.Schema
     """Of the outputs: the table's and all inputs' united."""
     rules: RowRules
@@ -61,9 +65,9 @@ class RewritePlan:
     """What the job's request does to the rows before they are merged."""
     memory: Budget = USUAL
     """What one task may hold."""
-    clean: frozenset[int] = frozenset()
-    """Inputs of which row groups may be copied, if they meet no others: keys are said to be
-    unique, and no row is dead."""
+    clean: Mapping[int, RowFacts] = field(default_factory=dict)
+    """Facts of the inputs of which row groups may be copied, if they meet no others: their keys
+    ascend, and no row is dead."""
     groups: tuple[Group, ...] = ()
     """Row groups of all inputs of a keyed table, by their footers."""
     small: Mapping[int, int] = field(default_factory=dict)
@@ -103,13 +107,15 @@ def make_plan(
     require_unchanged(location, assignment, footers)
     memory = budget_of(task[0], assignment.halvings, writing.row_group_bytes, task[1])
     schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})
+    rules = _rules(assignment, schema)
     return RewritePlan(
         location=table.location,
         inputs=tuple(footers),
         rows=sum(footer.num_rows for footer in footers.values()),
         decoded_bytes=decoded_bytes(location, footers),
+        footer_bytes=sum(footer.size_bytes for footer in footers.values()),
         schema=schema,
-        rules=_rules(assignment, schema),
+        rules=rules,
         now_s=reservation.now_s,
         drop=DropRule(assignment.settled, assignment.outside),
         outputs=_outputs(assignment),
@@ -122,7 +128,7 @@ def make_plan(
         purge=assignment.purge,
         progress_folder=progress_folder,
         transform=make_transform(assignment, schema),
-        clean=_clean(assignment),
+        clean=_clean(assignment, rules, schema),
         groups=tuple(group for footer in footers.values() for group in footer.groups),
         small={
             at: footer.small_bytes
@@ -136,19 +142,12 @@ def make_plan(
     )
 
 
-def _clean(assignment: Assignment) -> frozenset[int]:
-    """Return the inputs whose rows are all unique and alive, by their metadata."""
-    table, now_s = assignment.table, assignment.reservation.now_s
+def _clean(assignment: Assignment, rules: RowRules, schema: pa.Schema) -> dict[int, RowFacts]:
+    """Return the facts of inputs whose rows are all unique and alive, by their metadata."""
     asked = assignment.request is not None and assignment.request.output.codec_level is not None
-    if asked or table.partition_by:
-        return frozenset()  # Of a level no footer tells; columns may be left to folders.
-    ttl_s = table.settings.ttl_s
-    return frozenset(
-        at
-        for at, file in enumerate(assignment.inputs)
-        if file.clean
-        and (ttl_s is None or (file.time_min_s is not None and file.time_min_s > now_s - ttl_s))
-    )
+    if asked or rules.partition_by:
+        return {}  # Of a level no footer tells; columns may be left to folders.
+    return clean_facts(assignment.inputs, rules, schema, assignment.reservation.now_s)
 
 
 def _alike(footers: Iterable[Footer], schema: pa.Schema, writing: OutputSettings) -> frozenset[int]:
@@ -158,8 +157,12 @@ def _alike(footers: Iterable[Footer], schema: pa.Schema, writing: OutputSettings
         for at, footer in enumerate(footers)
         if footer.codecs <= wanted
         and footer.filtered
-        and pa.schema(list(map(normal_field, footer.schema))).equals(schema)
+        and (footer.schema.equals(schema) or _normal(footer.schema).equals(schema))
     )
+
+
+def _normal(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(list(map(normal_field, schema)))
 
 
 def _united(assignment: Assignment, schemas: dict[str, pa.Schema]) -> pa.Schema:

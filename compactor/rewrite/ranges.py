@@ -5,11 +5,14 @@ decoded bytes each, as far as statistics tell; a task holds what overlaps at one
 of its range, and if that is too much, row groups are first merged into longer runs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from common.rows.facts import greatest, least
 from compactor.rewrite.kernel.bounds import Group, Range
 
+CHUNK_BYTES = 2048
+"""What readers keep in memory of a footer, for each column of a row group."""
 Points = list[tuple[bytes, float]]
 """Keys, and how many bytes lie about each."""
 
@@ -69,6 +72,36 @@ def widest(groups: Sequence[Group], count: int) -> list[Group]:
         if known is None or group.size_bytes > known.size_bytes:
             largest[group.input] = group
     return sorted(largest.values(), key=lambda group: (-group.size_bytes, group.input))[:count]
+
+
+def footers_of(groups: Iterable[Group], columns: int) -> list[Group]:
+    """Return what holds the footers of files: as row groups, each over all keys of its file.
+
+    Args:
+        groups: Row groups of the files.
+        columns: Of each file.
+    """
+    by_input: dict[int, list[Group]] = {}
+    for group in groups:
+        by_input.setdefault(group.input, []).append(group)
+    return [
+        Group(
+            input=at,
+            number=-1,
+            start=0,
+            rows=0,
+            size_bytes=CHUNK_BYTES * columns * len(found),
+            low=_all_known(least, [each.low for each in found]),
+            high=_all_known(greatest, [each.high for each in found]),
+        )
+        for at, found in by_input.items()
+    ]
+
+
+def _all_known(
+    end: Callable[[Sequence[bytes | None]], bytes | None], keys: Sequence[bytes | None]
+) -> bytes | None:
+    return None if None in keys else end(keys)
 
 
 def held_bytes(groups: Iterable[Group]) -> int:

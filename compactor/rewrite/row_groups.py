@@ -20,6 +20,7 @@ from common.parquet.write import row_group_rows
 from compactor.rewrite.columns_beside import BESIDE_BYTES_MIN, ColumnsBeside
 from compactor.rewrite.declared import bloom_options, sorting_columns
 from compactor.rewrite.output_settings import OutputSettings
+from compactor.rewrite.waiting import Waiting
 
 LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 SAMPLE_ROWS = 4096
@@ -53,15 +54,13 @@ class RowGroups:
         self._writing = writing
         self._key = key
         self._writer: pq.ParquetWriter | ColumnsBeside | None = None
-        self._held: list[pa.Table] = []
-        self._held_bytes = 0
+        self._waiting = Waiting()
 
     def write(self, table: pa.Table) -> None:
         """Take rows; they are written when a row group is full."""
         self.rows += table.num_rows
-        self._held.append(table)
-        self._held_bytes += table.nbytes
-        if self._held_bytes >= self._writing.row_group_bytes:
+        self._waiting.add(table)
+        if self._waiting.size_bytes >= self._writing.row_group_bytes:
             self._write_groups()
 
     def close(self, footer: Mapping[str, str]) -> None:
@@ -71,7 +70,7 @@ class RowGroups:
             footer: Key-value metadata.
         """
         self._write_groups(everything=True)
-        writer = self._opened(self._schema.empty_table())
+        writer = self._opened(self._schema.empty_table(), 0)
         writer.add_key_value_metadata(dict(footer))
         writer.close()
 
@@ -83,23 +82,21 @@ class RowGroups:
 
     def _write_groups(self, *, everything: bool = False) -> None:
         """Write full row groups; what is left over waits for more rows, or goes last."""
-        if not self._held:
+        if not self._waiting:
             return
-        rows = pa.concat_tables(self._held)
-        group_rows = row_group_rows(rows, self._writing.row_group_bytes)
-        count = rows.num_rows if everything else rows.num_rows // group_rows * group_rows
+        wanted = partial(row_group_rows, row_group_bytes=self._writing.row_group_bytes)
+        rows, count, group_rows = self._waiting.take(wanted, everything=everything)
         if count:
-            self._opened(rows).write_table(rows.slice(0, count), row_group_size=group_rows)
-        rest = rows.slice(count)
-        self._held, self._held_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+            writer = self._opened(rows, group_rows)
+            writer.write_table(rows.slice(0, count), row_group_size=group_rows)
 
-    def _opened(self, rows: pa.Table) -> "pq.ParquetWriter | ColumnsBeside":
+    def _opened(self, rows: pa.Table, group_rows: int) -> "pq.ParquetWriter | ColumnsBeside":
         """Return the writer, opened for rows like these."""
         if self._writer is None:
-            group_rows = min(rows.num_rows, row_group_rows(rows, self._writing.row_group_bytes))
+            group_rows = min(rows.num_rows, group_rows)
             options = partial(_options, self._writing, distinct_columns(rows), group_rows)
             order = sorting_columns(self._schema, self._key)
-            if rows.nbytes < BESIDE_BYTES_MIN:
+            if min(rows.nbytes, self._writing.row_group_bytes) < BESIDE_BYTES_MIN:
                 self._writer = pq.ParquetWriter(
                     self._sink, self._schema, sorting_columns=order, **options(self._schema)
                 )

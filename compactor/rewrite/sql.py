@@ -1,4 +1,4 @@
-"""The rewrite as Spark jobs. The only module here that knows Spark.
+"""The rewrite as Spark jobs. Beside it only `handing` and `spark_errors` know Spark.
 
 A transform with expressions puts two stages before the others, in the same tasks: one
 reads the columns that the expressions need, Spark works them out, and whoever reads the
@@ -8,9 +8,7 @@ Whatever writes an output runs in one task, once: its files have final names, an
 second try beside a first one that was only thought dead would write into them.
 """
 
-import pickle
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,21 +16,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException
 
-from common import errors
-from common.errors import CompactionError, NotStitchableError, RewriteError
+from common.errors import NotStitchableError
 from common.expressions import SPARK_SETTINGS
 from compactor.rewrite import tasks
 from compactor.rewrite.carriers import KEY, carried_schema
+from compactor.rewrite.handing import only_once, result_of, run_tasks
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.native import has_long_bounds, is_native
-from compactor.rewrite.native_job import Call, merge_natively
+from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers, Asking, ask
-from compactor.rewrite.shortage import Begun, bounded_memory, shortage_of, within_memory
+from compactor.rewrite.shortage import bounded_memory, within_memory
+from compactor.rewrite.spark_errors import translated
 from compactor.rewrite.stitch_job import StitchPlan, stitch_whole
-from compactor.rewrite.tasks import RESULT_SCHEMA, TaskFailure, TaskResult
+from compactor.rewrite.tasks import RESULT_SCHEMA, TaskResult
 from compactor.rewrite.whole import rewrite_natively
 
 IN_MEMORY_BYTES = 64 * 1024**2
@@ -40,14 +38,13 @@ IN_MEMORY_ROWS = 2_000_000
 READ_TASK_BYTES = 32 * 1024**2
 """Decoded bytes that one task reads for a sort, at least."""
 READ_TASKS_MAX = 64
+STITCH_HERE_BYTES = 256 * 1024**2
+"""Copied by the driver itself: a task takes as long to begin as a disk to copy half of it."""
+STITCH_HERE_FOOTER_BYTES = 1024**2
+"""Opened, footers take up to seventy times as much, and nothing bounds a driver's memory."""
 STITCH, MERGE = "stitch", "merge"
 NATIVE = True
 """Whether the kernel merges what it knows; tests hold the general ways against it."""
-_RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
-_NOT_WORKED_OUT = re.compile(
-    r"(?:org\.apache\.spark\.Spark\w+Exception|java\.lang\.(?:Runtime|Arithmetic)Exception): (.*)"
-)
-"""What Spark raises for a value, not for a machine."""
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[RewritePlan, Answers | None], TaskResult]
@@ -68,22 +65,31 @@ def rewrite_with_spark(
     """
     if stitching is not None:
         with suppress(NotStitchableError):
-            (stitched,) = _run_tasks(spark, plan, [partial(stitch_whole, stitching, plan)])
-            return stitched, STITCH
+            return _stitched(spark, plan, stitching), STITCH
     if not plan.rules.key:
         return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_bag)), "bag"
     if NATIVE and is_native(plan):
         if _fits_memory(plan):
-            (merged,) = _run_tasks(spark, plan, [partial(rewrite_natively, plan)])
+            (merged,) = run_tasks(spark, plan, [partial(rewrite_natively, plan)])
             return merged, MERGE
         if not has_long_bounds(plan):
             with suppress(LongKeyError):
-                run_tasks = partial(_run_tasks, spark, replace(plan, groups=()))
+                run = partial(run_tasks, spark, replace(plan, groups=()))
                 cores = spark.sparkContext.defaultParallelism
-                return merge_natively(plan, run_tasks, cores), MERGE
+                return merge_natively(plan, run, cores), MERGE
     if _fits_memory(plan):
         return _outcome(plan, lambda: _one_task(spark, plan, tasks.rewrite_in_memory)), "memory"
     return _outcome(plan, lambda: _sorted(spark, plan)), "sql"
+
+
+def _stitched(spark: Any, plan: RewritePlan, stitching: StitchPlan) -> TaskResult:
+    work = partial(stitch_whole, stitching, plan)
+    small = stitching.size_bytes <= STITCH_HERE_BYTES
+    if small and plan.footer_bytes <= STITCH_HERE_FOOTER_BYTES:
+        return work()
+    result: TaskResult
+    (result,) = run_tasks(spark, plan, [work])
+    return result
 
 
 def passes_of(plan: RewritePlan) -> int:
@@ -104,22 +110,6 @@ def _one_task(spark: Any, plan: RewritePlan, task: Task) -> Any:
         return answered.mapInArrow(partial(_run_answered, plan, task), RESULT_SCHEMA)
     one = spark.range(0, 1, 1, numPartitions=1)
     return one.mapInArrow(partial(_run_alone, plan, task), RESULT_SCHEMA)
-
-
-def _run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]:
-    """Run native tasks, each in a task of its own; return how they ended, in order.
-
-    Nothing of theirs is for Spark SQL, whose planning would take longer than a small merge.
-    """
-    numbers = spark.sparkContext.parallelize(range(len(calls)), len(calls))
-    run = partial(_run_calls, plan, tuple(calls))
-    return [_result(outcome) for outcome in _collected(plan, lambda: numbers.mapPartitions(run))]
-
-
-def _run_calls(plan: RewritePlan, calls: Sequence[Call], numbers: Iterator[int]) -> Iterator[bytes]:
-    _only_once(plan)
-    for number in numbers:
-        yield tasks.outcome_of(within_memory(plan, calls[number]))
 
 
 def _sorted(spark: Any, plan: RewritePlan) -> Any:
@@ -158,7 +148,7 @@ def _ask(plan: RewritePlan, batches: Batches) -> Batches:
 
 
 def _run_alone(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
-    _only_once(plan)
+    only_once(plan)
     for _ in batches:  # One row, which stands for the job.
         yield tasks.outcome_batch(within_memory(plan, partial(task, plan, None)))
 
@@ -169,7 +159,7 @@ def _run_answered(plan: RewritePlan, task: Task, batches: Batches) -> Batches:
         # An expression that failed fails again here, and says more than that it did.
         for _ in batches:
             continue
-    _only_once(plan)
+    only_once(plan)
     yield tasks.outcome_batch(within_memory(plan, partial(task, plan, Answers(batches))))
 
 
@@ -183,30 +173,14 @@ def _numbers(batches: Batches) -> Iterator[int]:
 
 
 def _write(plan: RewritePlan, batches: Batches) -> Batches:
-    _only_once(plan)
+    only_once(plan)
     yield tasks.outcome_batch(within_memory(plan, partial(tasks.write_sorted, plan, batches)))
-
-
-def _only_once(plan: RewritePlan) -> None:
-    """Refuse a second try of a task that writes; the coordinator hands out a new attempt.
-
-    Raises:
-        MemoryShortError: The process of an earlier try was killed.
-        EngineDiedError: An earlier try has died with its executor, or seems to have.
-    """
-    context = TaskContext.get()
-    if context is None:
-        return
-    begun = Begun(plan, context.stageId(), context.partitionId())
-    if context.attemptNumber() > 0:
-        raise begun.again()
-    begun.first()
 
 
 def _outcome(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
     """Run the job and return its result, or raise what ended it."""
     (row,) = _collected(plan, frame)
-    outcome = _result(row["result"])
+    outcome = result_of(row["result"])
     assert isinstance(outcome, TaskResult), type(outcome)
     return outcome
 
@@ -215,35 +189,4 @@ def _collected(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
     try:
         return list(frame().collect())
     except Exception as error:
-        raise _translated(plan, error) from error
-
-
-def _result(pickled: bytes) -> Any:
-    """Return what a task has returned, or raise what it has raised."""
-    outcome = pickle.loads(pickled)
-    if isinstance(outcome, TaskFailure):
-        raise _named_error(outcome.error_class, outcome.cause)
-    return outcome
-
-
-def _translated(plan: RewritePlan, error: Exception) -> CompactionError:
-    """Return an error of Spark as one of ours: the one raised in a task, if there is one."""
-    text = str(error)
-    if raised := _RAISED.findall(text):
-        return _named_error(*raised[-1])
-    if (short := shortage_of(plan, text)) is not None:
-        return short
-    if plan.transform is not None and plan.transform.asks_spark:
-        said = plan.transform.transform.said
-        if causes := _NOT_WORKED_OUT.findall(text):
-            cause = causes[0].partition(" If necessary set ")[0]  # No user can set it.
-            return RewriteError(f"{said}: failed for a row: {cause}")
-        if isinstance(error, AnalysisException):
-            return RewriteError(f"{said}: Spark does not take it: {text}")
-    return RewriteError(f"Spark job failed: {text}")
-
-
-def _named_error(name: str, cause: str) -> CompactionError:
-    kind = getattr(errors, name, RewriteError)
-    assert issubclass(kind, CompactionError), kind
-    return kind(cause)
+        raise translated(plan, error) from error

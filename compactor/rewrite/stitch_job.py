@@ -6,10 +6,8 @@ comes from the inputs', which was exact when they were added or verified.
 """
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -18,20 +16,17 @@ from common.model.file import DataFile
 from common.model.outcome import RowCounts
 from common.parquet.inspect import opened
 from common.parquet.location import Location
-from common.rows.facts import RowFacts
+from common.rows.facts import RowFacts, united
 from common.wire import Assignment
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import delete_file, table_location
+from compactor.rewrite.known import facts_of_file, may_expire
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.stitch.pieces import Footing, Piece
 from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.writer import WrittenFile
-
-_Bound = TypeVar("_Bound", bytes, float)
-CLOCK_MARGIN_S = 1.0
-"""Times of files are in floating seconds; a row so close to its end may have expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +35,8 @@ class StitchPlan:
 
     paths: tuple[str, ...]
     """Of the inputs, in the order of their keys."""
+    size_bytes: int
+    """Of the inputs together."""
     facts: RowFacts
     """Of the output."""
 
@@ -56,11 +53,16 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
     files = _in_order(plan, assignment)
     if files is None:
         return None
-    return StitchPlan(paths=tuple(file.path for file in files), facts=_facts(files, plan))
+    facts = united(list(map(facts_of_file, files)))
+    return StitchPlan(
+        paths=tuple(file.path for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+        facts=facts,
+    )
 
 
 def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = None) -> TaskResult:
-    """Stitch the inputs of a job, in a task.
+    """Stitch the inputs of a job.
 
     Raises:
         NotStitchableError: They cannot be copied as they are; nothing is left.
@@ -101,7 +103,7 @@ def _in_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...]
     asked_level = plan.writing.codec_level != assignment.table.settings.codec_level
     if plan.transform is not None or plan.cuts or asked_level or not plan.rows:
         return None
-    if _may_expire(plan, files):
+    if may_expire(files, plan.rules, plan.schema, plan.now_s):
         return None
     if not plan.rules.key:
         return files
@@ -116,40 +118,9 @@ def _in_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...]
     return tuple(ordered) if apart and inside else None
 
 
-def _may_expire(plan: RewritePlan, files: Sequence[DataFile]) -> bool:
-    rules = plan.rules
-    if rules.ttl_s is None or rules.time_column is None:
-        return False
-    if pa.types.is_floating(plan.schema.field(rules.time_column).type):
-        return True  # An infinite past is in no file's bounds.
-    safe_s = plan.now_s - rules.ttl_s + CLOCK_MARGIN_S
-    return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
-
-
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:
     """Refuse an output that readers would see with other columns than they should."""
     with opened(location, output) as parquet:
         found = parquet.schema_arrow
     if not found.equals(schema):
         raise NotStitchableError(f"output {output} has columns {found}, not {schema}")
-
-
-def _facts(files: Sequence[DataFile], plan: RewritePlan) -> RowFacts:
-    return RowFacts(
-        rows=plan.rows,
-        key_min=_least(file.key_min for file in files),
-        key_max=_greatest(file.key_max for file in files),
-        version_min=_least(file.version_min for file in files),
-        version_max=_greatest(file.version_max for file in files),
-        time_min_s=_least(file.time_min_s for file in files),
-        time_max_s=_greatest(file.time_max_s for file in files),
-        clean=bool(plan.rules.key),
-    )
-
-
-def _least(values: Iterable[_Bound | None]) -> _Bound | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _greatest(values: Iterable[_Bound | None]) -> _Bound | None:
-    return max((value for value in values if value is not None), default=None)

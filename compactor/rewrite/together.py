@@ -13,8 +13,8 @@ import polars as pl
 from common.parquet.location import Location
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.layout import Held, Layout, known_to_polars
 from compactor.rewrite.kernel.page_sums import PAGES_START, PageError, check_pages
-from compactor.rewrite.kernel.reading import Held, Layout, known_to_polars
 
 FILES_MAX = 64
 
@@ -59,15 +59,10 @@ class Together:
             frame = pl.scan_parquet(paths, glob=False).select(names).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, PageError):
             return None  # Whoever reads it alone says what is wrong with it.
-        right = all(frame.schema[name] == self._layout.dtype(name) for name in names)
+        right = frame.dtypes == [self._layout.dtype(name) for name in names]
         if not right or frame.height != sum(group.rows for group in groups):
             return None
-        found, at = [], 0
-        for group in groups:
-            rows = frame.slice(at, group.rows)
-            found.append(self._layout.held(rows, None, by_key=True))
-            at += group.rows
-        return found
+        return self._layout.held_apart(frame, [group.rows for group in groups])
 
 
 def _check(path: Path, size_bytes: int) -> None:

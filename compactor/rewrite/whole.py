@@ -31,7 +31,7 @@ def rewrite_natively(plan: RewritePlan, answers: Answers | None = None) -> TaskR
     # So nothing that footers say of keys has to be believed.
     groups = [replace(group, low=None, high=None) for group in plan.groups]
     try:
-        return _merged(plan, [Source(plan.location, path) for path in plan.inputs], groups)
+        return _merged(plan, list(map(Source, plan.inputs)), groups)
     except LongKeyError:
         return rewrite_in_memory(plan, answers)
 

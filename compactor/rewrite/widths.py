@@ -5,6 +5,7 @@ like that; a task that gathers rows does not. So some rows of the largest files 
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,8 @@ from pyarrow import types as is_type
 from common.parquet.location import Location
 from compactor.rewrite.files import opened_input
 from compactor.rewrite.footers import Footer
+from compactor.rewrite.kernel.bounds import is_text
+from compactor.rewrite.kernel.lanes import in_order
 
 ROWS_MIN = 1 << 14
 """Files of fewer rows are not looked at: what they hold is small however long it is."""
@@ -36,7 +39,9 @@ def decoded_bytes(location: Location, footers: Mapping[str, Footer]) -> int:
     told = sum(footer.decoded_bytes for footer in footers.values())
     large = [path for path, footer in footers.items() if footer.num_rows >= ROWS_MIN]
     large.sort(key=lambda path: (-footers[path].num_rows, path))
-    more = [_more_per_row(location, path) for path in large[:FILES_MAX]]
+    more = in_order(
+        "sample", [partial(_more_per_row, location, path) for path in large[:FILES_MAX]]
+    )
     rows = sum(footer.num_rows for footer in footers.values())
     return told + int(max(more, default=0.0) * rows)
 
@@ -80,10 +85,4 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def _is_text(arrow: pa.DataType) -> bool:
-    plain = arrow.value_type if is_type.is_dictionary(arrow) else arrow
-    return bool(
-        is_type.is_string(plain)
-        or is_type.is_binary(plain)
-        or is_type.is_large_string(plain)
-        or is_type.is_large_binary(plain)
-    )
+    return is_text(arrow.value_type if is_type.is_dictionary(arrow) else arrow)

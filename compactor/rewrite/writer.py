@@ -13,6 +13,7 @@ from common.errors import RewriteError
 from common.model.outcome import DroppedRows
 from common.parquet.location import Location
 from common.rows.encode import encode_keys
+from common.rows.facts import greatest
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import NewFile, delete_file, table_location
 from compactor.rewrite.plan import RewritePlan
@@ -186,8 +187,7 @@ def footer_of(
 
 def purge_after(plan: RewritePlan, dropped: DroppedRows | None) -> bytes | None:
     """Return the tablet's watermark as it will be after the commit."""
-    known = [plan.purge, dropped.version_max if dropped else None]
-    return max((version for version in known if version is not None), default=None)
+    return greatest((plan.purge, dropped.version_max if dropped else None))
 
 
 def _rows_up_to(keys: pa.LargeBinaryArray, cut: bytes) -> int:

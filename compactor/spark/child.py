@@ -17,6 +17,7 @@ from compactor.spark import messages
 from compactor.spark.application import close_session, open_session
 from compactor.spark.lifeline import die_with
 from compactor.spark.settings import DriverSettings
+from compactor.spark.turns import take_short_turns
 from compactor.spark.worker import Worker, load_work
 
 
@@ -100,6 +101,7 @@ def main() -> None:
     """Run the driver on the inherited end of the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with(parent)
+    take_short_turns()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Driver(socket.socket(fileno=descriptor)).serve()
 

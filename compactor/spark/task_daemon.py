@@ -21,6 +21,7 @@ from zipimport import zipimporter
 from pyspark import daemon
 
 from compactor.spark.lifeline import die_with
+from compactor.spark.turns import take_short_turns
 
 _run_task = daemon.worker
 
@@ -28,6 +29,7 @@ _run_task = daemon.worker
 def main() -> None:
     """Run the daemon; each of its forks is a worker."""
     parent = os.getpid()
+    take_short_turns()
 
     def bind() -> None:
         # A worker's own children are left to it.

@@ -185,8 +185,10 @@ def test_a_source_that_is_replaced_meanwhile_is_found_out(location: Location) ->
         write(location, f"{name}.parquet")
 
     def replace(_: int) -> None:
-        delete_file(location, "a.parquet")
-        write(location, "a.parquet", ROWS.slice(0, 100))
+        write(location, "new.parquet", ROWS.slice(0, 100))
+        # Never missing: whoever opens it ahead at this moment would say just that.
+        filesystem = location.filesystem
+        filesystem.move(location.full("new.parquet"), location.full("a.parquet"))
 
     pieces = [Piece("a.parquet"), Piece("b.parquet"), Piece("a.parquet")]
     # Who is reading an object while it is replaced may hear of it from the storage first.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from common.metadata.request_changes import MarkWaiting, SubmitRequest
+from common.metadata.upkeep_changes import WriteAnalysis
+from common.model.plan import TabletPlan
 from common.model.request import Request
 from common.model.table import Table, TableSettings
-from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
+from common.model.tablet import PLUS_INFINITY, Analysis, Tablet, TabletId
 from common.settings import Settings
 from coordinator import pieces
 from coordinator.core.scan_rules import Span, digest_of, spans_of
 from coordinator.pieces import Piece, Scanned, ScansHere
 from coordinator.registry import planner_for
-from tests.support.store_harness import Harness, applied, file, reserve
+from tests.support.store_harness import Harness, applied, commit, file, reserve
 
 pytestmark = pytest.mark.anyio
 PLAN = planner_for(Settings())
@@ -104,3 +108,46 @@ async def test_an_answer_is_bounded_and_the_rest_goes_on(
 
 def _fields(table: Table) -> dict[str, object]:
     return {name: getattr(table, name) for name in table.__slots__}
+
+
+@pytest.mark.parametrize("said", [Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED])
+async def test_planners_are_not_asked_about_what_rests(harness: Harness, said: Analysis) -> None:
+    table = await filled(harness, t7=5)
+    tablet = TabletId(table.id, b"\x07")
+    (record,) = await harness.store.records([tablet])
+    assert record is not None
+    note = WriteAnalysis(tablet=tablet, analysis=said, version=record.version, settings_version=1)
+    applied(await harness.apply(note))
+    asked: list[TabletId] = []
+
+    def plan(tablet: Tablet, *given: Any, **named: Any) -> TabletPlan:
+        asked.append(tablet.id)
+        return PLAN(tablet, *given, **named)
+
+    scans = ScansHere(harness.store, plan)
+    assert (await scans.scan(Piece(table=table, span=Span()))).tablets == 40
+    assert tablet not in asked
+    await scans.scan(Piece(table=table, span=Span(), every=True))
+    assert tablet in asked
+
+
+async def test_late_and_replaced_files_make_a_tablet_at_rest_wanted_again(
+    harness: Harness,
+) -> None:
+    table = await filled(harness, t3=1, t5=1)
+    tablet = TabletId(table.id, b"\x03")
+    await scan(harness, table)
+    assert (await scan(harness, table)).planned == 0
+
+    late = [file(f"late-{number}", tablet.end, tablet.end) for number in range(4)]
+    applied(await harness.add(tablet, *late))
+    found = await scan(harness, table)
+    assert (found.planned, [end for end, _ in found.wanted]) == (1, [tablet.end])
+
+    replaced = TabletId(table.id, b"\x05")
+    applied(await harness.apply(reserve(replaced, "att", "t5-0")))
+    applied(await harness.apply(commit(replaced, "att")))
+    (record,) = await harness.store.records([replaced])
+    assert record is not None
+    assert (record.files, record.analysis) == (1, Analysis.STABLE)
+    assert (await scan(harness, table)).planned == 2

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.errors import AttemptCancelledError
 from common.model.request import OutputSpec, Request
 from common.model.table import Table
 from common.parquet.location import open_location
 from compactor.core.result import RewriteResult
+from compactor.rewrite import sql
+from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.engine import rewrite
 from tests.support.layouts import read_file_layout
 from tests.support.spark_session import local_session
@@ -83,16 +86,34 @@ def check(folder: Path, table: Table, result: RewriteResult, wanted: pa.Table) -
     assert footer.created_by.startswith("neve version ")
 
 
-def test_an_append_only_table(tmp_path: Path) -> None:
+@pytest.fixture(params=["here", "large", "many columns"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have a job be stitched by the driver, or by a task, as if it were so large."""
+    if request.param != "here":
+        bound = "STITCH_HERE_BYTES" if request.param == "large" else "STITCH_HERE_FOOTER_BYTES"
+        monkeypatch.setattr(sql, bound, 1000)
+    return str(request.param)
+
+
+def test_an_append_only_table(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed, run_tasks = list[Any](), sql.run_tasks
+
+    def hand(*args: Any) -> Any:
+        handed.append(args)
+        return run_tasks(*args)
+
+    monkeypatch.setattr(sql, "run_tasks", hand)
     tables = [rows_from(n * ROWS) for n in (2, 0, 1)]
     paths = fill(tmp_path, tables, write_page_index=True)
     table = bag_table(tmp_path, settings=small_groups(ttl_s=1000.0))
     result = run(table, paths)
+    assert len(handed) == (where != "here")
     assert result.kernel == "stitch"
     assert (result.counts.rows_in, result.counts.rows_out) == (3 * ROWS, 3 * ROWS)
     check(tmp_path, table, result, pa.concat_tables(tables))
 
 
+@pytest.mark.usefixtures("where")
 def test_a_keyed_table_whose_inputs_follow_each_other(tmp_path: Path) -> None:
     tables = [rows_from(n * ROWS) for n in (2, 0, 1)]
     table = keyed_table(tmp_path, settings=small_groups())
@@ -102,6 +123,22 @@ def test_a_keyed_table_whose_inputs_follow_each_other(tmp_path: Path) -> None:
     footer = pq.read_metadata(tmp_path / result.outputs[0].path).metadata
     assert footer[b"neve.purge"] == b"01"
     assert result.outputs[0].clean
+
+
+def test_a_cancelled_attempt_copies_no_further(tmp_path: Path) -> None:
+    paths = fill(tmp_path, [rows_from(n * ROWS) for n in range(2)])
+    table, valves = bag_table(tmp_path, settings=small_groups()), list[Allowance]()
+
+    def cancel(allowance: Allowance) -> None:
+        valves.append(allowance)
+        allowance.stop()
+
+    assignment = assignment_over(table, paths, now_s=NOW_S)
+    with pytest.raises(AttemptCancelledError, match="cancelled while it moved bytes"):
+        rewrite(local_session(), assignment, lambda _: None, lambda: False, cancel)
+    moved_bytes = valves[0].usage().moved_bytes  # Of the first step: it was copied, then paid.
+    assert moved_bytes < 2 * sum((tmp_path / path).stat().st_size for path in paths)
+    assert sorted(path.name for path in tmp_path.rglob("*.parquet")) == paths
 
 
 def test_outputs_are_stitched_again(tmp_path: Path) -> None:
@@ -143,6 +180,7 @@ def test_small_row_groups_are_written_anew(tmp_path: Path) -> None:
     assert pq.read_metadata(tmp_path / result.outputs[0].path).num_row_groups < 20
 
 
+@pytest.mark.usefixtures("where")
 def test_a_damaged_page_index_only_costs_the_short_way(tmp_path: Path) -> None:
     paths = fill(tmp_path, [rows_from(n * ROWS) for n in range(2)], write_page_index=True)
     table = bag_table(tmp_path, settings=small_groups())

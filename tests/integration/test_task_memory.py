@@ -19,6 +19,7 @@ from common.rows.schema import columns_of
 from compactor.rewrite.memory import TASK_ENVIRON, budget_of
 from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan, make_plan
+from tests.support.peak_memory import peak_bytes
 from tests.support.tables_on_disk import assignment_over, settings
 
 pytestmark = [
@@ -30,11 +31,6 @@ pytestmark = [
 MB = 1024**2
 TASK_BYTES = 490 * MB
 DATA_BYTES = 200 * MB
-
-
-def peak_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def run_one(call: Callable[[], Any], answer: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from common.model.keys import KeyType, encode_value
 from common.rows.encode import encode_keys
 from common.rows.schema import arrow_schema
+from compactor.rewrite.apart import Copy
 from compactor.rewrite.kernel.bounds import Group, bound_words, groups_of
 from compactor.rewrite.kernel.order import winners
 from compactor.rewrite.kernel.words import (
@@ -25,7 +27,15 @@ from compactor.rewrite.kernel.words import (
     rank,
     sorted_places,
 )
-from compactor.rewrite.ranges import bundles_of, held_bytes, parts_of, points_of, ranges_of
+from compactor.rewrite.ranges import (
+    CHUNK_BYTES,
+    bundles_of,
+    footers_of,
+    held_bytes,
+    parts_of,
+    points_of,
+    ranges_of,
+)
 from tests.property.test_rows_merge import draw_row, draw_rules
 
 
@@ -92,6 +102,31 @@ def test_what_is_held_at_once_is_never_more_than_said(seed: int) -> None:
     assert [group for bundle in bundles for group in bundle] == groups
     for bundle in bundles:
         assert len(bundle) == 1 or sum(group.size_bytes for group in bundle) <= 600
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_footer_lies_over_all_row_groups_of_its_file(seed: int) -> None:
+    groups = draw_groups(random.Random(seed))
+    footers = footers_of(groups, columns=3)
+    assert sum(each.size_bytes for each in footers) == CHUNK_BYTES * 3 * len(groups)
+    for group in groups:
+        (footer,) = (each for each in footers if each.input == group.input)
+        assert all(may_hold(footer, key(at)) for at in range(40) if may_hold(group, key(at)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stretches_are_what_follows_each_other_in_a_file(seed: int) -> None:
+    groups = tuple(draw_groups(random.Random(seed)))
+    stretches = Copy(groups).stretches()
+    assert [each for stretch in stretches for each in stretch] == list(groups)
+    for stretch in stretches:
+        first = stretch[0]
+        assert [(each.input, each.number) for each in stretch] == [
+            (first.input, first.number + at) for at in range(len(stretch))
+        ]
+    for before, after in itertools.pairwise(stretches):
+        follows = (before[-1].input, before[-1].number + 1) == (after[0].input, after[0].number)
+        assert not follows, "could have been one"
 
 
 def test_samples_balance_what_bounds_do_not_tell() -> None:
@@ -200,3 +235,17 @@ def test_winners_are_those_of_plain_sorting(seed: int) -> None:
         tied = {row for row in groups[wanted] if rank_of(row) == best}
         assert int(found.row[place]) in tied
         assert level_with.get(place, set()) == (tied if len(tied) > 1 else set())
+
+
+@pytest.mark.parametrize(("length", "factor"), [(10, 1.0), (8192, 1.5)])
+def test_a_row_group_of_long_rows_counts_half_as_much_again(
+    tmp_path: Path, length: int, factor: float
+) -> None:
+    table = pa.table({"k": list(range(100)), "text": ["x" * length + str(n) for n in range(100)]})
+    path = tmp_path / "texts.parquet"
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    metadata = pq.read_metadata(path)
+    (group,) = groups_of(0, metadata, table.schema, ["k"])
+    # A word of the key, and a view of the text.
+    plain = metadata.row_group(0).total_byte_size + (8 + 16) * 100
+    assert group.size_bytes == int(plain * factor)

@@ -21,7 +21,15 @@ from common.rows.rules import RowRules
 from common.rows.scan import scan_tables
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import columns_beside, cutting, joining, native_job, pipeline, row_groups
+from compactor.rewrite import (
+    columns_beside,
+    cutting,
+    joining,
+    longer_runs,
+    native_job,
+    pipeline,
+    row_groups,
+)
 from compactor.rewrite.kernel import settling, steps
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.native import is_native
@@ -93,9 +101,11 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "STEP_ROWS_MIN", 1)
     monkeypatch.setattr(steps, "FULL_BYTES", chance.choice([0, 1 << 30]))
     monkeypatch.setattr(steps, "STEP_ROWS_MAX", chance.choice([1, 5, 50]))
-    monkeypatch.setattr(native_job, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
-    monkeypatch.setattr(native_job, "BUNDLE_BYTES", chance.choice([1, 400]))
-    monkeypatch.setattr(native_job, "FAN_IN_MAX", 2)
+    monkeypatch.setattr(longer_runs, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(longer_runs, "BUNDLE_BYTES", chance.choice([1, 400]))
+    monkeypatch.setattr(longer_runs, "FAN_IN_MAX", 2)
+    monkeypatch.setattr(longer_runs, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
+    monkeypatch.setattr(longer_runs, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(cutting, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
     monkeypatch.setattr(pipeline, "AHEAD_BYTES", chance.choice([0, 500, 1 << 30]))
     monkeypatch.setattr(row_groups, "BESIDE_BYTES_MIN", chance.choice([0, 1 << 30]))
@@ -276,17 +286,42 @@ class TestRowGroupsThatMeetNoOthers:
         assert read.column("k").to_pylist() == list(range(200))
         assert read.column("v").to_pylist() == [2 if 50 <= n < 60 else 1 for n in range(200)]
 
-    def test_rows_that_are_not_unique_after_all(
+    def test_files_with_a_key_twice_are_merged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         twice = pa.concat_tables([self.rows(0, 20), self.rows(19, 20, 2)])
         plan = simple_plan(
             tmp_path, twice, self.rows(100, 130), row_group_size=30, compression="zstd"
         )
-        assert plan.clean == {1}
-        result, looked = self.run(replace(plan, clean=frozenset({0, 1})), monkeypatch)
+        result, looked = self.run(plan, monkeypatch)
         assert looked == 1
         assert (result.counts.rows_out, result.counts.superseded) == (50, 1)
+
+    @pytest.mark.parametrize(("at", "end", "key"), [(0, "high", 14), (1, "low", 20)])
+    def test_a_footer_that_hides_an_overlap_is_found_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, end: str, key: int
+    ) -> None:
+        parts = self.rows(0, 20), self.rows(15, 40, 2)
+        plan = simple_plan(tmp_path, *parts, row_group_size=30, compression="zstd")
+        groups = list(plan.groups)
+        groups[at] = replace(groups[at], **{end: encode_value(key, KeyType.INT)})
+        result, looked = self.run(replace(plan, groups=tuple(groups)), monkeypatch)
+        assert looked == 1
+        assert (result.counts.rows_out, result.counts.superseded) == (40, 5)
+
+    def test_a_copy_is_as_wide_as_its_keys_and_as_old_as_its_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        versions = pa.table({"k": list(range(40)), "v": list(range(40))})
+        plan = simple_plan(
+            tmp_path, versions, self.rows(0, 10, 99), row_group_size=10, compression="zstd"
+        )
+        result, looked = self.run(plan, monkeypatch)
+        assert looked == 1
+        (facts,) = result.facts or ()
+        wanted = [encode_value(at, KeyType.INT) for at in (0, 39, 0, 99)]
+        assert [facts.key_min, facts.key_max, facts.version_min, facts.version_max] == wanted
+        assert (facts.rows, facts.clean) == (40, True)
 
     def test_cuts_part_copies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = simple_plan(tmp_path, self.rows(0, 40), row_group_size=10, compression="zstd")

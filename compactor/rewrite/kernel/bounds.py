@@ -19,6 +19,11 @@ from compactor.rewrite.kernel.words import SIGN_BIT, TEXT_WORDS, levels_per_colu
 _NANOS = {"s": 10**6, "ms": 10**6, "us": 10**3, "ns": 1}
 """Of a tick as Polars holds it: it has no seconds."""
 TEXT_BYTES = 16
+LONG_ROW_BYTES = 4096
+"""A row group of longer rows counts half as much again: its pages are as large as its columns, so
+that it is there two and a half times while it is decoded."""
+UNKNOWN_KEY_BYTES = 32
+"""Of the words of a key of which nothing is known."""
 _ALL = (1 << 64) - 1
 
 
@@ -33,7 +38,7 @@ class Group:
     """Number of its first row in the file."""
     rows: int
     size_bytes: int
-    """Decoded."""
+    """Decoded, with the words of its keys."""
     low: bytes | None
     """No key of it is less."""
     high: bytes | None
@@ -65,7 +70,7 @@ def groups_of(
     """
     leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
     places = [leaves.get(name) for name in key] if trusted else []
-    texts, row_bytes = _widths(schema)
+    row_bytes, more_bytes = _widths(schema)
     found, start = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -77,11 +82,7 @@ def groups_of(
                     number=number,
                     start=start,
                     rows=group.num_rows,
-                    # Dictionaries are undone, and a text needs a view of 16 bytes.
-                    size_bytes=max(
-                        group.total_byte_size + TEXT_BYTES * texts * group.num_rows,
-                        row_bytes * group.num_rows,
-                    ),
+                    size_bytes=_held_bytes(group, row_bytes, more_bytes + key_bytes(low, high)),
                     low=low,
                     high=high,
                 )
@@ -90,11 +91,32 @@ def groups_of(
     return found
 
 
+def _held_bytes(group: pq.RowGroupMetaData, row_bytes: int, more_bytes: int) -> int:
+    """Return what a row group takes that is held.
+
+    Args:
+        group: The row group.
+        row_bytes: What the values of a row that are no texts take.
+        more_bytes: What a row takes beside its values.
+    """
+    # Dictionaries are undone, so values may take more than they are stored in.
+    rows: int = group.num_rows
+    size_bytes: int = max(group.total_byte_size, row_bytes * rows) + more_bytes * rows
+    return size_bytes * 3 // 2 if size_bytes > LONG_ROW_BYTES * rows else size_bytes
+
+
+def key_bytes(low: bytes | None, high: bytes | None) -> int:
+    """Return what the words of a key take, about: of a value a word, of a text one in eight."""
+    if low is None or high is None:
+        return UNKNOWN_KEY_BYTES
+    return max(len(low), len(high)) // 8 * 8
+
+
 def _widths(schema: pa.Schema) -> tuple[int, int]:
-    """Return the number of texts in a row, and the bytes that a decoded row takes at least."""
-    texts = sum(_is_text(field.type) for field in schema)
+    """Return what values of fixed size take in a decoded row, and the views of its texts."""
+    texts = sum(is_text(field.type) for field in schema)
     fixed = sum(getattr(field.type, "byte_width", 0) for field in schema if _is_fixed(field.type))
-    return texts, fixed + TEXT_BYTES * texts
+    return fixed, TEXT_BYTES * texts
 
 
 def _is_fixed(arrow: pa.DataType) -> bool:
@@ -159,12 +181,13 @@ def _encoded(stats: Any, arrow: pa.DataType, end: str) -> bytes | None:
         return encode_value(bool(raw), KeyType.BOOL)
     if is_type.is_floating(arrow) and not is_type.is_float16(arrow):
         return None if raw != raw else encode_value(float(raw), KeyType.FLOAT)
-    if _is_text(arrow) and isinstance(raw, bytes) and stats.physical_type == "BYTE_ARRAY":
+    if is_text(arrow) and isinstance(raw, bytes) and stats.physical_type == "BYTE_ARRAY":
         return encode_value(raw, KeyType.BINARY)
     return None
 
 
-def _is_text(arrow: pa.DataType) -> bool:
+def is_text(arrow: pa.DataType) -> bool:
+    """Return whether values of a type are texts or bytes of any length."""
     large = is_type.is_large_string(arrow) or is_type.is_large_binary(arrow)
     return bool(large or is_type.is_string(arrow) or is_type.is_binary(arrow))
 

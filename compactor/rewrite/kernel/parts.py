@@ -5,9 +5,9 @@ held against nothing here.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pyarrow as pa
@@ -16,21 +16,15 @@ import pyarrow.compute as pc
 from common.errors import VerificationError
 from common.model.keys import KeyType
 from common.parquet.location import Location
-from common.rows.dead import dead_rows
 from common.rows.encode import encode_column, encode_keys
-from common.rows.facts import RowFacts, time_ends_s
+from common.rows.facts import RowFacts, time_ends_s, united
 from common.rows.rules import RowRules
 from compactor.rewrite.files import opened_input
 from compactor.rewrite.kernel.bounds import Group, groups_of
-from compactor.rewrite.kernel.reading import Held, Layout, Reader, column_of
+from compactor.rewrite.kernel.lanes import in_order
+from compactor.rewrite.kernel.layout import Held, Layout, column_of
+from compactor.rewrite.kernel.reading import Reader
 from compactor.rewrite.kernel.words import is_sorted
-
-READERS = 2
-"""Row groups that are read back at a time: a merge has so many cores."""
-
-
-class DeadRowsError(Exception):
-    """Rows that should all be alive are tombstones, or have expired."""
 
 
 def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema) -> RowFacts:
@@ -50,8 +44,8 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
         metadata, arrow = parquet.metadata, parquet.schema_arrow
         groups = groups_of(0, metadata, arrow, rules.key, trusted=False)
     reader = Reader(location, path, facts_layout(rules, schema))
-    with ThreadPoolExecutor(READERS) as threads:
-        facts = list(threads.map(lambda group: facts_of(reader, group, f"output {path}"), groups))
+    calls = (partial(facts_of, reader, group, f"output {path}") for group in groups)
+    facts = list(in_order("read back", calls))
     return join_facts(facts, f"output {path}") if facts else RowFacts(clean=True)
 
 
@@ -62,37 +56,40 @@ def facts_layout(rules: RowRules, schema: pa.Schema) -> Layout:
     return Layout(pa.schema([schema.field(name) for name in names]), rules)
 
 
-def facts_of(
-    reader: Reader, group: Group, source: str, alive_at_s: float | None = None
-) -> RowFacts:
+def key_layout(rules: RowRules, schema: pa.Schema) -> Layout:
+    """Return the columns of the key."""
+    return Layout(pa.schema([schema.field(name) for name in rules.key]), rules)
+
+
+def key_ends(reader: Reader, first: Group, last: Group) -> tuple[bytes, bytes]:
+    """Return the first key of one row group and the last key of another, or of the same.
+
+    Args:
+        reader: Of their file, with a layout for keys.
+        first: The former.
+        last: The latter.
+    """
+    at = last.rows - 1
+    low = reader.read(replace(first, rows=1))
+    high = reader.read(replace(last, start=last.start + at, skip=last.skip + at, rows=1))
+    return _encoded_keys(low, reader.layout)[0], _encoded_keys(high, reader.layout)[-1]
+
+
+def facts_of(reader: Reader, group: Group, source: str) -> RowFacts:
     """Return the facts of one row group.
 
     Args:
         reader: Of its file, with a layout for facts.
         group: The row group.
         source: What the file is, for messages.
-        alive_at_s: All rows must be alive then; None: that does not matter.
 
     Raises:
         VerificationError: Its keys are not in order, or one is there twice.
-        DeadRowsError: Not all rows are alive.
     """
     held = reader.read(group, by_key=False)
     if not is_sorted(held.levels, held.rows, strictly=True):
         raise VerificationError(f"{source} does not have its keys in order, each once")
-    if alive_at_s is not None:
-        _require_alive(held, reader.layout, alive_at_s)
     return _facts(held, reader.layout)
-
-
-def _require_alive(held: Held, layout: Layout, now_s: float) -> None:
-    rules = layout.rules
-    names = [name for name in (rules.tombstone_column, rules.time_column) if name is not None]
-    if names:
-        rows = pa.table({name: _column(held, layout, name) for name in names})
-        tombstones, expired = dead_rows(rows, rules, now_s)
-        if (tombstones | expired).any():
-            raise DeadRowsError
 
 
 def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
@@ -107,36 +104,14 @@ def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
         assert after.key_min is not None
         if before.key_max >= after.key_min:
             raise VerificationError(f"{source} does not have its keys in order, each once")
-    return RowFacts(
-        rows=sum(part.rows for part in known),
-        key_min=known[0].key_min if known else None,
-        key_max=known[-1].key_max if known else None,
-        version_min=_least(part.version_min for part in known),
-        version_max=_greatest(part.version_max for part in known),
-        time_min_s=_least(part.time_min_s for part in known),
-        time_max_s=_greatest(part.time_max_s for part in known),
-        tombstones=sum(part.tombstones for part in known),
-        clean=all(part.clean for part in known),
-    )
-
-
-_Bound = TypeVar("_Bound", bytes, float)
-
-
-def _least(values: Iterable[_Bound | None]) -> _Bound | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _greatest(values: Iterable[_Bound | None]) -> _Bound | None:
-    return max((value for value in values if value is not None), default=None)
+    return united(known)
 
 
 def _facts(held: Held, layout: Layout) -> RowFacts:
     """Return the facts of rows whose keys ascend."""
     rules = layout.rules
     assert rules.version_column is not None
-    ends = pa.table({name: _ends(held, layout, name) for name in rules.key})
-    keys = encode_keys(ends, rules.key, rules.key_types)
+    keys = _encoded_keys(held, layout)
     version_ends = _encoded_ends(_column(held, layout, rules.version_column), rules.version_type)
     tombstones = 0
     if rules.tombstone_column is not None:
@@ -146,8 +121,8 @@ def _facts(held: Held, layout: Layout) -> RowFacts:
         times = time_ends_s(_column(held, layout, rules.time_column))
     return RowFacts(
         rows=held.rows,
-        key_min=keys[0].as_py(),
-        key_max=keys[1].as_py(),
+        key_min=keys[0],
+        key_max=keys[1],
         version_min=version_ends[0],
         version_max=version_ends[1],
         time_min_s=times[0],
@@ -155,6 +130,14 @@ def _facts(held: Held, layout: Layout) -> RowFacts:
         tombstones=tombstones,
         clean=tombstones == 0,
     )
+
+
+def _encoded_keys(held: Held, layout: Layout) -> tuple[bytes, bytes]:
+    """Return the first and the last key of rows."""
+    rules = layout.rules
+    ends = pa.table({name: _ends(held, layout, name) for name in rules.key})
+    low, high = encode_keys(ends, rules.key, rules.key_types).to_pylist()
+    return low, high
 
 
 def _column(held: Held, layout: Layout, name: str) -> pa.Array:

@@ -4,9 +4,7 @@ Polars decodes what it reads as the table wants it; of what it does not (types t
 lacks, narrower ones, other storage than a local disk) Arrow reads these columns.
 """
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -19,93 +17,12 @@ from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.rows.conform import conform
 from common.rows.partitions import Fill, filled
-from common.rows.rules import RowRules
 from common.rows.types import normal_type
 from compactor.rewrite.kernel.bounds import Group
+from compactor.rewrite.kernel.layout import Held, Layout
 from compactor.rewrite.kernel.named_errors import NamedErrors
-from compactor.rewrite.kernel.page_sums import PageError, check_pages, chunk_places
+from compactor.rewrite.kernel.page_sums import PageError, check_chunk, chunk_places
 from compactor.rewrite.kernel.stored_rows import rows_of
-from compactor.rewrite.kernel.words import (
-    Level,
-    as_column,
-    is_sorted,
-    key_levels,
-    sorted_places,
-    taken,
-)
-
-_KNOWN = (
-    is_type.is_boolean,
-    is_type.is_integer,
-    is_type.is_float32,
-    is_type.is_float64,
-    is_type.is_string,
-    is_type.is_binary,
-    is_type.is_date32,
-    is_type.is_decimal128,
-)
-_UNITS = ("ms", "us", "ns")
-
-
-def known_to_polars(arrow: pa.DataType) -> bool:
-    """Return whether Polars keeps every value of a type as it is."""
-    if is_type.is_timestamp(arrow):
-        return arrow.unit in _UNITS
-    return any(belongs(arrow) for belongs in _KNOWN)
-
-
-@dataclass(slots=True)
-class Held:
-    """The rows of a row group, by key, and how many of them are done with."""
-
-    frame: pl.DataFrame
-    """Columns that Polars knows."""
-    rest: pa.Table | None
-    """The others."""
-    levels: list[Level]
-    rows: int
-    size_bytes: int
-    done: int = 0
-
-
-class Layout:
-    """The columns of a table, as the kernel holds them."""
-
-    def __init__(self, schema: pa.Schema, rules: RowRules) -> None:
-        self.schema = schema
-        self.rules = rules
-        self.kinds = rules.key_types
-        self.key_arrows = [schema.field(name).type for name in rules.key]
-        self.fast = [field.name for field in schema if known_to_polars(field.type)]
-        self.slow = [field.name for field in schema if not known_to_polars(field.type)]
-        empty = pa.schema([schema.field(name) for name in self.fast]).empty_table()
-        known = pl.from_arrow(empty)
-        assert isinstance(known, pl.DataFrame)
-        self._dtypes = known.schema
-
-    def dtype(self, name: str) -> pl.DataType:
-        """Return the Polars type of a column that Polars knows."""
-        return self._dtypes[name]
-
-    def held(self, frame: pl.DataFrame, rest: pa.Table | None, *, by_key: bool) -> Held:
-        """Return rows with the words of their keys; sorted, if they are not and should be."""
-        columns = [column_of(frame, rest, name) for name in self.rules.key]
-        levels, rows = key_levels(columns, self.kinds), len(columns[0])
-        if by_key and not is_sorted(levels, rows):
-            places = sorted_places(levels, rows)
-            levels = taken(levels, places)
-            frame = frame[places]
-            rest = rest.take(pa.array(places)) if rest is not None else None
-        size_bytes = int(frame.estimated_size()) + (rest.nbytes if rest is not None else 0)
-        return Held(frame, rest, levels, rows, size_bytes)
-
-
-def column_of(frame: pl.DataFrame, rest: pa.Table | None, name: str) -> pl.Series:
-    """Return a column of rows that are held in two parts."""
-    if name in frame.columns:
-        return frame.get_column(name)
-    assert rest is not None
-    return as_column(rest.column(name))
 
 
 class Reader:
@@ -117,8 +34,6 @@ class Reader:
         path: str,
         layout: Layout,
         fill: Fill | None = None,
-        *,
-        checked: bool = True,
     ) -> None:
         """Look at the file's columns.
 
@@ -127,14 +42,12 @@ class Reader:
             path: Relative to it.
             layout: How its rows are wanted.
             fill: What its folders say of columns that it may leave out.
-            checked: Look at the checksums of pages; for a file of our own there is no need.
 
         Raises:
             InputError: It is no Parquet file.
             UnavailableError: The storage does not answer.
         """
         self._fill = fill or {}
-        self._checked = checked
         self._location = location
         self._path = path
         self.layout = layout
@@ -157,7 +70,8 @@ class Reader:
             UnavailableError: The storage does not answer.
         """
         quick = self._quickly(group)
-        others = [name for name in self.layout.schema.names if name not in quick.columns]
+        there = frozenset(quick.columns)
+        others = [name for name in self.layout.schema.names if name not in there]
         if not others:
             return self.layout.held(quick, None, by_key=by_key)
         table = self._slowly(group, others)
@@ -173,12 +87,12 @@ class Reader:
     def _look(self) -> None:
         """Find out which columns Polars reads as the table has them."""
         with NamedErrors(self._source), opened(self._location, self._path) as parquet:
-            self._metadata = parquet.metadata
+            metadata = self._metadata = parquet.metadata
             found = {field.name: field.type for field in parquet.schema_arrow}
             int96 = {
-                parquet.metadata.schema.column(n).path
-                for n in range(parquet.metadata.num_columns)
-                if parquet.metadata.schema.column(n).physical_type == "INT96"
+                metadata.schema.column(n).path
+                for n in range(metadata.num_columns)
+                if metadata.schema.column(n).physical_type == "INT96"
             }
         self._lazy = pl.scan_parquet(Path(self._location.full(self._path)), glob=False)
         self._quick = [
@@ -193,14 +107,15 @@ class Reader:
         if self._lazy is None or not self._quick:
             return pl.DataFrame()
         with NamedErrors(self._source):
-            if self._checked and not group.skip:
+            if not group.skip:
                 self._check_pages(group.number)
             frame = self._lazy.select(self._quick).slice(group.start, group.rows).collect()
         if frame.height != group.rows:
             raise InputError(
                 f"{self._source} has {frame.height} rows in a row group of {group.rows}"
             )
-        wrong = [name for name in frame.columns if frame.schema[name] != self.layout.dtype(name)]
+        found = zip(frame.columns, frame.dtypes, strict=True)
+        wrong = [name for name, dtype in found if dtype != self.layout.dtype(name)]
         if wrong:
             self._quick = [name for name in self._quick if name not in wrong]
             frame = frame.drop(wrong)
@@ -212,7 +127,7 @@ class Reader:
         with open(self._location.full(self._path), "rb") as stored:
             for name, start, size in chunk_places(self._metadata.row_group(number), self._quick):
                 try:
-                    check_pages(os.pread(stored.fileno(), size, start))
+                    check_chunk(stored.fileno(), start, size)
                 except PageError as error:
                     raise InputError(f"{self._source}, column {name}: {error}") from error
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from common.errors import InputError
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.rules import DropRule
+from compactor.rewrite.kernel.layout import Layout
 from compactor.rewrite.kernel.order import ROWS_MAX
-from compactor.rewrite.kernel.reading import Layout
 from compactor.rewrite.kernel.slices import Slice, portions
 from compactor.rewrite.kernel.step import Step
 

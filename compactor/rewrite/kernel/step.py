@@ -13,8 +13,8 @@ from common.rows.dead import dead_rows, droppable
 from common.rows.hash import row_hash
 from common.rows.rules import DropRule
 from common.rows.sort import sortable
+from compactor.rewrite.kernel.layout import Held, Layout, column_of
 from compactor.rewrite.kernel.order import Winners, winners
-from compactor.rewrite.kernel.reading import Held, Layout, column_of
 from compactor.rewrite.kernel.slices import Slice
 from compactor.rewrite.kernel.words import Level, taken, whole_words
 
@@ -75,8 +75,9 @@ class Step:
         """Return rows as Arrow, in the table's schema or some columns of it."""
         schema = self._layout.schema
         wanted = schema if names is None else pa.schema([schema.field(name) for name in names])
-        fast = [field.name for field in wanted if field.name in self._frame.columns]
-        slow = [field.name for field in wanted if field.name not in self._frame.columns]
+        known = frozenset(self._layout.fast)
+        fast = [name for name in wanted.names if name in known]
+        slow = [name for name in wanted.names if name not in known]
         columns = {}
         if fast:
             frame = self._frame.select(fast)[chosen]

@@ -5,8 +5,8 @@ those not decoded yet can be settled; they are, in steps of so many rows, cut be
 keys, two of them at a time. What is held is what overlaps at one place of the range.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from common.rows.rules import DropRule, join_dropped
 from compactor.rewrite.kernel.bounds import Group, Range, bound_words
-from compactor.rewrite.kernel.lanes import Ordered, Room
-from compactor.rewrite.kernel.reading import Held, Layout
+from compactor.rewrite.kernel.lanes import Room, in_order
+from compactor.rewrite.kernel.layout import Held, Layout
 from compactor.rewrite.kernel.settling import Settled, settled_of
 from compactor.rewrite.kernel.slices import Slice, cuts_of
 from compactor.rewrite.kernel.words import rank
@@ -64,7 +64,7 @@ class Dues:
     """Decoded rows that are merged at a time, at most."""
     full_bytes: int = FULL_BYTES
     """So much being held, small steps are taken."""
-    room: Room = field(default_factory=lambda: Room(0))
+    room: Room
     """Shared with whoever decodes ahead."""
 
 
@@ -104,30 +104,26 @@ class RangeMerge:
             StatisticsError: The statistics of an input are wrong.
             LongKeyError: A key is too long for words.
         """
-        with Ordered[Settled]("merge") as merging:
-            while self._waiting or self._held:
-                limit = self._load()
-                settled = [
-                    Slice(held, held.done, held.rows if limit is None else self._below(held, limit))
-                    for held in self._held
-                ]
-                for step in self._steps([each for each in settled if each.rows]):
-                    for done in merging.call(
-                        partial(settled_of, self._layout, step, self._now_s, self._drop)
-                    ):
-                        yield from self._counted(done)
-                for each in settled:
-                    each.held.done = each.stop
-                self._held = [held for held in self._held if held.done < held.rows]
-                self._room.held_bytes = self._held_bytes
-            for done in merging.rest():
-                yield from self._counted(done)
+        for settled in in_order("merge", self._calls()):
+            self._tally.counts = sum_counts(self._tally.counts, settled.counts)
+            self._tally.dropped = join_dropped((self._tally.dropped, settled.dropped))
+            if settled.table is not None:
+                yield settled.table
 
-    def _counted(self, done: Settled) -> Iterator[pa.Table]:
-        self._tally.counts = sum_counts(self._tally.counts, done.counts)
-        self._tally.dropped = join_dropped((self._tally.dropped, done.dropped))
-        if done.table is not None:
-            yield done.table
+    def _calls(self) -> Iterator[Callable[[], Settled]]:
+        """Yield calls that settle a step each, decoding what they need before."""
+        while self._waiting or self._held:
+            limit = self._load()
+            ready = [
+                Slice(held, held.done, held.rows if limit is None else self._below(held, limit))
+                for held in self._held
+            ]
+            for step in self._steps([each for each in ready if each.rows]):
+                yield partial(settled_of, self._layout, step, self._now_s, self._drop)
+            for each in ready:
+                each.held.done = each.stop
+            self._held = [held for held in self._held if held.done < held.rows]
+            self._room.held_bytes = self._held_bytes
 
     @property
     def _held_bytes(self) -> int:

@@ -219,8 +219,8 @@ def rank(levels: Sequence[Level], rows: int, bound: Sequence[int], *, after: boo
             return low
         wanted = np.uint64(word)
         low, high = (
-            low + int(np.searchsorted(level[low:high], wanted, "left")),
-            low + int(np.searchsorted(level[low:high], wanted, "right")),
+            low + int(level[low:high].searchsorted(wanted, "left")),
+            low + int(level[low:high].searchsorted(wanted, "right")),
         )
         if low == high:
             return low

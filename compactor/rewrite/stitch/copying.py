@@ -10,9 +10,6 @@ from compactor.rewrite.stitch.looking import Looked
 from compactor.rewrite.stitch.sources import ReadError, opened_source, require_unchanged
 from compactor.rewrite.stitch.target import Target
 
-AHEAD_MAX = 2
-"""Pieces that have been looked at and wait to be copied."""
-
 
 class Copying:
     """Copies pieces in a thread of its own, one after another; at its end all are copied."""
@@ -46,7 +43,7 @@ class Copying:
             RewriteError: The output cannot be written.
             VerificationError: The output does not hold what was read.
         """
-        while self._pending and (self._pending[0].done() or len(self._pending) >= AHEAD_MAX):
+        while self._pending and self._pending[0].done():
             self._pending.popleft().result()
         self._pending.append(self._thread.submit(self._copy, looked))
 
@@ -56,7 +53,6 @@ class Copying:
             with output_faults(self._output):
                 for span in looked.copies:
                     self._target.copy(source, span)
-                self._target.settle()
             require_unchanged(source, looked.layout)
 
 

@@ -13,13 +13,14 @@ from common.errors import NotStitchableError
 from compactor.rewrite.stitch.writers import refuse_old_writer
 from compactor.rewrite.thrift.reading import decode_whole
 from compactor.rewrite.thrift.values import (
+    Located,
     Shape,
     Struct,
     ThriftError,
     binary,
     elements,
-    inner,
     integer,
+    located,
 )
 
 MAGIC = b"PAR1"
@@ -42,7 +43,7 @@ BLOOM, BLOOM_BYTES = 14, 15
 _SHAPE: Shape = {
     SCHEMA: {},
     KEY_VALUES: {},
-    ROW_GROUPS: {CHUNKS: {META: {}}},
+    ROW_GROUPS: {CHUNKS: {META: None}},
 }
 ARROW_SCHEMA = b"ARROW:schema"
 CODECS = ("none", "snappy", "gzip", "lzo", "brotli", "lz4-hadoop", "zstd", "lz4")
@@ -165,7 +166,7 @@ def _group(struct: Struct, leaves: int, data_end: int) -> Group:
 
 
 def _chunk(struct: Struct, data_end: int) -> Chunk:
-    meta = inner(struct, META)
+    meta = located(struct, META)
     if CRYPTO in struct or ENCRYPTED_META in struct or meta is None:
         raise NotStitchableError("it has encrypted columns, or columns that are not described")
     if binary(struct, FILE_PATH):
@@ -184,7 +185,7 @@ def _chunk(struct: Struct, data_end: int) -> Chunk:
     )
 
 
-def _pages(meta: Struct, data_end: int) -> Span:
+def _pages(meta: Located, data_end: int) -> Span:
     """Return where a column's pages are.
 
     Some writers have an offset of 0 for a dictionary that is not there; parquet-mr
@@ -215,7 +216,7 @@ def _inside(span: Span, data_end: int) -> Span:
     return span
 
 
-def _count(struct: Struct, number: int) -> int:
+def _count(struct: Struct | Located, number: int) -> int:
     value = integer(struct, number)
     if value is None or value < 0:
         raise ThriftError(f"field {number} is {value}, wanted a count")

@@ -2,14 +2,18 @@
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 from common.errors import VerificationError
 from compactor.rewrite.stitch.footer import Span
 from compactor.rewrite.stitch.sources import short_of
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
 """Read at a time: it stays in the processor's cache until it is compared."""
+_BEHIND_MAX = 16
+"""Ranges that wait to be compared; each holds a source open."""
 
 
 class Likeness:
@@ -29,10 +33,20 @@ class Likeness:
         self._thread = ThreadPoolExecutor(1, "compare")
         self._pending: deque[Future[None]] = deque()
         self._wanted, self._found = bytearray(), bytearray()
+        self._closed = False
 
     def add_range(self, descriptor: int, span: Span, begun: int) -> None:
-        """Compare a range of a source with what lies from `begun`; closed only after `settle`."""
-        self._pending.append(self._thread.submit(self._compare_range, descriptor, span, begun))
+        """Compare a range of a source, which may be closed at once, with what lies from `begun`.
+
+        Raises:
+            VerificationError: The output holds something else than was added before, or
+                one of the two can no longer be read.
+            OSError: No more files can be opened.
+        """
+        while len(self._pending) >= _BEHIND_MAX:
+            self._pending.popleft().result()
+        own = os.dup(descriptor)
+        self._pending.append(self._thread.submit(self._compare_range, own, span, begun))
 
     def add(self, content: bytes, begun: int) -> None:
         """Compare bytes with what lies from `begun`."""
@@ -42,30 +56,51 @@ class Likeness:
         """Wait for all.
 
         Raises:
-            VerificationError: The output holds something else.
-            OSError: A range could not be read.
+            VerificationError: The output holds something else, or cannot be read.
         """
         while self._pending:
             self._pending.popleft().result()
 
     def close(self) -> None:
-        """End the thread; what is waiting is forgotten."""
-        self._thread.shutdown(cancel_futures=True)
+        """End the thread; what is waiting is not compared."""
+        self._closed = True
+        self._thread.shutdown()
 
     def _compare(self, content: bytes, begun: int) -> None:
+        if self._closed:
+            return
         found = bytearray(len(content))
-        _read(self._descriptor, found, begun)
+        with self._faults(begun):
+            _read(self._descriptor, found, begun)
         self._require(content == found, begun)
 
     def _compare_range(self, descriptor: int, span: Span, begun: int) -> None:
-        shift = begun - span.start
-        for at in range(span.start, span.end, _READ_BYTES):
-            size = min(_READ_BYTES, span.end - at)
-            if len(self._wanted) != size:
-                self._wanted, self._found = bytearray(size), bytearray(size)
-            _read(descriptor, self._wanted, at)
-            _read(self._descriptor, self._found, at + shift)
-            self._require(self._wanted == self._found, at + shift)
+        try:
+            for at in range(span.start, span.end, _READ_BYTES):
+                if self._closed:
+                    return
+                step = Span(at, min(_READ_BYTES, span.end - at))
+                self._compare_step(descriptor, step, begun + at - span.start)
+        finally:
+            os.close(descriptor)
+
+    def _compare_step(self, descriptor: int, step: Span, begun: int) -> None:
+        if len(self._wanted) != step.size:
+            self._wanted, self._found = bytearray(step.size), bytearray(step.size)
+        with self._faults(begun):
+            _read(descriptor, self._wanted, step.start)
+            _read(self._descriptor, self._found, begun)
+        self._require(self._wanted == self._found, begun)
+
+    @contextmanager
+    def _faults(self, at: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise VerificationError(
+                f"output {self._path} cannot be held against what was read, "
+                f"from byte {at} on: {error}"
+            ) from error
 
     def _require(self, alike: bool, at: int) -> None:
         if not alike:

@@ -14,7 +14,7 @@ from compactor.rewrite.stitch.likeness import Likeness
 from compactor.rewrite.stitch.sources import Source, short_of
 from compactor.rewrite.stitch.target import OnCopied
 
-STEP_BYTES = 2 * 1024**2
+STEP_BYTES = 4 * 1024**2
 """Copied at a time: while it is compared, the next is copied."""
 _NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 """Why a file system does not copy by itself."""
@@ -63,10 +63,6 @@ class LocalTarget:
             at = step.end
             self._on_copied(step.size)
             self._file.reached(self.position)
-
-    def settle(self) -> None:
-        """Wait until no source is read any more, so that it may be closed."""
-        self._likeness.settle()
 
     def finish(self) -> None:
         """Make it durable, and make sure that it holds what it should."""

@@ -34,6 +34,11 @@ class Looked:
     groups: tuple[MovedGroup, ...]
     """Its row groups at their new places, with their page indexes."""
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that are copied of it."""
+        return sum(span.size for span in self.copies)
+
 
 def look(location: Location, piece: Piece, start: int, known: Layout | None = None) -> Looked:
     """Read what a piece says of itself.

@@ -16,6 +16,7 @@ from compactor.rewrite.thrift.reading import decode, decode_whole
 from compactor.rewrite.thrift.values import (
     I16,
     I32,
+    STRUCT,
     Field,
     Struct,
     ThriftError,
@@ -23,9 +24,10 @@ from compactor.rewrite.thrift.values import (
     flag_field,
     integer,
     list_field,
+    located,
     number_field,
 )
-from compactor.rewrite.thrift.writing import encode
+from compactor.rewrite.thrift.writing import edited, encode
 
 # OffsetIndex and its PageLocation
 PAGES = 1
@@ -35,6 +37,8 @@ BLOOM_BITSET_BYTES = 1
 # SortingColumn
 SORT_COLUMN, SORT_DESCENDING, SORT_NULLS_FIRST = 1, 2, 3
 BLOOM_HEADER_BYTES_MAX = 256
+_NOWHERE = number_field(0)
+_INDEX_FIELDS = range(ids.OFFSET_INDEX, ids.COLUMN_INDEX_BYTES + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +88,24 @@ def place(groups: Sequence[Group], start: int, bloom_sizes: Mapping[int, int]) -
         bloom_sizes: Of their filters, by where they are in the file.
     """
     copies: list[Span] = []
-    placed, at = [], start
+    starts, begins, at = dict[int, int](), list[int](), start
     for group in groups:
-        starts, begins = {}, at
+        begins.append(at)
         for chunk in sorted(group.chunks, key=lambda each: each.data.start):
             starts[id(chunk)] = at
             copies.append(chunk.data)
             at += chunk.data.size
-        chunks = tuple(MovedChunk(chunk, starts[id(chunk)]) for chunk in group.chunks)
-        placed.append(MovedGroup(group, begins, chunks))
-    for number, moved in enumerate(placed):
-        with_blooms = []
-        for each in moved.chunks:
-            source = each.chunk.bloom_start
-            bloom = Span(at, bloom_sizes[source]) if source is not None else None
-            if source is not None and bloom is not None:
-                copies.append(Span(source, bloom.size))
+    placed = []
+    for group, begin in zip(groups, begins, strict=True):
+        chunks = []
+        for chunk in group.chunks:
+            bloom = None
+            if chunk.bloom_start is not None:
+                bloom = Span(at, bloom_sizes[chunk.bloom_start])
+                copies.append(Span(chunk.bloom_start, bloom.size))
                 at = bloom.end
-            with_blooms.append(replace(each, bloom=bloom))
-        placed[number] = replace(moved, chunks=tuple(with_blooms))
+            chunks.append(MovedChunk(chunk, starts[id(chunk)], bloom))
+        placed.append(MovedGroup(group, begin, tuple(chunks)))
     return Placed(tuple(_joined(copies)), tuple(placed))
 
 
@@ -203,32 +206,12 @@ def group_struct(
 
 
 def _chunk_struct(moved: MovedChunk, index: tuple[Span, Span] | None) -> Struct:
-    struct = dict(moved.chunk.struct)
-    meta_field = struct[ids.META]
-    assert isinstance(meta_field.value, dict)
-    meta = dict(meta_field.value)
-    for number in (ids.DATA_PAGE, ids.DICTIONARY_PAGE):
-        at = integer(meta, number)
-        if at is not None and moved.chunk.data.start <= at:
-            meta[number] = number_field(at + moved.shift)
-        else:
-            meta.pop(number, None)  # There is no such page.
-    meta.pop(ids.INDEX_PAGE, None)
-    for number in (ids.BLOOM, ids.BLOOM_BYTES):
-        meta.pop(number, None)
-    if moved.bloom is not None:
-        meta[ids.BLOOM] = number_field(moved.bloom.start)
-        meta[ids.BLOOM_BYTES] = number_field(moved.bloom.size, I32)
-    struct[ids.META] = Field(meta_field.type, meta)
+    struct = {
+        number: field for number, field in moved.chunk.struct.items() if number not in _INDEX_FIELDS
+    }
+    struct[ids.META] = Field(STRUCT, _meta_bytes(moved))
     # Where a copy of this description stands beside the pages: there is none.
-    struct[ids.CHUNK_OFFSET] = number_field(0)
-    for number in (
-        ids.OFFSET_INDEX,
-        ids.OFFSET_INDEX_BYTES,
-        ids.COLUMN_INDEX,
-        ids.COLUMN_INDEX_BYTES,
-    ):
-        struct.pop(number, None)
+    struct[ids.CHUNK_OFFSET] = _NOWHERE
     if index is not None:
         columns, offsets = index
         struct[ids.COLUMN_INDEX] = number_field(columns.start)
@@ -236,6 +219,22 @@ def _chunk_struct(moved: MovedChunk, index: tuple[Span, Span] | None) -> Struct:
         struct[ids.OFFSET_INDEX] = number_field(offsets.start)
         struct[ids.OFFSET_INDEX_BYTES] = number_field(offsets.size, I32)
     return struct
+
+
+def _meta_bytes(moved: MovedChunk) -> bytes:
+    """Return what is said of a column chunk, with its new places."""
+    meta = located(moved.chunk.struct, ids.META)
+    assert meta is not None, "a chunk without it is refused"
+    places: dict[int, Field | None] = {
+        ids.INDEX_PAGE: None,
+        ids.BLOOM: None if moved.bloom is None else number_field(moved.bloom.start),
+        ids.BLOOM_BYTES: None if moved.bloom is None else number_field(moved.bloom.size, I32),
+    }
+    for number in (ids.DATA_PAGE, ids.DICTIONARY_PAGE):
+        at = integer(meta, number)
+        there = at is not None and moved.chunk.data.start <= at  # Or there is no such page.
+        places[number] = number_field(at + moved.shift) if at is not None and there else None
+    return edited(meta, places)
 
 
 def _sorting_struct(column: SortedBy) -> Struct:

@@ -60,17 +60,15 @@ def stitch(
     with _writing(location, output, on_copied) as target:
         with output_faults(output):
             target.write(MAGIC)
-        looked = _joined(location, pieces, target, output)
-        schema = arrow_schema_of(
-            [(each.piece.path, each.layout.arrow_schema) for each in looked], footing
-        )
+        with Copying(target, output) as copying:
+            looked = _looked(location, pieces, copying)
+            rest = _ending(looked, footing)
         copied_bytes = target.position - len(MAGIC)
-        layouts = [each.layout for each in looked]
-        moved = [group for each in looked for group in each.groups]
         with output_faults(output):
-            target.write(ending(moved, layouts, footing, schema, target.position))
+            target.write(rest)
             size_bytes = target.position
             target.finish()
+    moved = [group for each in looked for group in each.groups]
     return Stitched(
         size_bytes=size_bytes,
         rows=sum(each.group.rows for each in moved),
@@ -81,28 +79,35 @@ def stitch(
     )
 
 
-def _joined(
-    location: Location, pieces: Sequence[Piece], target: Target, output: str
-) -> list[Looked]:
-    """Copy all pieces; the footer of the next is read while the one before is copied."""
+def _looked(location: Location, pieces: Sequence[Piece], copying: Copying) -> list[Looked]:
+    """Look at all pieces; those that have been are copied meanwhile."""
     looked: list[Looked] = []
     layouts: dict[tuple[str, str], Layout] = {}
     footer_bytes, row_groups, end = 0, 0, len(MAGIC)
-    with Copying(target, output) as copying:
-        for piece in pieces:
-            name = ((piece.location or location).uri, piece.path)
-            each = look(location, piece, end, layouts.get(name))
-            looked.append(each)
-            if layouts.setdefault(name, each.layout) is each.layout:
-                footer_bytes += len(each.layout.footer)
-                _require_small_footers(footer_bytes)
-            _require_alike(looked[0], each)
-            row_groups += len(each.groups)
-            if row_groups > ROW_GROUPS_MAX:
-                raise NotStitchableError(f"row groups are more than {ROW_GROUPS_MAX}")
-            end += sum(span.size for span in each.copies)
-            copying.add(each)
+    for piece in pieces:
+        name = ((piece.location or location).uri, piece.path)
+        each = look(location, piece, end, layouts.get(name))
+        looked.append(each)
+        if layouts.setdefault(name, each.layout) is each.layout:
+            footer_bytes += len(each.layout.footer)
+            _require_small_footers(footer_bytes)
+        _require_alike(looked[0], each)
+        row_groups += len(each.groups)
+        if row_groups > ROW_GROUPS_MAX:
+            raise NotStitchableError(f"row groups are more than {ROW_GROUPS_MAX}")
+        end += each.copied_bytes
+        copying.add(each)
     return looked
+
+
+def _ending(looked: Sequence[Looked], footing: Footing) -> bytes:
+    """Return what follows the bytes of pieces that have been looked at."""
+    schema = arrow_schema_of(
+        [(each.piece.path, each.layout.arrow_schema) for each in looked], footing
+    )
+    moved = [group for each in looked for group in each.groups]
+    end = len(MAGIC) + sum(each.copied_bytes for each in looked)
+    return ending(moved, [each.layout for each in looked], footing, schema, end)
 
 
 def _require_small_footers(size_bytes: int) -> None:

@@ -47,9 +47,6 @@ class StoredTarget:
         """Append a range of a source."""
         self._steps(source, span, self._take)
 
-    def settle(self) -> None:
-        """Wait until no source is read any more, so that it may be closed."""
-
     def finish(self) -> None:
         """Make it durable and read it back."""
         try:

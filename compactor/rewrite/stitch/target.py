@@ -40,18 +40,11 @@ class Target(Protocol):
         ...
 
     def copy(self, source: Source, span: Span) -> None:
-        """Append a range of a source.
+        """Append a range of a source, which may be closed after that.
 
         Raises:
             OSError: As for `write`, or the source ends before.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Wait until no source is read any more, so that it may be closed.
-
-        Raises:
-            OSError: As for `copy`.
+            VerificationError: What was appended before is not what was read.
         """
         ...
 

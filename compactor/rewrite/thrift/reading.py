@@ -4,6 +4,8 @@ The bytes come from files of strangers: lengths, counts, depth and numbers are b
 and what does not fit raises ThriftError.
 """
 
+from collections.abc import Callable
+
 from compactor.rewrite.thrift.values import (
     BINARY,
     BYTE,
@@ -19,9 +21,11 @@ from compactor.rewrite.thrift.values import (
     UUID,
     Elements,
     Field,
+    Located,
     Shape,
     Struct,
     ThriftError,
+    after_varint,
     varint,
 )
 
@@ -59,6 +63,14 @@ def decode_whole(buffer: bytes, shape: Shape) -> Struct:
     return struct
 
 
+def _opened(
+    buffer: bytes, at: int, shape: Shape | None, depth: int
+) -> tuple[Struct | Located, int]:
+    if shape is None:
+        return _located(buffer, at, depth)
+    return _struct(buffer, at, shape, depth)
+
+
 def _struct(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, int]:
     if depth == 0:
         raise ThriftError(f"structs are more than {DEPTH_MAX} deep")
@@ -68,20 +80,38 @@ def _struct(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Struct, i
         kind, at, number = _field_head(buffer, at, number, head)
         if number in found:
             raise ThriftError(f"field {number} is there twice")
-        if kind in NUMBERS and buffer[at] < 0x80:  # Most are, and short.
-            found[number] = Field(kind, buffer[at : at + 1])
-            at += 1
-        elif number in shape and kind == STRUCT:
-            opened, at = _struct(buffer, at, shape[number], depth - 1)
-            found[number] = Field(kind, opened)
-        elif number in shape and kind == LIST:
-            structs, at = _structs(buffer, at, shape[number], depth - 1)
-            found[number] = Field(kind, structs)
+        if kind in NUMBERS:  # Most are.
+            end = after_varint(buffer, at)
+            found[number] = Field(kind, buffer[at:end])
+            at = end
+        elif number in shape and kind in _OPENED:
+            value, at = _OPENED[kind](buffer, at, shape[number], depth - 1)
+            found[number] = Field(kind, value)
         else:
             end = _after(buffer, at, kind, depth - 1)
             found[number] = Field(kind, buffer[at:end])
             at = end
     return found, at + 1
+
+
+def _located(buffer: bytes, start: int, depth: int) -> tuple[Located, int]:
+    if depth == 0:
+        raise ThriftError(f"structs are more than {DEPTH_MAX} deep")
+    places: dict[int, int] = {}
+    at, number = start, 0
+    while head := buffer[at]:
+        kind = head & 0x0F
+        if head > 0x0F:  # Most are.
+            at, number = at + 1, number + (head >> 4)
+        else:
+            _, at, number = _field_head(buffer, at, number, head)
+        if number in places:
+            raise ThriftError(f"field {number} is there twice")
+        places[number] = at << 4 | kind
+        at = after_varint(buffer, at) if kind in NUMBERS else _after(buffer, at, kind, depth - 1)
+    if places and max(places) > FIELD_ID_MAX:
+        raise ThriftError(f"field id {max(places)} is not between 1 and {FIELD_ID_MAX}")
+    return Located(buffer, start, at + 1, places), at + 1
 
 
 def _field_head(buffer: bytes, at: int, number: int, head: int) -> tuple[int, int, int]:
@@ -97,7 +127,9 @@ def _field_head(buffer: bytes, at: int, number: int, head: int) -> tuple[int, in
     return head & 0x0F, at, number
 
 
-def _structs(buffer: bytes, at: int, shape: Shape, depth: int) -> tuple[Elements, int]:
+def _structs(buffer: bytes, at: int, shape: Shape | None, depth: int) -> tuple[Elements, int]:
+    if shape is None:
+        raise ThriftError("a list, wanted a struct")
     kind, count, at = _list_head(buffer, at)
     if kind != STRUCT and count:
         raise ThriftError(f"list of type {kind}, wanted structs")
@@ -122,6 +154,8 @@ def _list_head(buffer: bytes, at: int) -> tuple[int, int, int]:
 
 def _after(buffer: bytes, at: int, kind: int, depth: int) -> int:
     """Return where a value ends that is not opened."""
+    if kind in _NESTED and depth:
+        return _NESTED[kind](buffer, at, depth)
     if kind in (TRUE, FALSE):
         return at
     return _after_element(buffer, at, kind, depth)
@@ -130,7 +164,7 @@ def _after(buffer: bytes, at: int, kind: int, depth: int) -> int:
 def _after_element(buffer: bytes, at: int, kind: int, depth: int) -> int:
     """Return where an element of a list ends; there, truth values take a byte."""
     if kind in NUMBERS:
-        return varint(buffer, at)[1]
+        return after_varint(buffer, at)
     if kind == BINARY:
         size, at = varint(buffer, at)
         return _within(buffer, at + size)
@@ -149,8 +183,8 @@ def _after_struct(buffer: bytes, at: int, depth: int) -> int:
         if not head >> 4:
             _, at = varint(buffer, at)  # The id of a field that nobody asks for.
         kind = head & 0x0F
-        if kind in NUMBERS and buffer[at] < 0x80:
-            at += 1
+        if kind in NUMBERS:
+            at = after_varint(buffer, at)
         elif kind == BINARY and buffer[at] < 0x80:
             at += 1 + buffer[at]
         else:
@@ -186,3 +220,7 @@ def _within(buffer: bytes, end: int) -> int:
 
 
 _NESTED = {STRUCT: _after_struct, LIST: _after_list, SET: _after_list, MAP: _after_map}
+_OPENED: dict[int, Callable[..., tuple[Struct | Located | Elements, int]]] = {
+    STRUCT: _opened,
+    LIST: _structs,
+}

@@ -1,8 +1,9 @@
 """Values of Thrift's compact protocol: fields that keep what nobody knows.
 
 A struct is opened only as far as a *shape* says: a field that is named there becomes a
-struct, or a list of structs, of which single fields can be read and replaced. Every
-other field stays the bytes that it was.
+struct, or a list of structs, of which single fields can be read and replaced; or it is
+only located: it stays bytes, whose numbers are known by their places. Every other field
+stays the bytes that it was.
 
 Source: "Thrift Compact protocol encoding" of the Apache Thrift specification.
 """
@@ -20,7 +21,8 @@ class ThriftError(ValueError):
     """The bytes are no struct of the compact protocol, or not one that we take."""
 
 
-Shape: TypeAlias = Mapping[int, "Shape"]
+Shape: TypeAlias = Mapping[int, Union["Shape", None]]
+"""By the ids of fields; None: a struct that is only located."""
 Struct: TypeAlias = dict[int, "Field"]
 
 
@@ -30,25 +32,41 @@ class Elements(NamedTuple):
     values: list[Struct]
 
 
+class Located(NamedTuple):
+    """A struct within a buffer, which stays as it is there: less work than to open it."""
+
+    buffer: bytes
+    start: int
+    end: int
+    places: dict[int, int]
+    """Of each field the place of its value, times 16, and its type."""
+
+
 class Field(NamedTuple):
     """One field: its type, and what it holds; bytes if it was not opened."""
 
     type: int
-    value: Union[bytes, "Struct", Elements]
+    value: Union[bytes, "Struct", Elements, Located]
 
 
-def integer(struct: Struct, number: int) -> int | None:
+def integer(struct: Struct | Located, number: int) -> int | None:
     """Return a whole number, None if the field is not there.
 
     Raises:
         ThriftError: It is no number of 64 bits.
     """
-    field = struct.get(number)
-    if field is None:
-        return None
-    if field.type not in NUMBERS or not isinstance(field.value, bytes):
-        raise ThriftError(f"field {number} is of type {field.type}, wanted a whole number")
-    coded, _ = varint(field.value, 0)
+    if isinstance(struct, Located):
+        if (place := struct.places.get(number)) is None:
+            return None
+        kind, value, at = place & 0x0F, struct.buffer, place >> 4
+    else:
+        if (field := struct.get(number)) is None:
+            return None
+        kind, at = field.type, 0
+        value = field.value if isinstance(field.value, bytes) else b""
+    if kind not in NUMBERS or not value:
+        raise ThriftError(f"field {number} is of type {kind}, wanted a whole number")
+    coded, _ = varint(value, at)
     return (coded >> 1) ^ -(coded & 1)
 
 
@@ -67,8 +85,8 @@ def binary(struct: Struct, number: int) -> bytes | None:
     return field.value[start : start + size]
 
 
-def inner(struct: Struct, number: int) -> Struct | None:
-    """Return an opened struct, None if the field is not there.
+def located(struct: Struct, number: int) -> Located | None:
+    """Return a located struct, None if the field is not there.
 
     Raises:
         ThriftError: It is something else.
@@ -76,7 +94,7 @@ def inner(struct: Struct, number: int) -> Struct | None:
     field = struct.get(number)
     if field is None:
         return None
-    if not isinstance(field.value, dict):
+    if not isinstance(field.value, Located):
         raise ThriftError(f"field {number} is of type {field.type}, wanted a struct")
     return field.value
 
@@ -124,8 +142,16 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
         ThriftError: It has more than 64 bits.
         IndexError: The buffer ends in it.
     """
+    # Most take up to four bytes: those are spared the loop.
     if (first := buffer[at]) < 0x80:
         return first, at + 1
+    if (second := buffer[at + 1]) < 0x80:
+        return first & 0x7F | second << 7, at + 2
+    low = first & 0x7F | (second & 0x7F) << 7
+    if (third := buffer[at + 2]) < 0x80:
+        return low | third << 14, at + 3
+    if (fourth := buffer[at + 3]) < 0x80:
+        return low | (third & 0x7F) << 14 | fourth << 21, at + 4
     value = shift = 0
     for _ in range(VARINT_BYTES_MAX):
         byte = buffer[at]
@@ -137,6 +163,19 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
     raise ThriftError(f"a number takes more than {VARINT_BYTES_MAX} bytes")
+
+
+def after_varint(buffer: bytes, at: int) -> int:
+    """Return where the unsigned number at a place of a buffer ends; see `varint`."""
+    if buffer[at] < 0x80:
+        return at + 1
+    if buffer[at + 1] < 0x80:
+        return at + 2
+    if buffer[at + 2] < 0x80:
+        return at + 3
+    if buffer[at + 3] < 0x80:
+        return at + 4
+    return varint(buffer, at)[1]
 
 
 def coded_varint(value: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,8 @@ from common.errors import InputError
 from common.parquet.location import open_location
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.kernel.lanes import Ordered, Room
-from compactor.rewrite.kernel.reading import Held, Layout
+from compactor.rewrite.kernel.lanes import Room, in_order
+from compactor.rewrite.kernel.layout import Held, Layout
 from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.together import Together
@@ -82,27 +83,32 @@ def test_row_groups_are_decoded_two_at_a_time() -> None:
 
 
 def test_results_come_in_the_order_of_the_calls_and_so_do_errors() -> None:
-    late = threading.Event()
+    late, seen = threading.Event(), list[int]()
 
-    def number(at: int) -> int:
-        if at == 0:
-            assert late.wait(10)
-        if at == 1:
-            late.set()
-        if at == 7:
-            raise InputError("damaged")
-        return at
+    def first() -> int:
+        assert late.wait(10)
+        return 0
 
-    seen: list[int] = []
-    with Ordered[int]("test") as calls:
-        for at in range(7):
-            seen += calls.call(partial(number, at))
-            assert len(seen) >= at - 2
-        seen += calls.rest()
-        assert seen == list(range(7))
-        assert list(calls.call(partial(number, 7))) == []
-        with pytest.raises(InputError, match="damaged"):
-            list(calls.rest())
+    def second() -> int:
+        late.set()
+        return 1
+
+    def damaged() -> int:
+        raise InputError("damaged")
+
+    def calls() -> Iterator[Callable[[], int]]:
+        for at, call in enumerate((first, second, *(partial(int, at) for at in range(2, 7)))):
+            assert len(seen) >= at - 3
+            yield call
+        yield damaged
+
+    def keep() -> None:
+        for result in in_order("test", calls()):
+            seen.append(result)
+
+    with pytest.raises(InputError, match="damaged"):
+        keep()
+    assert seen == list(range(7))
 
 
 def test_without_room_nothing_is_decoded_ahead() -> None:

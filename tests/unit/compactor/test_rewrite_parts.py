@@ -23,7 +23,7 @@ from common.rows.rules import DropRule, RowRules
 from common.rows.sort import sorted_rows
 from compactor.rewrite import merging, tasks, writer
 from compactor.rewrite.carriers import carried, carried_schema, restored
-from compactor.rewrite.marks import STEP_BYTES, Mark, read_marks
+from compactor.rewrite.marks import TELL_INTERVAL_S, Mark, read_marks
 from compactor.rewrite.merging import Tally, merge_sorted
 from compactor.rewrite.own_files import TRUSTED_S, StorageFiles
 from compactor.rewrite.plan import make_plan
@@ -103,12 +103,15 @@ def test_what_spark_does_not_know_inside_of_lists_is_refused() -> None:
 
 
 def test_marks_add_up_over_tasks(tmp_path: Path) -> None:
-    first, second, nobody = Mark(str(tmp_path), "a"), Mark(str(tmp_path), "b"), Mark("", "c")
-    for mark in (first, second, nobody):
-        mark.add(STEP_BYTES, 10)
-        mark.add(1, 1)
+    clock, folder = ManualClock(), str(tmp_path)
+    first, second, nobody = Mark(folder, "a", clock), Mark(folder, "b", clock), Mark("", "c", clock)
+    for _ in range(2):
+        clock.advance(TELL_INTERVAL_S)
+        for mark in (first, second, nobody):
+            mark.add(1000, 10)
+            mark.add(1, 1)  # Told with what comes later.
     (tmp_path / "torn.mark").write_bytes(b"12")
-    assert read_marks(str(tmp_path)) == (2 * STEP_BYTES, 20)
+    assert read_marks(folder) == (2 * 2001, 2 * 21)
 
 
 def plan_over(folder: Path, rows: int = 500, row_group_bytes: int = 4096) -> writer.RewritePlan:

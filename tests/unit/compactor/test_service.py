@@ -92,15 +92,17 @@ def reported(count: int) -> Script:
     return script
 
 
-def test_jobs_are_run_committed_and_reported_with_all_slots() -> None:
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_jobs_are_run_committed_and_reported_with_all_slots(slots: int) -> None:
     def setup(world: World) -> None:
+        world.settings = replace(world.settings, slots=slots)
         world.coordinator.jobs.extend(an_assignment(attempt=f"a{n}") for n in range(5))
 
     world = play(reported(5), setup)
     assert {report.attempt for report in world.coordinator.reports} == {f"a{n}" for n in range(5)}
     assert {report.end for report in world.coordinator.reports} == {AttemptEnd.COMMITTED}
     assert len(world.store.commits) == 5
-    assert world.engine.most_at_once == 2
+    assert world.engine.most_at_once == slots
     assert world.coordinator.left == [("c-1", "drained")]
     assert world.engine.stopped
     assert world.files.deleted == []

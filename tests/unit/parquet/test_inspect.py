@@ -16,8 +16,9 @@ from common.parquet.write import row_group_rows, write_table
 from common.rows.rules import RowRules
 from compactor.rewrite.stitch.footer import CHUNKS, META, ROW_GROUPS
 from compactor.rewrite.thrift.reading import decode_whole
-from compactor.rewrite.thrift.values import I32, elements, inner, number_field
+from compactor.rewrite.thrift.values import I32, elements, number_field
 from compactor.rewrite.thrift.writing import encode
+from tests.support.layouts import opened_struct
 
 RULES = RowRules(
     schema=(
@@ -171,7 +172,7 @@ def retyped(content: bytes) -> bytes:
     length = int.from_bytes(content[-8:-4], "little")
     start = len(content) - 8 - length
     footer = decode_whole(content[start:-8], {ROW_GROUPS: {CHUNKS: {META: {}}}})
-    meta = inner(elements(elements(footer, ROW_GROUPS)[0], CHUNKS)[0], META)
+    meta = opened_struct(elements(elements(footer, ROW_GROUPS)[0], CHUNKS)[0], META)
     assert meta is not None
     meta[1] = number_field(2, I32)
     coded = encode(footer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 
 from common.errors import CompactionError, InputError, RewriteError, VerificationError
 from common.parquet.location import Location, open_location
-from compactor.rewrite.stitch import local_target
+from compactor.rewrite.stitch import likeness, local_target
 from compactor.rewrite.stitch.pieces import Piece, Stitched
 from compactor.rewrite.stitch.stitching import stitch
 
@@ -51,6 +51,15 @@ def nothing_is_left(
     assert not (root / "out" / "s.parquet").exists()
     if not changed:
         assert {path.name: path.read_bytes() for path in root.glob("*.parquet")} == before
+
+
+def opened_in(location: Location) -> list[str]:
+    """Return the files of a location that this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(location.root)]
 
 
 @contextmanager
@@ -111,8 +120,25 @@ def test_a_disk_that_lies(location: Location, monkeypatch: pytest.MonkeyPatch) -
         return copied
 
     monkeypatch.setattr(os, "copy_file_range", wrong)
-    with nothing_is_left(location, VerificationError, "does not hold what was read, from byte"):
+    for behind_max in (likeness._BEHIND_MAX, 1):
+        monkeypatch.setattr(likeness, "_BEHIND_MAX", behind_max)
+        message = "does not hold what was read, from byte"
+        with nothing_is_left(location, VerificationError, message):
+            join(location)
+    assert not opened_in(location)
+
+
+def test_a_source_that_cannot_be_read_a_second_time(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", gone)
+    message = r"output out/s\.parquet cannot be held against what was read, from byte \d+ on: .*5"
+    with nothing_is_left(location, VerificationError, message):
         join(location)
+    assert not opened_in(location)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 4, STEP // 2, 3 * STEP])

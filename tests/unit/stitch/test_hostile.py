@@ -26,19 +26,22 @@ from compactor.rewrite.thrift.values import (
     I16,
     I32,
     LIST,
+    NUMBERS,
     STRUCT,
     TRUE,
     Elements,
     Field,
+    Located,
+    Shape,
     Struct,
     ThriftError,
     binary_field,
     elements,
-    inner,
+    integer,
     number_field,
 )
-from compactor.rewrite.thrift.writing import encode
-from tests.support.layouts import read_file_layout
+from compactor.rewrite.thrift.writing import edited, encode
+from tests.support.layouts import opened_struct, read_file_layout
 
 numbers = st.one_of(
     st.builds(number_field, st.integers(-(1 << 63), (1 << 63) - 1)),
@@ -106,6 +109,41 @@ def test_bytes_that_mean_nothing(noise: bytes, struct: Struct) -> None:
         assert decode_whole(encode(found), opening(struct)) == found
 
 
+def read_inner(content: bytes, shape: Shape | None) -> Field | None:
+    try:
+        return decode_whole(content, {1: shape}).get(1)
+    except ThriftError:
+        return None
+
+
+changes = st.dictionaries(field_ids, st.one_of(numbers, st.none()), max_size=4)
+
+
+@given(structs, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3), changes)
+def test_what_is_only_located_is_taken_and_changed_like_what_is_opened(
+    struct: Struct, damage: list[tuple[int, int]], more: dict[int, Field | None]
+) -> None:
+    content = bytearray(encode({1: Field(STRUCT, struct)}))
+    for at, byte in damage:
+        content[at % len(content)] = byte
+    opened, found = read_inner(bytes(content), {}), read_inner(bytes(content), None)
+    if opened is None or isinstance(opened.value, Elements):
+        assert found is None
+        return
+    assert found is not None
+    if not isinstance(opened.value, dict):
+        assert found == opened  # The damage has made it something else.
+        return
+    assert isinstance(found.value, Located)
+    known = [number for number, field in opened.value.items() if field.type in NUMBERS]
+    for number in known:
+        assert integer(found.value, number) == integer(opened.value, number)
+    assert integer(found.value, max(opened.value, default=0) + 1) is None
+    for fields in (more, {number: Field(opened.value[number].type, b"\x02") for number in known}):
+        wanted = {n: f for n, f in (opened.value | fields).items() if f is not None}
+        assert decode_whole(edited(found.value, fields), {}) == wanted
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -162,7 +200,12 @@ def changed(folder: Path, sound: Layout, at: str, number: int, field: Field | No
     struct = decode_whole(sound.footer, {ids.ROW_GROUPS: {ids.CHUNKS: {ids.META: {}}}})
     group = elements(struct, ids.ROW_GROUPS)[0]
     chunk = elements(group, ids.CHUNKS)[0]
-    place = {"file": struct, "group": group, "chunk": chunk, "meta": inner(chunk, ids.META)}[at]
+    place = {
+        "file": struct,
+        "group": group,
+        "chunk": chunk,
+        "meta": opened_struct(chunk, ids.META),
+    }[at]
     assert place is not None
     if field is None:
         place.pop(number, None)
@@ -218,7 +261,7 @@ def test_a_dictionary_at_zero_is_none(tmp_path: Path, sound: Layout) -> None:
     location = open_location(tmp_path.as_uri())
     plain = read_file_layout(location, "a.parquet")
     struct = decode_whole(plain.footer, {ids.ROW_GROUPS: {ids.CHUNKS: {ids.META: {}}}})
-    meta = inner(elements(elements(struct, ids.ROW_GROUPS)[0], ids.CHUNKS)[0], ids.META)
+    meta = opened_struct(elements(elements(struct, ids.ROW_GROUPS)[0], ids.CHUNKS)[0], ids.META)
     assert meta is not None
     meta[ids.DICTIONARY_PAGE] = number_field(0)
     footer = encode(struct)

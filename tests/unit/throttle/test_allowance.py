@@ -114,7 +114,7 @@ def test_a_cancelled_attempt_waits_no_longer(tmp_path: Path) -> None:
     waiting.start()
     Allowance(str(tmp_path)).stop()
     waiting.join(10)
-    assert ended == ["cancelled while it waited for its grant"]
+    assert ended == ["cancelled while it moved bytes"]
     with pytest.raises(AttemptCancelledError):
         allowance.pay(1 * MB)
 

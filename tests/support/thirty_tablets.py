@@ -1,0 +1,24 @@
+"""A table of thirty tablets in memory."""
+
+from __future__ import annotations
+
+from common.clock import ManualClock
+from common.metadata.changes import Applied, Change, CreateTable
+from common.metadata.memory import MemoryStore
+from common.model.tablet import PLUS_INFINITY
+from tests.support.request_shell import TABLE
+
+ENDS = (*(bytes([number]) for number in range(1, 30)), PLUS_INFINITY)
+
+
+async def applied(store: MemoryStore, change: Change) -> None:
+    """Make a change."""
+    outcome = await store.apply(change)
+    assert isinstance(outcome, Applied), outcome
+
+
+async def store_with_table(clock: ManualClock) -> MemoryStore:
+    """Return a store with the table, which has no files."""
+    store = MemoryStore(clock)
+    await applied(store, CreateTable(table=TABLE, splits=ENDS[:-1]))
+    return store

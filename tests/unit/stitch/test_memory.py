@@ -1,0 +1,52 @@
+"""Copying holds buffers, never a file: it cannot run out of memory, however large a file is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.parquet.location import open_location
+from compactor.rewrite.stitch.pieces import Piece
+from compactor.rewrite.stitch.stitching import stitch
+from tests.support.peak_memory import peak_bytes
+
+MB = 1024**2
+FILE_BYTES, GROUPS = 160 * MB, 10
+GROWTH_BYTES_MAX = FILE_BYTES // 10
+
+
+def copies(folder: str, answer: Connection) -> None:
+    """Copy a small file and then a large one; tell by how much the peak grew, and what was made."""
+    location = open_location(folder)
+    stitch(location, [Piece("small.parquet")], "out/small.parquet")
+    before = peak_bytes()
+    made = stitch(location, [Piece("large.parquet")], "out/large.parquet")
+    answer.send((peak_bytes() - before, made.size_bytes))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
+def test_a_copy_of_ten_times_the_memory_that_it_may_take(tmp_path: Path) -> None:
+    rows = FILE_BYTES // GROUPS // 8
+    group = pa.table({"x": np.random.default_rng(1).random(rows)})
+    options = {"compression": "none", "use_dictionary": False}
+    pq.write_table(group.slice(0, 1000), tmp_path / "small.parquet", **options)
+    with pq.ParquetWriter(tmp_path / "large.parquet", group.schema, **options) as writer:
+        for _ in range(GROUPS):
+            writer.write_table(group, row_group_size=rows)
+
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=copies, args=(tmp_path.as_uri(), theirs))
+    process.start()
+    theirs.close()
+    grown_bytes, size_bytes = ours.recv()
+    process.join()
+    assert size_bytes > FILE_BYTES
+    assert grown_bytes < GROWTH_BYTES_MAX
