@@ -26,7 +26,7 @@ from neve.local.ports import bound
 
 DRIVER = "from neve.local.actors import main; main()"
 END_WAIT_MAX_S = 30.0
-READY_WAIT_MAX_S = 180.0
+READY_WAIT_MAX_S = 400.0
 """For one actor; Spark may start slowly on a small machine."""
 LOG_TAIL_BYTES = 4000
 

@@ -20,7 +20,7 @@ from neve.local.find import Java
 from neve.local.ports import LOOPBACK, free_ports
 from neve.local.processes import MARK_VARIABLE, ProcessRef, members
 
-START_WAIT_MAX_S = 120.0
+START_WAIT_MAX_S = 300.0
 NODE_RESOURCE = "neve_node_local"
 """The node's own resource: a compactor pins its executors to its node with it."""
 NODE_RESOURCE_AMOUNT = 10_000

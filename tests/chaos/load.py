@@ -17,11 +17,10 @@ from neve.client_errors import UnavailableError
 from tests.chaos.batches import Kind, by_tablet, drawn, rows_of
 from tests.chaos.journal import Journal
 from tests.chaos.story import Story
+from tests.support.patience import SERVICE_S
 
 T = TypeVar("T")
 
-PATIENCE_S = 180.0
-"""So long may nobody answer; parts are started anew within a fraction of it."""
 PAUSE_S = 0.2
 SCAN_PAUSE_S = 0.1
 CALL_MAX_S = 8.0
@@ -36,7 +35,7 @@ def connect(url: str, token: str) -> Client:
 
 def answered(story: Story, what: str, ask: Callable[[], T]) -> T:
     """Ask until somebody answers; an outcome that is unknown is asked for again."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + SERVICE_S
     while True:
         try:
             return ask()

@@ -19,12 +19,9 @@ from tests.chaos.journal import Journal, replayed
 from tests.chaos.load import answered
 from tests.chaos.story import Story
 from tests.chaos.wishes import User
+from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import COMPACTORS, Service
 
-REST_MAX_S = 180.0
-CLEAN_MAX_S = 240.0
-"""A reader that died keeps files for the length of its pin's lease."""
-FINDINGS_MAX_S = 20.0
 POLL_S = 0.2
 HISTORY_MAX = 10_000
 SWEPT = {"orphaned"}
@@ -44,10 +41,10 @@ class Rest:
     def come(self, user: User) -> float:
         """Wait for rest, and return how long it took in seconds; what is not at rest has failed."""
         began_s = time.monotonic()
-        self._until("compactors that beat", self._beats, REST_MAX_S)
-        self._until("end of all requests", user.finished, REST_MAX_S)
+        self._until("compactors that beat", self._beats, SERVICE_S)
+        self._until("end of all requests", user.finished, SERVICE_S)
         for kind in KINDS:
-            self._until(f"rest of {kind.name}", lambda k=kind: self._rests(k.name), REST_MAX_S)
+            self._until(f"rest of {kind.name}", lambda k=kind: self._rests(k.name), SERVICE_S)
         return time.monotonic() - began_s
 
     def check_rows(self) -> None:
@@ -93,7 +90,7 @@ class Rest:
             self._until(
                 f"clean storage of {kind.name}",
                 lambda n=kind.name, at=location: not self._extra(n, at, patiently=patiently),
-                CLEAN_MAX_S,
+                SERVICE_S,
             )
             if missing := self._listed(kind.name) - _stored(location):
                 self._story.fail(f"at rest: {kind.name} lists files that are not there: {missing}")
@@ -102,7 +99,7 @@ class Rest:
 
     def _check(self, table: str, tolerated: set[str], *, deep: bool) -> None:
         """Fail for every finding that is still there after a while: collectors are at work."""
-        end_s = time.monotonic() + FINDINGS_MAX_S
+        end_s = time.monotonic() + PATIENCE_S
         while True:
             report = answered(self._story, "fsck", lambda: self._client.fsck(table, deep=deep))
             found = [each for each in report.findings if each.code not in tolerated]

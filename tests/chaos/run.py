@@ -28,10 +28,10 @@ from tests.chaos.load import Reader, Writer, connect
 from tests.chaos.rest import Rest, check_nobody_is_left
 from tests.chaos.story import Story
 from tests.chaos.wishes import User
+from tests.support.patience import SERVICE_S
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 
 LOOK_S = 1.0
-JOIN_MAX_S = 200.0
 CHAOS_SETTINGS = replace(
     SETTINGS,
     # Redis frozen is given up while it is frozen.
@@ -171,7 +171,7 @@ def _come_to_rest(
 ) -> None:
     began_s = time.monotonic()
     for thread in threads:
-        thread.join(JOIN_MAX_S)
+        thread.join(SERVICE_S)
         if thread.is_alive():
             story.fail(f"{thread.name} is still waiting for an answer")
     if not story.failures:

@@ -12,7 +12,7 @@ import pytest
 from neve.local.redis_server import AppendSync
 from tests.chaos.run import Wanted, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 1775
 """Its first faults kill every part but one, and a compactor is frozen until it is a zombie."""

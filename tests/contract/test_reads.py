@@ -18,6 +18,7 @@ from common.metadata.keyspace import Session
 from common.metadata.upkeep_changes import BumpGeneration
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from tests.support.flaky import Fault, FlakyKeyspace, FlakySession, Point
+from tests.support.patience import PATIENCE_S
 from tests.support.requests import select, submitted
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, reserve
 
@@ -141,11 +142,11 @@ async def test_a_reader_of_the_feed_waits_for_news(harness: Harness) -> None:
     after = {table.id: await harness.store.tail(table.id) for table in tables}
     assert await harness.store.changes(after, block_s=0.01) == []
     assert await harness.store.changes({}) == ()
-    waiting = asyncio.create_task(harness.store.changes(after, block_s=5.0))
+    waiting = asyncio.create_task(harness.store.changes(after, block_s=PATIENCE_S))
     await asyncio.sleep(0.02)
     tablet = TabletId(tables[1].id, MIDDLE)
     applied(await harness.add(tablet, file("a")))
-    (change,) = await asyncio.wait_for(waiting, 5.0)
+    (change,) = await asyncio.wait_for(waiting, PATIENCE_S)
     assert change.tablet == tablet
 
 
@@ -155,7 +156,7 @@ async def test_the_doorbell_rings(harness: Harness) -> None:
     waiting = asyncio.ensure_future(anext(bell))
     await asyncio.sleep(0.1)
     applied(await harness.add(TabletId(table.id, MIDDLE), file("a")))
-    assert await asyncio.wait_for(waiting, 5.0) == table.id
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == table.id
     await bell.aclose()
 
 

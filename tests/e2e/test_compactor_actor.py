@@ -12,7 +12,7 @@ import pytest
 from neve.local import LocalStack, StackOptions
 from neve.local.ray_head import NODE_RESOURCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

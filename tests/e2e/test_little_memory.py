@@ -12,7 +12,7 @@ import pytest
 from neve.local import LocalStack, StackOptions
 from tests.support.stack import SETTINGS, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 RUNS, ROWS, WIDTH = 9, 50_000, 48
 FAILURES = 5

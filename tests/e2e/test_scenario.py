@@ -14,6 +14,7 @@ import pytest
 from common.model.group import Service as PlannedBy
 from neve.client_requests import Request
 from neve.local import LocalStack, StackOptions
+from tests.support.patience import SERVICE_S
 from tests.support.scenario import (
     FIVE,
     HELD_BACK,
@@ -31,11 +32,10 @@ from tests.support.scenario_stage import GROUP, Stage
 from tests.support.scripted import install
 from tests.support.stack import SETTINGS, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 SLOTS = 8
 USERS = tuple(("USER", inputs) for inputs in FIVE)
-DONE_MAX_S = 100.0
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def from_intermediate_outputs_to_one_file(stage: Stage, wish: Request) -> None:
 
     # 14. One file is left of the selection: the request is done, and there is no selection.
     stage.open(*last)
-    assert wish.wait(timeout_s=DONE_MAX_S).state == "done"
+    assert wish.wait(timeout_s=SERVICE_S).state == "done"
     stage.until_files(NEXT_SYSTEM | {"F406"})
     assert stage.tablet().selection is None
     made_by = [file.request for file in client.files(stage.table.name) if file.request]
@@ -192,7 +192,7 @@ def test_deaths_repeat_no_more_than_what_ran(service: Service) -> None:
     stage.until("release", lambda: not died & stage.tablet().running.keys())
     stage.until_running(*USERS[2:])
     stage.open("USER", *FIVE[2:], RESULTS)
-    assert wish.wait(timeout_s=DONE_MAX_S).state == "done"
+    assert wish.wait(timeout_s=SERVICE_S).state == "done"
     stage.until_files(frozenset({"F406"}))
     ends = {("committed", 35): 4, ("committed", 31): 1, ("committed", 5): 1}
     assert stage.ends() == {**ends, ("lost", 35): 2, ("lost", 31): 1}

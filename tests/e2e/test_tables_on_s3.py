@@ -14,7 +14,7 @@ from neve.recovery.stored import Whose, list_location
 from tests.support.s3_server import VARIABLES, s3_server
 from tests.support.stack import SETTINGS, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 ROWS = 40_000
 SOON = {"manifest_interval_s": "1s"}

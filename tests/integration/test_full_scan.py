@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from neve.local import LocalStack, StackOptions
+from tests.support.patience import SERVICE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 def test_work_is_found_in_tasks_whatever_becomes_of_them(tmp_path: Path) -> None:
@@ -24,7 +25,7 @@ def test_work_is_found_in_tasks_whatever_becomes_of_them(tmp_path: Path) -> None
             env=environ,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=SERVICE_S,
             check=False,
         )
     assert life.returncode == 0, life.stderr[-4000:]

@@ -15,9 +15,9 @@ import pytest
 from neve.client_connect import connect
 from neve.client_errors import NeveError
 from neve.local import LocalStack, StackOptions
+from tests.support.patience import PATIENCE_S, SERVICE_S
 
 pytestmark = pytest.mark.slow
-START_AGAIN_MAX_S = 60.0
 
 
 def gateway_process(port: int) -> psutil.Process:
@@ -35,13 +35,13 @@ def test_a_gateway_serves_and_comes_back(tmp_path: Path) -> None:
         client.create_table("bag", str(tmp_path / "bag"), schema=schema)
         client.append("bag", pa.table({"x": [1, 2]}))
         assert client.count("bag") == 2
-        assert httpx.get(f"{stack.gateway_url}/readyz", timeout=20).status_code == 200
+        assert httpx.get(f"{stack.gateway_url}/readyz", timeout=PATIENCE_S).status_code == 200
         assert client.explain("bag")[0].table == "bag"
 
         port = int(stack.gateway_url.rpartition(":")[2])
         os.kill(gateway_process(port).pid, signal.SIGKILL)
 
-        until_s = time.monotonic() + START_AGAIN_MAX_S
+        until_s = time.monotonic() + SERVICE_S
         while True:
             try:
                 assert client.count("bag") == 2

@@ -18,7 +18,7 @@ from neve.client_errors import RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration]
 URI = "s3://lake/my tables/events"
 
 

@@ -123,7 +123,6 @@ def test_two_at_once_add_every_file_once(gateway: Gateway, redis: RedisServer, l
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_spark_reads_a_table_by_its_manifest(gateway: Gateway, lake: Path) -> None:
     with gateway.client() as client:
         client.import_table(str(lake), "lake")

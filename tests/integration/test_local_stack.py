@@ -22,7 +22,7 @@ from neve.local.processes import ProcessRef, members
 from neve.local.stack import stop
 from neve.local.state import StackFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 BARE = StackOptions(actors=False)
 

@@ -14,13 +14,13 @@ from common.metadata.redis import connect
 from common.model.tablet import PLUS_INFINITY
 from common.settings import CoordinatorSettings, Settings, StoreSettings
 from tests.support.operation_shell import Land, finish, key
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, running
 from tests.support.request_shell import Shell
 
 pytestmark = pytest.mark.integration
 
 LAST = PLUS_INFINITY
-WAIT_MAX_S = 60.0
 LIFE_S = 0.1
 """Of the first coordinator of an operation."""
 HURRIED = Settings(coordinator=CoordinatorSettings(lost_answer_beats=1))
@@ -56,7 +56,7 @@ def test_tablets_are_split_and_merged_while_rows_arrive_and_coordinators_die(
         finally:
             await land.store.close()
 
-    asyncio.run(asyncio.wait_for(told(), 4 * WAIT_MAX_S))
+    asyncio.run(asyncio.wait_for(told(), 4 * PATIENCE_S))
 
 
 async def story(land: RealLand, seed: int) -> None:
@@ -97,7 +97,7 @@ async def lives(land: Land) -> None:
     reserved and handed to nobody, and one hands a job out before its taker has left.
     """
     lasts_s = LIFE_S
-    async with asyncio.timeout(WAIT_MAX_S):
+    async with asyncio.timeout(PATIENCE_S):
         while await land.operating():
             async with land.coordinator() as it:
                 await live(land, it, lasts_s)

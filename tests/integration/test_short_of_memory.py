@@ -26,7 +26,7 @@ from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
 from tests.support.tables_on_disk import assignment_over, keyed_table, settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 MB = 1024**2
 LIMIT_BYTES = 300 * MB

@@ -24,8 +24,9 @@ from compactor.core.result import RewriteProgress
 from compactor.spark.engine import SparkEngine
 from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
+from tests.support.patience import PATIENCE_S, SERVICE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow]
 
 ADD = {"do": "add", "count": 1000}
 SUM = 500_500
@@ -125,7 +126,7 @@ def test_a_dead_driver_fails_its_attempts_and_comes_back(tmp_path: Path) -> None
         pid = engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             for task in (first, second):
                 with pytest.raises(EngineDiedError, match=f"driver {pid} died"):
                     await task
@@ -144,7 +145,7 @@ def test_a_start_returns_when_a_dead_driver_is_replaced(tmp_path: Path) -> None:
         with pytest.raises(EngineDiedError):
             await waiting
         # Who takes a job only after a start would otherwise hold it while nobody can run it.
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SERVICE_S):
             while engine.starts == 1:
                 with suppress(EngineDiedError):
                     await engine.start()
@@ -168,7 +169,7 @@ def test_who_stops_waiting_cancels(tmp_path: Path) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while (await engine.run_payload("b", ADD, ignore))["pool"] != "slot-0":
                 await asyncio.sleep(0.2)
 

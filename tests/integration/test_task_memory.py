@@ -24,7 +24,6 @@ from tests.support.tables_on_disk import assignment_over, settings
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc"),
 ]
 

@@ -32,10 +32,10 @@ from common.settings import CompactorSettings, Settings, StoreSettings
 from common.wire import NAMESPACE, Assignment, Beat, Report
 from compactor.actor import start
 from tests.support.assignments import an_assignment
+from tests.support.patience import SERVICE_S
 from tests.support.stub_coordinator import start_stub
 from tests.support.tables_on_disk import KEYED, inspected, keyed_table, write_file
 
-WAIT_MAX_S = 120.0
 NOW_S = 1_000_000.0
 
 
@@ -103,7 +103,7 @@ class Heard:
         self.left: list[str] = []
 
     def until(self, true: Callable[[Heard], object]) -> None:
-        limit_s = time.monotonic() + WAIT_MAX_S
+        limit_s = time.monotonic() + SERVICE_S
         while time.monotonic() < limit_s:
             self.beats, self.reports, self.left = ray.get(self._stub.heard.remote())
             if true(self):
@@ -129,7 +129,7 @@ class Life:
         self._actor = start(settings, name=self._name, node_resource=node_resource, log_folder=logs)
 
     def whole(self) -> None:
-        first = ray.get(self._actor.ping.remote(), timeout=WAIT_MAX_S)
+        first = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
         self._commits_a_job("one", 1)
         second = self._dies(first)
         self._commits_a_job("two", 2)
@@ -154,10 +154,10 @@ class Life:
         assert driver == beat.engine_pid
         os.kill(pid, signal.SIGKILL)
         try:
-            raise AssertionError(ray.get(gone, timeout=WAIT_MAX_S))
+            raise AssertionError(ray.get(gone, timeout=SERVICE_S))
         except ray.exceptions.RayActorError:
             self._heard.until(lambda heard: len(heard.beats) == 2)
-        second: str = ray.get(self._actor.ping.remote(), timeout=WAIT_MAX_S)
+        second: str = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
         assert second != first
         assert "started again" in ray.get(self._actor.stay.remote(first))
         return second
@@ -165,7 +165,7 @@ class Life:
     def _drains(self, incarnation: str) -> None:
         ray.get(self._stub.ask_drain.remote())
         self._heard.until(lambda heard: heard.left == [incarnation])
-        said = ray.get(self._actor.stay.remote(incarnation), timeout=WAIT_MAX_S)
+        said = ray.get(self._actor.stay.remote(incarnation), timeout=SERVICE_S)
         assert said == "it has left"
         ray.kill(self._actor, no_restart=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-START_MAX_S = 10.0
+from tests.support.patience import PATIENCE_S
 
 
 def executable() -> str | None:
@@ -59,7 +59,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 [*words, *self._options], stdout=log, stderr=subprocess.STDOUT
             )
-        until_s = time.monotonic() + START_MAX_S
+        until_s = time.monotonic() + PATIENCE_S
         while not self._answers():
             assert time.monotonic() < until_s, (self._folder / "redis.log").read_text()
             time.sleep(0.02)

@@ -24,8 +24,8 @@ from common.wire import Assignment, AttemptProgress, Beat, Report, TakeRequest
 from coordinator.performing import Context
 from coordinator.recovery import recover
 from coordinator.wiring import Parts, assemble
+from tests.support.patience import PATIENCE_S
 
-WAIT_MAX_S = 5.0
 TABLE = Table(
     id="t1",
     name="events",
@@ -154,7 +154,7 @@ class Shell:
         )
         return (await self.parts.service.beat(beat)).cancel
 
-    async def take(self, wait_max_s: float = WAIT_MAX_S) -> Assignment | None:
+    async def take(self, wait_max_s: float = PATIENCE_S) -> Assignment | None:
         self.cluster.takes += 1
         await self.beat(*(held.reservation.attempt for held in self.held))
         taken = await self.parts.service.take(
@@ -190,7 +190,7 @@ class Shell:
 
     async def work(self, *requests: str) -> None:
         """Take and commit jobs until some requests have ended."""
-        async with asyncio.timeout(2 * WAIT_MAX_S):
+        async with asyncio.timeout(2 * PATIENCE_S):
             for request in requests:
                 while not (await self.cluster.request(request)).state.ended:
                     taken = await self.take(wait_max_s=0.02)
@@ -237,7 +237,7 @@ async def filled(count: int = 2) -> Cluster:
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     """Run a test's story, for a bounded time."""
-    asyncio.run(asyncio.wait_for(story, 4 * WAIT_MAX_S))
+    asyncio.run(asyncio.wait_for(story, 4 * PATIENCE_S))
 
 
 def cancelling(request: str = "r1") -> MoveRequest:
@@ -249,7 +249,7 @@ def cancelling(request: str = "r1") -> MoveRequest:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until something has become true."""
-    async with asyncio.timeout(WAIT_MAX_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(0.005)
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 from pyarrow import fs
 
-START_TIMEOUT_S = 60.0
+from tests.support.patience import PATIENCE_S
+
 REGION = "eu-central-1"
 VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION")
 
@@ -73,7 +74,7 @@ def s3_server(environ: Mapping[str, str] | None = None) -> Iterator[S3Server]:
     )
     try:
         server = S3Server(port)
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not server.answers():
             assert process.poll() is None, f"moto ended with {process.returncode}"
             assert time.monotonic() < deadline_s, "moto did not start in time"

@@ -32,10 +32,10 @@ from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
 from neve.local.processes import members
 from tests.support.many_tablets import Many, key_of, many_tablets
+from tests.support.patience import PATIENCE_S
 
 TABLETS = 12_000
 BUSY = (1, 5_000, 11_999)
-WAIT_MAX_S = 60.0
 TASK = "neve full scan"
 
 
@@ -72,7 +72,7 @@ class Life:
 
 def kill_a_task() -> None:
     """Kill a process that scans a piece, as soon as there is one."""
-    until_s = time.monotonic() + WAIT_MAX_S
+    until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         for process in members(os.environ["SCAN_MARK"]):
             with suppress(psutil.Error):

@@ -15,6 +15,7 @@ from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Tablet
 from common.wire import Assignment
 from tests.support.mortal import MortalCluster
+from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE
 from tests.support.scenario import (
     FIVE,
@@ -31,7 +32,6 @@ from tests.support.scripted import Span, span_of
 
 SERVICES = {"scenario": Service(name="scenario", planner="scripted", options=SCRIPT)}
 SCENARIO = replace(TABLE, settings=TableSettings(service="scenario", max_files=INPUTS_MAX))
-TELL_MAX_S = 60.0
 
 JobSpan = tuple[str, Span]
 """A job: its kind, and the first and last key of its inputs."""
@@ -77,7 +77,7 @@ class Tale(MortalCluster):
     async def tell(self) -> None:
         """Tell the story to its end."""
         await self.create(SCENARIO, splits=())
-        async with self.living(), asyncio.timeout(TELL_MAX_S):
+        async with self.living(), asyncio.timeout(PATIENCE_S):
             for act, goal in STEPS:
                 await act(self)
                 while not await goal(self):

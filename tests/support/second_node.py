@@ -19,12 +19,11 @@ from common.settings import StoreSettings
 from common.wire import NAMESPACE
 from neve.local.ports import LOOPBACK
 from neve.local.ray_head import NODE_RESOURCE_AMOUNT
+from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import SETTINGS, Service
 
 COMPACTOR = "second-1"
 RESOURCE = "neve_node_second"
-START_MAX_S = 120.0
-END_MAX_S = 30.0
 VARIABLES = ("SECOND_NODE_RAY", "SECOND_NODE_FOLDER", "SECOND_NODE_LOGS", "SECOND_NODE_REDIS")
 """The environment, not arguments, which everybody on the machine can read."""
 
@@ -63,7 +62,7 @@ def second_node(service: Service) -> Iterator[Placement]:
             assert said, service.describe()
             where = json.loads(said)
             yield Placement(where["second_node"], where["compactor"], tuple(where["executors"]))
-            node.communicate(timeout=END_MAX_S)
+            node.communicate(timeout=PATIENCE_S)
         finally:
             node.kill()
 
@@ -105,7 +104,7 @@ def main() -> None:
     before = executors()
     settings = replace(SETTINGS, store=StoreSettings(url=store))
     actor = start(settings, name=COMPACTOR, node_resource=RESOURCE, log_folder=logs)
-    ray.get(actor.ping.remote(), timeout=START_MAX_S)
+    ray.get(actor.ping.remote(), timeout=SERVICE_S)
     added = tuple(where for name, where in executors().items() if name not in before)
     placement = Placement(node.node_id, ray.get(actor.status.remote()).node, added)
     print(json.dumps(asdict(placement)), flush=True)

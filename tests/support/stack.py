@@ -26,10 +26,10 @@ from neve.client_errors import UnavailableError
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import members, spawn
 from tests.support.ledger import LedgerTable
+from tests.support.patience import SERVICE_S
 
 T = TypeVar("T")
 
-WAIT_MAX_S = 150.0
 POLL_S = 0.02
 LOG_LINES = 25
 COMPACTORS = ("local-1", "local-2")
@@ -86,7 +86,7 @@ class Service:
         true: Callable[[], T],
         *,
         table: LedgerTable | None = None,
-        within_s: float = WAIT_MAX_S,
+        within_s: float = SERVICE_S,
     ) -> T:
         """Return the first answer that is true; while nobody answers the question, go on.
 

@@ -18,7 +18,7 @@ from common.ids import call_id
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import QUARANTINE_FAILURES, SLOW, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.slow]
 
 FILES = 6
 ROWS = 8_000

@@ -16,7 +16,7 @@ import pytest
 from neve.api_import import ImportReport
 from tests.support.stack import Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 FILES = 200
 DAYS = 5

@@ -9,7 +9,7 @@ from neve.client_errors import NotFoundError, RefusedError
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import COMPACTORS, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 SPLITS = ["100", "200", "300"]
 TABLETS = len(SPLITS) + 1

@@ -11,7 +11,7 @@ from tests.support.ledger import LedgerTable, keyed_rows
 from tests.support.shell import Shell
 from tests.support.stack import Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 KEYS = range(4000)
 ROWS_PER_APPEND = 600

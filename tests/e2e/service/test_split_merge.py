@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.ledger import LedgerTable, keyed_rows
+from tests.support.patience import SERVICE_S
 from tests.support.stack import Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
-DONE_MAX_S = 180.0
 APPEND_EVERY_S = 0.1
 
 
@@ -42,7 +42,7 @@ def test_a_tablet_is_split_and_merged_back_while_rows_arrive(service: Service) -
         table.add(keyed_rows(range(0, 400, version), version))
 
     def split() -> None:
-        client.split(table.name, at="199", wait=True, timeout_s=DONE_MAX_S)
+        client.split(table.name, at="199", wait=True, timeout_s=SERVICE_S)
 
     assert while_appending(table, split), "nothing was appended meanwhile"
     assert [tablet.end for tablet in client.tablets(table.name)] == ["[199]", "+inf"]
@@ -51,7 +51,7 @@ def test_a_tablet_is_split_and_merged_back_while_rows_arrive(service: Service) -
     table.check_rows()
 
     def merge() -> None:
-        client.merge(table.name, start="0", end="399", wait=True, timeout_s=DONE_MAX_S)
+        client.merge(table.name, start="0", end="399", wait=True, timeout_s=SERVICE_S)
 
     assert while_appending(table, merge), "nothing was appended meanwhile"
     assert [tablet.end for tablet in client.tablets(table.name)] == ["+inf"]

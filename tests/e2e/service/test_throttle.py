@@ -10,7 +10,7 @@ from neve.api_work import Job
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import COMPACTORS, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 VOLUME, RATE = "narrow", 256 * 1024
 ROWS = 20_000

@@ -8,7 +8,7 @@ from tests.support.ledger import LedgerTable, keyed_rows
 from tests.support.second_node import COMPACTOR, second_node
 from tests.support.stack import COMPACTORS, SLOW, Service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.slow]
 
 TABLETS = 6
 KEYS = 2_000

@@ -21,6 +21,7 @@ from compactor.rewrite.kernel.layout import Held, Layout
 from compactor.rewrite.pipeline import Ahead, Behind, reading_order
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.together import Together
+from tests.support.patience import PATIENCE_S
 from tests.support.tables_on_disk import assignment_over, keyed_table
 
 ROWS = pa.table({"k": [1]})
@@ -70,7 +71,7 @@ def test_what_the_merge_lets_go_of_makes_room() -> None:
 
 
 def test_row_groups_are_decoded_two_at_a_time() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE_S)
 
     class Meeting(Decoder):
         def read(self, group: Group) -> Held:

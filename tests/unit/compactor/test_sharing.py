@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from compactor.rewrite.sharing import TOGETHER_MAX, Sharing
+from tests.support.patience import PATIENCE_S
 
 MOST = 2
-PATIENCE_S = 10.0
 
 
 class Engine:

@@ -18,6 +18,7 @@ from coordinator import feed as module
 from coordinator.feed import Feed
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
+from tests.support.patience import PATIENCE_S
 from tests.support.store_harness import commit, reserve
 from tests.support.thirty_tablets import ENDS, applied, store_with_table
 
@@ -100,7 +101,7 @@ def test_a_table_of_which_changes_were_missed_is_looked_at_as_a_whole(
         while scanner.waiting:
             scanner._next_batch()
         await add(store, *ENDS[1:])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             follows = asyncio.create_task(scanner.follow_forever())
             while scanner.waiting < len(ENDS):
                 await asyncio.sleep(0.01)

@@ -23,12 +23,12 @@ from coordinator.pieces import Piece, Scanned, ScansHere
 from coordinator.recovery import recover
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
+from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE
 from tests.support.sim_loop import EPOCH_S, World
 from tests.support.thirty_tablets import ENDS, applied, store_with_table
 
 pytestmark = pytest.mark.unit
-WAIT_MAX_S = 20.0
 PLAN = planner_for(Settings())
 
 
@@ -89,7 +89,7 @@ class Scans:
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(WAIT_MAX_S):
+        async with asyncio.timeout(PATIENCE_S):
             await story
 
     asyncio.run(bounded())

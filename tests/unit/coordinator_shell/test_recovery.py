@@ -18,8 +18,8 @@ from coordinator import recovery
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
 from tests.support.flaky import Fault, FlakyKeyspace, Point
+from tests.support.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 CLAIM = ClaimCoordination(coordinator="c1")
 
 

@@ -24,13 +24,13 @@ from coordinator.recovery import recover
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
 from coordinator.service import CoordinatorService
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 TABLET = TabletId("t1", PLUS_INFINITY)
 TABLE = Table(
     id="t1", name="events", location="file:///data/events", schema=(Column("x", "int64"),)
 )
-WAIT_MAX_S = 5.0
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Shell:
             Beat(compactor=compactor, incarnation="i1", group="default", node="n", slots=2)
         )
 
-    async def take(self, name: str = "take-1", wait_max_s: float = WAIT_MAX_S) -> Assignment | None:
+    async def take(self, name: str = "take-1", wait_max_s: float = PATIENCE_S) -> Assignment | None:
         request = TakeRequest(
             take=name, compactor="c1", incarnation="i1", group="default", wait_max_s=wait_max_s
         )
@@ -105,7 +105,7 @@ async def with_files(store: MemoryStore, count: int) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something has become true."""
-    async with asyncio.timeout(WAIT_MAX_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -204,7 +204,7 @@ def test_a_failed_attempt_leaves_its_inputs_and_is_explained() -> None:
                 cause="f3.parquet is no Parquet file",
             )
             it.service.report(failed)
-            async with asyncio.timeout(WAIT_MAX_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while (tablet := await store.tablet(TABLET)) is None or tablet.running:
                     await asyncio.sleep(0.01)
             assert sorted(tablet.files) == [f"f{n}.parquet" for n in range(5)]

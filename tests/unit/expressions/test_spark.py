@@ -20,7 +20,7 @@ from tests.unit.expressions.cases import (
 )
 from tests.unit.expressions.wide import WIDE
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from neve.client_connect import connect, find_target
 from neve.client_errors import CallerError, UnavailableError
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_notebook_with_a_folder_named_common_can_use_the_client(tmp_path: Path
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=tmp_path,
     )
 

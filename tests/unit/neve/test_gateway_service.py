@@ -22,6 +22,7 @@ from neve.gateway import problems
 from neve.gateway.guard import OPEN_PATHS, TEXT_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.patience import PATIENCE_S
 
 SCHEMA = pa.schema([("x", pa.int64())])
 TRUSTED = {"Authorization": f"Bearer {TOKEN}"}
@@ -293,7 +294,7 @@ def test_a_table_is_not_at_rest_while_its_only_job_runs(
 ) -> None:
     client.create_table("busy", str(tmp_path), schema=SCHEMA)
     client.append("busy", pa.table({"x": [1]}))
-    client.wait_until_at_rest("busy", timeout_s=5)
+    client.wait_until_at_rest("busy", timeout_s=PATIENCE_S)
     reserve = Reserve(
         tablet=TabletId(client.describe("busy").id, PLUS_INFINITY),
         attempt="att-1",
@@ -317,10 +318,10 @@ def test_a_table_is_not_at_rest_while_its_only_job_runs(
 
 def test_the_loop_answers_while_threads_work(gateway: Gateway) -> None:
     hold = threading.Event()
-    busy = [gateway.services.rows.run(hold.wait, 10) for _ in range(8)]
+    busy = [gateway.services.rows.run(hold.wait, 2 * PATIENCE_S) for _ in range(8)]
     try:
         for work in busy:
             gateway.loop.call_soon_threadsafe(gateway.loop.create_task, work)
-        assert httpx.get(f"{gateway.url}/healthz", timeout=2).status_code == 200
+        assert httpx.get(f"{gateway.url}/healthz", timeout=PATIENCE_S).status_code == 200
     finally:
         hold.set()

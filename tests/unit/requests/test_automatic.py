@@ -18,8 +18,9 @@ from coordinator.core.automatic import (
     wants_answer,
 )
 from coordinator.core.request_facts import concerns
+from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET, files_of
-from tests.support.request_shell import TABLE, WAIT_MAX_S, Cluster, ended, run, until
+from tests.support.request_shell import TABLE, Cluster, ended, run, until
 
 pytestmark = pytest.mark.unit
 NOW_S = 1_000.0
@@ -138,7 +139,7 @@ def test_a_selector_that_is_set_later_is_asked_about_what_is_there() -> None:
 
 async def submitted(cluster: Cluster, count: int) -> list[str]:
     """Wait for requests; return the newest first."""
-    async with asyncio.timeout(WAIT_MAX_S):
+    async with asyncio.timeout(PATIENCE_S):
         while len(requests := await cluster.store.requests("t1")) < count:
             await asyncio.sleep(0.005)
     assert all(request.automatic for request in requests)

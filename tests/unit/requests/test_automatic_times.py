@@ -23,8 +23,9 @@ from coordinator.plugins.selectors.by_age import ByAge
 from coordinator.plugins.selectors.deletes import TooManyDeletes
 from coordinator.plugins.selectors.expired import ExpiredRatio
 from coordinator.registry import load_selector
+from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET
-from tests.support.request_shell import TABLE, WAIT_MAX_S, Cluster, Shell, run, until
+from tests.support.request_shell import TABLE, Cluster, Shell, run, until
 
 pytestmark = pytest.mark.unit
 DAY_S = 86_400.0
@@ -181,7 +182,7 @@ async def scanned(it: Shell) -> None:
     """Scan the table and let what is found be planned."""
     before = it.parts.full_scan.counts.scans
     it.parts.full_scan.look("t1", fresh=False)
-    async with asyncio.timeout(WAIT_MAX_S):
+    async with asyncio.timeout(PATIENCE_S):
         while it.parts.full_scan.counts.scans == before or it.parts.scanner.waiting:
             await asyncio.sleep(0.005)
 

@@ -14,10 +14,10 @@ from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.looking import read_facts
 from coordinator.performing import StoreActions
+from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET, job
 from tests.support.request_shell import (
     SPLITS,
-    WAIT_MAX_S,
     Cluster,
     cancelling,
     ended,
@@ -157,7 +157,7 @@ def test_a_job_that_is_quarantined_fails_its_request() -> None:
         await cluster.add(PLUS_INFINITY, "a", "b")
         async with cluster.coordinator() as it:
             await cluster.submit("r1")
-            async with asyncio.timeout(WAIT_MAX_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not (await cluster.request("r1")).state.ended:
                     taken = await it.take(wait_max_s=0.02)
                     if taken is not None:

@@ -89,7 +89,6 @@ def test_where_no_request_waits_the_next_system_job_is_wanted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "victims", [("coordinator",), ("compactor",), ("coordinator", "compactor")]
 )

@@ -15,7 +15,7 @@ from common.model.request import RequestState
 from common.model.tablet import PLUS_INFINITY
 from tests.support.mortal import COMPACTOR, COORDINATOR, MortalCluster
 
-pytestmark = [pytest.mark.property, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.property, pytest.mark.slow]
 
 TABLETS = 1000
 FILES = 2

@@ -13,6 +13,7 @@ import pytest
 from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from compactor.rewrite.allowance import BURST_S, SYNC_BYTES_MIN, Allowance, allowance_of
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 
@@ -96,7 +97,7 @@ def test_another_grant_ends_a_wait_that_would_be_long(tmp_path: Path) -> None:
     waiting.join(0.2)
     assert waiting.is_alive()
     Allowance(str(tmp_path)).grant(None)
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert allowance.usage().moved_bytes == 100 * MB
 
@@ -113,7 +114,7 @@ def test_a_cancelled_attempt_waits_no_longer(tmp_path: Path) -> None:
     waiting = threading.Thread(target=pay, daemon=True)
     waiting.start()
     Allowance(str(tmp_path)).stop()
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     assert ended == ["cancelled while it moved bytes"]
     with pytest.raises(AttemptCancelledError):
         allowance.pay(1 * MB)
