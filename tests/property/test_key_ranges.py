@@ -17,7 +17,7 @@ from common.rows.encode import encode_keys
 from common.rows.schema import arrow_schema
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.kernel.bounds import Group, bound_words, groups_of
-from compactor.rewrite.kernel.order import winners
+from compactor.rewrite.kernel.order import order_of, winners
 from compactor.rewrite.kernel.words import (
     LongKeyError,
     at,
@@ -25,7 +25,6 @@ from compactor.rewrite.kernel.words import (
     is_sorted,
     key_levels,
     rank,
-    sorted_places,
 )
 from compactor.rewrite.ranges import (
     CHUNK_BYTES,
@@ -150,8 +149,10 @@ def test_words_sort_like_keys_and_bounds_like_both(tmp_path: Path, seed: int) ->
     columns = [pl.from_arrow(table.column(name)) for name in rules.key]
     levels = key_levels(columns, rules.key_types)
     encoded = encode_keys(table, rules.key, rules.key_types).to_pylist()
-    order = sorted_places(levels, 30)
-    assert [encoded[place] for place in order] == sorted(encoded)
+    order = order_of(levels, 30)
+    assert [(encoded[place], place) for place in order] == sorted(
+        zip(encoded, range(30), strict=True)
+    )
     for place, wanted in enumerate(encoded):
         assert tuple(bound_words(wanted, rules.key_types, arrows)) == at(levels, place)
     assert is_sorted(levels, 30) == (encoded == sorted(encoded))

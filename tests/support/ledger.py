@@ -10,6 +10,7 @@ import itertools
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,8 @@ BAG = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 TEXT_BYTES = 50
 """A row's text is so many random bytes, in hex: it compresses to half, and slowly."""
 OWN_FOLDER = "_neve"
+MARK = b"PAR1"
+"""Begins and ends a Parquet file."""
 
 
 class Ledger(Protocol):
@@ -168,10 +171,13 @@ class LedgerTable:
             if str(path.parent) != OWN_FOLDER and notes not in path.parents
         }
 
-    def output_bytes(self, attempt: str) -> int:
-        """Return how much an attempt has written."""
-        found = self.location.glob(f"{OWN_FOLDER}/**/*{attempt}*")
-        return sum(path.stat().st_size for path in found)
+    def is_being_written(self, attempt: str) -> bool:
+        """Return whether an attempt has begun to write its output and not written its end."""
+        for path in self.location.glob(f"{OWN_FOLDER}/**/*{attempt}*"):
+            with suppress(FileNotFoundError):
+                written = path.read_bytes()
+                return len(written) > len(MARK) and not written.endswith(MARK)
+        return False
 
     def check_rows(self) -> None:
         """Assert that readers see what the ledger says."""

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from tests.support.patience import SERVICE_S
 T = TypeVar("T")
 
 POLL_S = 0.02
+CATCHES_MAX = 10
 LOG_LINES = 25
 COMPACTORS = ("local-1", "local-2")
 SILENCE_MAX_S = 6.0
@@ -124,19 +126,31 @@ class Service:
         """Return a job that runs on a table."""
         return next((job for job in self.client.jobs() if job.table == table.name), None)
 
-    def midway(self, table: LedgerTable, *, but: str = "") -> Job:
-        """Return a job of a table that is writing its output right now.
+    @contextmanager
+    def caught(self, make_table: Callable[[], LedgerTable]) -> Iterator[tuple[LedgerTable, Job]]:
+        """Halt a job in the middle of its output, for the length of a block.
+
+        Whoever looks may come too late, on a busy machine: then another table is made.
 
         Args:
-            table: Whose jobs are `SLOW`.
-            but: An attempt that is not meant.
+            make_table: Makes a table with a job whose output takes a while.
         """
+        for _ in range(CATCHES_MAX):
+            table = make_table()
+            found = partial(self._writing_or_done, table)
+            job = self.wait("job that writes", found, table=table)
+            with self.halted(*self.tasks()):
+                if isinstance(job, Job) and table.is_being_written(job.attempt):
+                    yield table, job
+                    return
+            self.wait_until_at_rest(table)
+        raise AssertionError(f"{CATCHES_MAX} jobs had ended before they were halted")
 
-        def writing() -> Job | None:
-            job = self.running(table)
-            return job if job and job.attempt != but and table.output_bytes(job.attempt) else None
-
-        return self.wait("job that writes", writing, table=table)
+    def _writing_or_done(self, table: LedgerTable) -> Job | bool:
+        job = self.running(table)
+        if job is not None and table.is_being_written(job.attempt):
+            return job
+        return bool(table.commits())
 
     def _rests(self, table: LedgerTable) -> bool:
         plan = self.client.plan(table.name)

@@ -53,9 +53,7 @@ def ends(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
 
 
 def test_a_compactor_is_killed(service: Service) -> None:
-    table = slow_table(service)
-    job = service.midway(table)
-    with service.halted(*service.tasks()):
+    with service.caught(lambda: slow_table(service)) as (table, job):
         service.kill(service.compactor(job.compactor))
 
     finish(service, table)
@@ -68,10 +66,8 @@ def test_a_compactor_is_killed(service: Service) -> None:
 
 
 def test_a_spark_driver_is_killed(service: Service) -> None:
-    table = slow_table(service)
-    job = service.midway(table)
-    actor = service.compactor(job.compactor)
-    with service.halted(*service.tasks()):
+    with service.caught(lambda: slow_table(service)) as (table, job):
+        actor = service.compactor(job.compactor)
         service.kill(service.driver(job.compactor))
 
     finish(service, table)
@@ -84,10 +80,8 @@ def test_a_spark_driver_is_killed(service: Service) -> None:
 
 
 def test_a_commit_needs_no_coordinator(service: Service) -> None:
-    table = slow_table(service)
-    job = service.midway(table)
     with ExitStack() as stopped:
-        with service.halted(*service.tasks()):  # However long this takes, it commits nothing.
+        with service.caught(lambda: slow_table(service)) as (table, job):
             before = service.client.status().coordinator
             coordinator = service.actor("CoordinatorActor")
             other = LedgerTable(service.client, service.folder, keyed=True, stem="meanwhile")
@@ -105,9 +99,7 @@ def test_a_commit_needs_no_coordinator(service: Service) -> None:
 
 
 def test_a_new_coordinator_adopts_what_runs(service: Service) -> None:
-    table = slow_table(service)
-    job = service.midway(table)
-    with service.halted(*service.tasks()):
+    with service.caught(lambda: slow_table(service)) as (table, job):
         before = service.client.status().coordinator
         service.kill(service.actor("CoordinatorActor"))
         service.wait("adoption", lambda: service.running(table), table=table)
@@ -121,10 +113,9 @@ def test_a_new_coordinator_adopts_what_runs(service: Service) -> None:
 
 
 def test_a_zombie_commits_in_vain(service: Service) -> None:
-    table = slow_table(service)
-    job = service.midway(table)
-    actor = service.compactor(job.compactor)
-    with service.halted(actor):
+    with ExitStack() as stopped:
+        with service.caught(lambda: slow_table(service)) as (table, job):
+            stopped.enter_context(service.halted(service.compactor(job.compactor)))
         # Its Spark goes on and finishes; the other compactor does the job anew.
         service.wait("release", lambda: job.attempt in ends(table), table=table)
         service.wait("commit by another", table.commits, table=table)
@@ -173,11 +164,10 @@ def test_a_call_counts_once_though_the_gateway_dies(service: Service) -> None:
 
 
 def test_redis_is_killed_and_comes_back(service: Service) -> None:
-    table = slow_table(service)
-    before = table.listed()
-    job = service.midway(table)
-    service.restart_redis()
-    assert service.wait("answer", table.listed) <= before | table.stored()
+    with service.caught(lambda: slow_table(service)) as (table, job):
+        before = table.listed()
+        service.restart_redis()
+        assert service.wait("answer", table.listed) == before
 
     finish(service, table)
     assert ends(table)[job.attempt][0] == "committed"

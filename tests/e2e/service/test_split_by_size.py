@@ -31,9 +31,7 @@ def grown(service: Service, table: LedgerTable, dice: random.Random) -> int:
 
 def under_way(service: Service, table: LedgerTable) -> Operation:
     """Return the split that the service has begun; its job is held up."""
-    found = service.wait(
-        "a split", lambda: service.client.operations(table.name), table=table, within_s=60
-    )
+    found = service.wait("a split", lambda: service.client.operations(table.name), table=table)
     return found[0]
 
 

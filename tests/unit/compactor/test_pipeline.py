@@ -206,6 +206,17 @@ class TestSmallFiles:
             [at] * 3 for at in range(5)
         ]
 
+    def test_row_groups_of_which_no_keys_are_known_become_one(self, tmp_path: Path) -> None:
+        plan = self.plan(tmp_path)
+        unknown = [replace(group, low=None, high=None) for group in plan.groups]
+        held = self.together(plan).read(unknown)
+        assert held is not None
+        assert [each.rows for each in held] == [15, 0, 0, 0, 0]
+        keys = held[0].frame.get_column("k").to_list()
+        assert keys == sorted(at + add for at in range(5) for add in (0, 10, 20))
+        assert held[0].frame.get_column("v").to_list() == [key % 10 for key in keys]
+        assert held[0].size_bytes >= sum(group.size_bytes for group in unknown)
+
     def test_files_of_other_columns_or_of_several_row_groups_are_not_among_them(
         self, tmp_path: Path
     ) -> None:
