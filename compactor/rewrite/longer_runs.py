@@ -26,6 +26,7 @@ HELD_BYTES_MAX = 352 * 1024**2
 """Decoded row groups that a task may hold at once."""
 BUNDLE_BYTES = 256 * 1024**2
 """Decoded row groups that are merged into one run."""
+SHORT_RUNS_MAX = 32
 FAN_IN_MAX = 64
 """Runs that are merged into one longer run."""
 BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 2 * 1024**2, 16 * 1024**2
@@ -134,7 +135,7 @@ def _works(plan: RewritePlan, groups: Sequence[Group], cores: int, *, own: bool)
             Range(groups=tuple(group for group in groups if group.input in chunk))
             for chunk in map(frozenset, chunks)
         ]
-    bundle_max = min(BUNDLE_BYTES, plan.memory.held_bytes * 3 // 4)
+    bundle_max = _bundle_bytes(plan, groups)
     # Nothing is believed of row groups that are all held at once.
     unknown = [replace(group, low=None, high=None) for group in groups]
     pieces = pieces_of_groups(unknown, bundle_max)
@@ -142,6 +143,18 @@ def _works(plan: RewritePlan, groups: Sequence[Group], cores: int, *, own: bool)
     count = -(-total // max(1, bundle_max) // cores) * cores  # No core waits for the last of them.
     bundle = min(bundle_max, total // max(1, count) + largest)
     return [Range(groups=each) for each in bundles_of(pieces, bundle)]
+
+
+def _bundle_bytes(plan: RewritePlan, groups: Sequence[Group]) -> int:
+    """Return how many decoded bytes are merged into one run of the first level.
+
+    Small files become many short runs, each sorted in one step: less work than to merge
+    hundreds of files, as long as few enough runs are left for one task to merge.
+    """
+    short, total = plan.memory.at_once_bytes, sum(group.size_bytes for group in groups)
+    if total <= SHORT_RUNS_MAX * short and all(group.input in plan.small for group in groups):
+        return short
+    return min(BUNDLE_BYTES, plan.memory.held_bytes * 3 // 4)
 
 
 def results_of(ended: Sequence[Ended], kind: type[_Result]) -> list[_Result] | set[int]:

@@ -29,6 +29,8 @@ BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries loaded (110 MB), what waits between the threads of a merge,
 what they encode, and what three allocators give back late."""
 HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 9, 1.1
+AT_ONCE_FACTOR = 5
+"""Of rows that are merged in one step: decoded, joined, gathered, as Arrow, cast."""
 RESERVE_SHARE = 0.05
 """Of the process: allocators give back late."""
 FREE_BYTES_MIN = 16 * 1024**2
@@ -56,6 +58,11 @@ class Budget:
     halvings: int = 0
     limit_bytes: int = 0
     """A process with more is ended; 0: none is."""
+
+    @property
+    def at_once_bytes(self) -> int:
+        """Decoded rows that are merged in one step at most, with nothing else held."""
+        return self.held_bytes // AT_ONCE_FACTOR
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ can hold, they are first merged into longer runs, in that folder.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,13 +20,15 @@ from common.parquet.location import Location, open_location
 from common.rows.facts import RowFacts
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import folder_fill
-from compactor.rewrite.kernel.bounds import Range
+from compactor.rewrite.kernel.bounds import Group, Range
 from compactor.rewrite.kernel.lanes import Room
 from compactor.rewrite.kernel.layout import Layout
+from compactor.rewrite.kernel.order import ROWS_MAX
 from compactor.rewrite.kernel.parts import read_back
 from compactor.rewrite.kernel.steps import Dues, RangeMerge, Reads, StatisticsError
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.marks import Mark
+from compactor.rewrite.memory import Budget
 from compactor.rewrite.merging import Tally
 from compactor.rewrite.paying import PayingReader
 from compactor.rewrite.pipeline import Ahead, Behind, reading_order
@@ -135,6 +137,7 @@ def merge_run(
     """
     tally, path = Tally(), Path(plan.progress_folder, name)
     dues = dues_of(plan, tally, name, keep_dead=True)
+    dues = replace(dues, at_once=_fits_at_once(work.groups, plan.memory))
     try:
         with _created(path) as sink, Behind() as behind:
             rows = RunWriter(sink, Layout(plan.schema, plan.rules), block_bytes)
@@ -145,6 +148,13 @@ def merge_run(
     except LongKeyError:
         return LongKeys()
     return PartResult(counts=tally.counts, dropped=None, facts=None, blocks=blocks)
+
+
+def _fits_at_once(groups: Sequence[Group], memory: Budget) -> bool:
+    """Return whether row groups, all held before any is settled, can be merged in one step."""
+    unknown = all(group.low is None and group.high is None for group in groups)
+    rows, size_bytes = sum(each.rows for each in groups), sum(each.size_bytes for each in groups)
+    return unknown and rows <= ROWS_MAX and size_bytes <= memory.at_once_bytes
 
 
 @contextmanager
@@ -173,7 +183,8 @@ def merged_tables(
     together = None
     if plan.small and not any(source.blocks is not None for source in sources):
         location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
-        together = Together(location, plan.inputs, layout, plan.small, paid)
+        by_key = not dues.at_once
+        together = Together(location, plan.inputs, layout, plan.small, paid, by_key=by_key)
     with Ahead(readers, reading_order(work.groups), dues.room, together) as ahead:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()

@@ -75,7 +75,8 @@ class Ahead:
                 self._coming.remove(group)
             held = self._threads.submit(self._decoded, [group]).result()[group]
         # Polars does not count what its texts leave unused of the pages that they lie in.
-        held.size_bytes = max(held.size_bytes, group.size_bytes)
+        if held.rows:
+            held.size_bytes = max(held.size_bytes, group.size_bytes)
         self._room.held_bytes += held.size_bytes
         self._fill()
         return held

@@ -6,6 +6,7 @@ from a local disk. Whatever does not go well with several is tried with each alo
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -29,6 +30,8 @@ class Together:
         layout: Layout,
         small: Mapping[int, int],
         allowance: Allowance,
+        *,
+        by_key: bool = True,
     ) -> None:
         """Read nothing yet.
 
@@ -38,18 +41,23 @@ class Together:
             layout: How rows are wanted.
             small: Bytes of the files that are small and plain, by number; see `RewritePlan`.
             allowance: Pays for what is read.
+            by_key: Whether rows have to be in the order of their keys.
         """
         known = location.is_local and all(map(known_to_polars, layout.schema.types))
         self._small = small if known else {}
         self._location, self._paths, self._layout = location, paths, layout
-        self._allowance = allowance
+        self._allowance, self._by_key = allowance, by_key
 
     def may(self, group: Group) -> bool:
         """Return whether a row group may be read with others."""
         return group.input in self._small and group.start == 0 == group.skip
 
     def read(self, groups: Sequence[Group]) -> list[Held] | None:
-        """Return the rows of row groups, in order; None: these have to be read one by one."""
+        """Return the rows of row groups, in order; None: these have to be read one by one.
+
+        Row groups whose keys nobody knows are all held before any of their rows is settled, so
+        the rows of all go with the first: a merge of a few long runs is less work.
+        """
         self._allowance.pay(sum(self._small[group.input] for group in groups))
         paths = [Path(self._location.full(self._paths[group.input])) for group in groups]
         names = self._layout.schema.names
@@ -62,7 +70,17 @@ class Together:
         right = frame.dtypes == [self._layout.dtype(name) for name in names]
         if not right or frame.height != sum(group.rows for group in groups):
             return None
+        if all(group.low is None for group in groups):
+            return self._united(frame, groups)
         return self._layout.held_apart(frame, [group.rows for group in groups])
+
+    def _united(self, frame: pl.DataFrame, groups: Sequence[Group]) -> list[Held]:
+        if self._by_key:
+            frame = frame.rechunk()  # A gather from many chunks costs several times the copy.
+        whole = self._layout.held(frame, None, by_key=self._by_key)
+        whole.size_bytes = max(whole.size_bytes, sum(group.size_bytes for group in groups))
+        nothing = self._layout.held(frame.clear(), None, by_key=False)
+        return [whole, *(replace(nothing) for _ in groups[1:])]
 
 
 def _check(path: Path, size_bytes: int) -> None:

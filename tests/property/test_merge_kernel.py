@@ -26,6 +26,8 @@ from compactor.rewrite import (
     cutting,
     joining,
     longer_runs,
+    memory,
+    native,
     native_job,
     pipeline,
     row_groups,
@@ -104,6 +106,8 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(longer_runs, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
     monkeypatch.setattr(longer_runs, "BUNDLE_BYTES", chance.choice([1, 400]))
     monkeypatch.setattr(longer_runs, "FAN_IN_MAX", 2)
+    monkeypatch.setattr(longer_runs, "SHORT_RUNS_MAX", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(memory, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
     monkeypatch.setattr(longer_runs, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(longer_runs, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(cutting, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
@@ -209,6 +213,23 @@ def test_many_versions_of_one_key_are_merged_in_portions(
     assert (result.counts.rows_in, result.counts.rows_out) == (270, 1)
     (file,) = result.files
     assert pq.read_table(tmp_path / "table" / file.path).to_pylist() == [{"k": 7, "v": 91}]
+
+
+def test_more_small_files_than_a_step_can_number_are_merged_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "ROWS_MAX", 40)
+    monkeypatch.setattr(native, "ROWS_MAX", 40)
+    monkeypatch.setattr(steps, "STEP_ROWS_MAX", 20)
+    monkeypatch.setattr(longer_runs, "HELD_BYTES_MAX", 0)
+    keys = [list(range(at, 200, 7)) for at in range(7)]
+    parts = [pa.table({"k": each, "v": [1] * len(each)}) for each in keys]
+    plan = simple_plan(tmp_path, *parts)
+    assert sorted(plan.small) == list(range(7))
+    result = merge_natively(plan, here, 1)
+    assert (result.counts.rows_in, result.counts.rows_out) == (200, 200)
+    (file,) = result.files
+    assert pq.read_table(tmp_path / "table" / file.path)["k"].to_pylist() == list(range(200))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.rows.rules import RowRules
+from compactor.rewrite.kernel.order import order_of
 from compactor.rewrite.kernel.words import (
     Level,
     as_column,
     is_sorted,
     key_levels,
-    sorted_places,
     taken,
 )
 
@@ -102,7 +102,7 @@ def _by_key(held: Held) -> Held:
     """Return rows in the order of their keys: the same ones, if they are."""
     if is_sorted(held.levels, held.rows):
         return held
-    places = sorted_places(held.levels, held.rows)
+    places = order_of(held.levels, held.rows)
     rest = held.rest.take(pa.array(places)) if held.rest is not None else None
     levels = taken(held.levels, places)
     return Held(held.frame[places], rest, levels, held.rows, held.size_bytes)

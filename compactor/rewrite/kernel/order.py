@@ -7,21 +7,24 @@ not tell apart are compared by all words, and the best of each key is its greate
 (version, tombstone, row).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from common.rows.arrays import Flags, Int64s, Words
+from compactor.rewrite.kernel.packing import (
+    WORD_BITS,
+    Piece,
+    bits_of,
+    first_of,
+    packed_of,
+    pieces_of,
+)
 from compactor.rewrite.kernel.words import Level
 
-WORD_BITS = 64
 ROWS_MAX = 1 << 21
 """More rows than that have no room for group, rank and number in one word."""
-BLOCK_ROWS = 1 << 14
-"""Rows that are packed at once: so what is packed stays in the cache of a core."""
-GAP_BITS = 1
-"""Constant bits between others that are packed with them: less work than leaving them out."""
 _ONE = np.uint64(1)
 
 
@@ -38,16 +41,6 @@ class Winners:
     group: Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Some bits of every row: `bits` of them above `shift`, after `low` is taken off."""
-
-    words: Words
-    bits: int
-    shift: int = 0
-    low: int = 0
-
-
 def winners(levels: Sequence[Level], versions: Words, tombstones: Flags | None) -> Winners:
     """Return the winners of some rows.
 
@@ -60,28 +53,41 @@ def winners(levels: Sequence[Level], versions: Words, tombstones: Flags | None) 
     assert 0 < rows <= ROWS_MAX, rows
     row_bits = max(1, (rows - 1).bit_length())
     words = [level for level in levels if not isinstance(level, int)]
-    key = [piece for level in words for piece in _pieces(level)]
+    key = [piece for level in words for piece in pieces_of(level)]
     rank = _ranked(versions, tombstones, WORD_BITS - row_bits)
-    if _bits(key) + rank.bits + row_bits <= WORD_BITS:
-        packed = _packed([*key, rank], row_bits, rows)
+    if bits_of(key) + rank.bits + row_bits <= WORD_BITS:
+        packed = packed_of([*key, rank], row_bits, rows)
         packed.sort()
         return _last_of_each(packed, rank.bits, row_bits)
-    first = _first(key, WORD_BITS - row_bits)
-    packed = _packed(first, row_bits, rows)
+    order, begins = _by_key(words, key, row_bits, rows)
+    return _best_of_each(order, begins, rank, row_bits)
+
+
+def order_of(levels: Sequence[Level], rows: int) -> Int64s:
+    """Return the order in which rows ascend by their words; equal ones keep theirs."""
+    words = [level for level in levels if not isinstance(level, int)]
+    if rows < 2 or not words:
+        return np.arange(rows, dtype=np.int64)
+    key = [piece for level in words for piece in pieces_of(level)]
+    return _by_key(words, key, (rows - 1).bit_length(), rows)[0]
+
+
+def _by_key(
+    words: Sequence[Words], key: Sequence[Piece], row_bits: int, rows: int
+) -> tuple[Int64s, Flags]:
+    """Return the order of rows by key, and which of them, in it, begin another key."""
+    first = first_of(key, WORD_BITS - row_bits)
+    packed = packed_of(first, row_bits, rows)
     packed.sort()
     order = (packed & np.uint64((1 << row_bits) - 1)).view(np.int64)
     packed >>= np.uint64(row_bits)
     begins = np.ones(rows, np.bool_)
     np.not_equal(packed[1:], packed[:-1], out=begins[1:])
-    if _bits(first) < _bits(key):
+    if bits_of(first) < bits_of(key):
         # Words before the one that is cut are in `first` as a whole.
         cut = next(at for at, level in enumerate(words) if level is first[-1].words)
         order = _told_apart(words, words[cut:], order, begins)
-    return _best_of_each(order, begins, rank, row_bits)
-
-
-def _bits(pieces: Sequence[_Piece]) -> int:
-    return sum(piece.bits for piece in pieces)
+    return order, begins
 
 
 def _last_of_each(packed: Words, rank_bits: int, row_bits: int) -> Winners:
@@ -103,7 +109,7 @@ def _last_of_each(packed: Words, rank_bits: int, row_bits: int) -> Winners:
     return _with_tied(row, numbers, same, group)
 
 
-def _best_of_each(order: Int64s, begins: Flags, rank: _Piece, row_bits: int) -> Winners:
+def _best_of_each(order: Int64s, begins: Flags, rank: Piece, row_bits: int) -> Winners:
     """Return the row of the greatest rank of each key; rows are by key already."""
     starts = np.flatnonzero(begins)
     ranks = rank.words.take(order)
@@ -131,32 +137,7 @@ def _with_tied(row: Int64s, numbers: Int64s, same: Flags, group: Int64s) -> Winn
     return Winners(row, numbers[tied], group[tied])
 
 
-def _pieces(level: Words) -> list[_Piece]:
-    """Return a word in pieces, highest first, without bits that are the same in all rows."""
-    varying = int(np.bitwise_or.reduce(level)) & ~int(np.bitwise_and.reduce(level))
-    low = int(level.min())
-    spread_bits = (int(level.max()) - low).bit_length()
-    runs = list(_runs_of_ones(varying))
-    if sum(bits for _, bits in runs) >= spread_bits:
-        return [_Piece(level, spread_bits, low=low)] if spread_bits else []
-    return [_Piece(level, bits, shift=start) for start, bits in reversed(runs)]
-
-
-def _runs_of_ones(mask: int) -> Iterator[tuple[int, int]]:
-    """Yield where runs of ones begin in a number, and how long they are; lowest first."""
-    start = 0
-    while mask >> start:
-        if not mask >> start & 1:
-            start += 1
-            continue
-        bits = 1
-        while mask >> (start + bits) & ((2 << GAP_BITS) - 1):
-            bits += 1
-        yield start, bits
-        start += bits
-
-
-def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> _Piece:
+def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> Piece:
     """Return (version, tombstone) in as few bits as need be."""
     offset = versions - versions.min() if len(versions) else versions
     bits = int(offset.max(initial=0)).bit_length()
@@ -164,46 +145,10 @@ def _ranked(versions: Words, tombstones: Flags | None, bits_max: int) -> _Piece:
         distinct, offset = np.unique(versions, return_inverse=True)
         offset, bits = offset.astype(np.uint64), (len(distinct) - 1).bit_length()
     if tombstones is None:
-        return _Piece(offset, bits)
+        return Piece(offset, bits)
     offset <<= _ONE
     offset |= tombstones
-    return _Piece(offset, bits + 1)
-
-
-def _first(pieces: Sequence[_Piece], room: int) -> list[_Piece]:
-    """Return the first bits of pieces, as many as there is room for."""
-    first: list[_Piece] = []
-    for piece in pieces:
-        if piece.bits > room:
-            if room:
-                shift = piece.shift + piece.bits - room
-                first.append(_Piece(piece.words, room, shift, piece.low))
-            break
-        first.append(piece)
-        room -= piece.bits
-    return first
-
-
-def _packed(pieces: Sequence[_Piece], row_bits: int, rows: int) -> Words:
-    """Return the pieces of each row side by side, and its number."""
-    packed = np.zeros(rows, np.uint64)
-    scratch = np.empty(min(rows, BLOCK_ROWS), np.uint64)
-    numbers = np.arange(min(rows, BLOCK_ROWS), dtype=np.uint64)
-    for start in range(0, rows, BLOCK_ROWS):
-        block = packed[start : start + BLOCK_ROWS]
-        some = scratch[: len(block)]
-        for piece in pieces:
-            words = piece.words[start : start + BLOCK_ROWS]
-            if piece.low:
-                words = np.subtract(words, np.uint64(piece.low), out=some)
-            if piece.shift:
-                words = np.right_shift(words, np.uint64(piece.shift), out=some)
-            words = np.bitwise_and(words, np.uint64((1 << piece.bits) - 1), out=some)
-            block <<= np.uint64(piece.bits)
-            block |= words
-        block <<= np.uint64(row_bits)
-        block |= np.add(numbers[: len(block)], np.uint64(start), out=some)
-    return packed
+    return Piece(offset, bits + 1)
 
 
 def _told_apart(

@@ -66,6 +66,8 @@ class Dues:
     """So much being held, small steps are taken."""
     room: Room
     """Shared with whoever decodes ahead."""
+    at_once: bool = False
+    """Whether all rows are settled in one step; row groups need not be by key then."""
 
 
 class RangeMerge:
@@ -88,6 +90,7 @@ class RangeMerge:
         self._tally, self._mark = dues.tally, dues.mark
         self._step_bytes = min(dues.step_bytes, STEP_BYTES)
         self._full_bytes = min(dues.full_bytes, FULL_BYTES)
+        self._at_once = dues.at_once
         self._start = None if work.start is None else self._words(work.start)
         self._end = None if work.end is None else self._words(work.end)
         # Those of which nothing is known come first: any key may be in them.
@@ -192,7 +195,7 @@ class RangeMerge:
     def _steps(self, slices: Sequence[Slice]) -> Iterator[list[Slice]]:
         """Cut rows into steps between keys."""
         total, wanted = sum(each.rows for each in slices), self._step_rows
-        if total > SLACK * wanted:
+        if total > SLACK * wanted and not self._at_once:
             for cut in cuts_of(slices, wanted, total):
                 step = []
                 for each in slices:

@@ -183,14 +183,6 @@ def is_sorted(levels: Sequence[Level], rows: int, *, strictly: bool = False) -> 
     return rows < 2 or not strictly
 
 
-def sorted_places(levels: Sequence[Level], rows: int) -> Int64s:
-    """Return the order in which rows ascend by their words; equal ones keep theirs."""
-    known = [level for level in levels if not isinstance(level, int)]
-    if not known:
-        return np.arange(rows, dtype=np.int64)
-    return np.lexsort(known[::-1])
-
-
 def taken(levels: Sequence[Level], places: Int64s) -> list[Level]:
     """Return the words of some rows."""
     return [level if isinstance(level, int) else level[places] for level in levels]

@@ -192,10 +192,10 @@ class TestSmallFiles:
     def write(self, path: Path, at: int) -> None:
         pq.write_table(self.rows(at), path)
 
-    def together(self, plan: RewritePlan) -> Together:
+    def together(self, plan: RewritePlan, *, by_key: bool = True) -> Together:
         layout = Layout(plan.schema, plan.rules)
         location = open_location(plan.location)
-        return Together(location, plan.inputs, layout, plan.small, Allowance(""))
+        return Together(location, plan.inputs, layout, plan.small, Allowance(""), by_key=by_key)
 
     def test_each_row_group_gets_its_own_rows(self, tmp_path: Path) -> None:
         plan = self.plan(tmp_path)
@@ -206,14 +206,18 @@ class TestSmallFiles:
             [at] * 3 for at in range(5)
         ]
 
-    def test_row_groups_of_which_no_keys_are_known_become_one(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("by_key", [True, False])
+    def test_row_groups_of_which_no_keys_are_known_become_one(
+        self, tmp_path: Path, by_key: bool
+    ) -> None:
         plan = self.plan(tmp_path)
         unknown = [replace(group, low=None, high=None) for group in plan.groups]
-        held = self.together(plan).read(unknown)
+        held = self.together(plan, by_key=by_key).read(unknown)
         assert held is not None
         assert [each.rows for each in held] == [15, 0, 0, 0, 0]
         keys = held[0].frame.get_column("k").to_list()
-        assert keys == sorted(at + add for at in range(5) for add in (0, 10, 20))
+        wanted = [at + add for at in range(5) for add in (0, 10, 20)]
+        assert keys == (sorted(wanted) if by_key else wanted)
         assert held[0].frame.get_column("v").to_list() == [key % 10 for key in keys]
         assert held[0].size_bytes >= sum(group.size_bytes for group in unknown)
 
