@@ -10,7 +10,7 @@ from common.rows.encode import encode_keys
 from compactor.rewrite.apart import Copy, ends_of
 from compactor.rewrite.files import opened_input
 from compactor.rewrite.kernel.bounds import Group, Range
-from compactor.rewrite.native import Source
+from compactor.rewrite.native import Sources
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.ranges import points_of, ranges_of, widest
 
@@ -23,7 +23,7 @@ SAMPLED_GROUPS, SAMPLED_KEYS = 6, 64
 
 def cut_ranges(
     plan: RewritePlan,
-    sources: Sequence[Source],
+    sources: Sources,
     groups: Sequence[Group],
     copies: Sequence[Copy],
     lanes: int,
@@ -50,7 +50,7 @@ def cut_ranges(
 
 
 def _samples(
-    plan: RewritePlan, sources: Sequence[Source], groups: Sequence[Group]
+    plan: RewritePlan, sources: Sources, groups: Sequence[Group]
 ) -> dict[tuple[int, int], list[bytes]]:
     """Return keys at even distances of some row groups."""
     rules, samples = plan.rules, {}

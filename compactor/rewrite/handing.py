@@ -51,22 +51,23 @@ def _may_share(plan: RewritePlan) -> bool:
 
 def _handed_out(context: Any, jobs: Sequence[Job]) -> Sequence[bytes]:
     """Run tasks as one Spark job; return how they ended."""
-    numbers = context.parallelize(range(len(jobs)), len(jobs))
+    # Each task gets what is its own: what the others are told may take tens of megabytes.
+    parcels = context.parallelize([pickle.dumps(job) for job in jobs], len(jobs))
     group = context.getLocalProperty(JOB_GROUP)
     several = len({plan.progress_folder for plan, _ in jobs}) > 1
     if several:  # Whoever cancels one of them must not end the others.
         context.setJobGroup(SHARED, "small jobs of several attempts")
     try:
-        found: list[bytes] = numbers.mapPartitions(partial(_run_jobs, tuple(jobs))).collect()
+        found: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
     finally:
         if several and group is not None:
             context.setJobGroup(group, group, interruptOnCancel=True)
     return found
 
 
-def _run_jobs(jobs: Sequence[Job], numbers: Iterator[int]) -> Iterator[bytes]:
-    for number in numbers:
-        yield tasks.outcome_of(partial(_run_once, *jobs[number]))
+def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
+    for parcel in parcels:
+        yield tasks.outcome_of(partial(_run_once, *pickle.loads(parcel)))
 
 
 def _run_once(plan: RewritePlan, call: Call) -> object:

@@ -21,6 +21,7 @@ from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.ranges import bundles_of, footers_of, held_bytes
 from compactor.rewrite.runs import groups_of_run
 from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.telling import told_of
 
 HELD_BYTES_MAX = 352 * 1024**2
 """Decoded row groups that a task may hold at once."""
@@ -51,8 +52,8 @@ class Tasks:
 
 
 def longer_runs(
-    plan: RewritePlan, tasks: Tasks, sources: list[Source], groups: list[Group], turn: int
-) -> tuple[list[Source], list[Group], RowCounts]:
+    plan: RewritePlan, tasks: Tasks, sources: dict[int, Source], groups: list[Group], turn: int
+) -> tuple[dict[int, Source], list[Group], RowCounts]:
     """Merge row groups into longer runs until a task can hold what overlaps.
 
     Args:
@@ -75,7 +76,7 @@ def longer_runs(
         names = [f"run-{turn}-{level}-{at}" for at in range(len(works))]
         block_bytes = _block_bytes(held_max, len(works))
         calls = [
-            partial(merge_run, plan, sources, work, name, block_bytes)
+            partial(merge_run, *told_of(plan, sources, work.groups), work, name, block_bytes)
             for work, name in zip(works, names, strict=True)
         ]
         ended = results_of(tasks.run(calls), PartResult)
@@ -84,9 +85,10 @@ def longer_runs(
             gone = part.counts.superseded
             earlier = sum_counts(earlier, RowCounts(rows_in=gone, superseded=gone))
         if level:
-            for source in sources:
+            for source in sources.values():
                 (folder / source.path).unlink(missing_ok=True)
-        sources = [Source(name, part.blocks) for name, part in zip(names, ended, strict=True)]
+        runs = [Source(name, part.blocks) for name, part in zip(names, ended, strict=True)]
+        sources = dict(enumerate(runs))
         groups = [
             group
             for number, part in enumerate(ended)

@@ -5,7 +5,7 @@ driver joins these files as they are. Where row groups that overlap are more tha
 can hold, they are first merged into longer runs, in that folder.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +46,10 @@ class Source:
     """Relative to the table's location, or to the folder of progress."""
     blocks: tuple[Block, ...] | None = None
     """Of a run that this very attempt has written; None: it is one of the table's files."""
+
+
+Sources = Mapping[int, Source]
+"""Files by number; a task knows of those that it reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ def has_long_bounds(plan: RewritePlan) -> bool:
     return bool(text) and any(len(cut) > 64 for cut in plan.cuts)
 
 
-def merge_range(plan: RewritePlan, sources: Sequence[Source], work: Range, name: str) -> Merged:
+def merge_range(plan: RewritePlan, sources: Sources, work: Range, name: str) -> Merged:
     """Merge one range into a file of the attempt's folder; without rows there is no file.
 
     Args:
@@ -124,7 +128,7 @@ def merge_range(plan: RewritePlan, sources: Sequence[Source], work: Range, name:
 
 
 def merge_run(
-    plan: RewritePlan, sources: Sequence[Source], work: Range, name: str, block_bytes: int
+    plan: RewritePlan, sources: Sources, work: Range, name: str, block_bytes: int
 ) -> Merged:
     """Merge row groups into a run, dead rows kept; see `merge_range`.
 
@@ -168,7 +172,7 @@ def _created(path: Path) -> Iterator[BinaryIO]:
 
 
 def merged_tables(
-    plan: RewritePlan, sources: Sequence[Source], work: Range, dues: Dues
+    plan: RewritePlan, sources: Sources, work: Range, dues: Dues
 ) -> Iterator[pa.Table]:
     """Yield the rows that stay of a range, by key, decoded ahead; see `RangeMerge.tables`.
 
@@ -181,10 +185,11 @@ def merged_tables(
     layout = Layout(plan.schema, plan.rules)
     readers = _Readers(plan, sources, layout)
     together = None
-    if plan.small and not any(source.blocks is not None for source in sources):
+    paths = {number: each.path for number, each in sources.items() if each.blocks is None}
+    if plan.small and paths:
         location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
         by_key = not dues.at_once
-        together = Together(location, plan.inputs, layout, plan.small, paid, by_key=by_key)
+        together = Together(location, paths, layout, plan.small, paid, by_key=by_key)
     with Ahead(readers, reading_order(work.groups), dues.room, together) as ahead:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
@@ -213,7 +218,7 @@ def dues_of(plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = Fal
 class _Readers(dict[int, Reads]):
     """Readers of files by number, each opened when it is first asked for."""
 
-    def __init__(self, plan: RewritePlan, sources: Sequence[Source], layout: Layout) -> None:
+    def __init__(self, plan: RewritePlan, sources: Sources, layout: Layout) -> None:
         super().__init__()
         self._plan, self._sources, self._layout = plan, sources, layout
         self._location = open_location(plan.location)

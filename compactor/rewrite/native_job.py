@@ -25,6 +25,7 @@ from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.ranges import parts_of
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.telling import told_of
 from compactor.rewrite.whole import merge_whole
 
 
@@ -53,7 +54,7 @@ def _tried(
     plan: RewritePlan, tasks: Tasks, distrusted: frozenset[int], turn: int
 ) -> TaskResult | set[int]:
     """Merge once; return the inputs that are not what they were said to be, if some are."""
-    inputs = list(map(Source, plan.inputs))
+    inputs = dict(enumerate(map(Source, plan.inputs)))
     groups = [_believed(group, distrusted) for group in plan.groups]
     plan = replace(plan, groups=())  # Tasks are told of those that they read.
     copies = copies_of(groups, copyable_inputs(plan, groups) - distrusted, plan.cuts, RUN_BYTES_MIN)
@@ -63,10 +64,11 @@ def _tried(
     lanes = max(1, tasks.cores // LANE_CORES)
     ranges = [] if lanes == 1 and not copies else cut_ranges(plan, sources, merged, copies, lanes)
     if not copies and len(ranges) <= 1:
-        return _whole(tasks.run, partial(merge_whole, plan, sources, merged), earlier)
+        merge = partial(merge_whole, *told_of(plan, sources, merged), merged)
+        return _whole(tasks.run, merge, earlier)
     names = [f"part-{turn}-{at}.parquet" for at in range(len(ranges))]
     merges = [
-        partial(merge_range, plan, sources, work, name)
+        partial(merge_range, *told_of(plan, sources, work.groups), work, name)
         for work, name in zip(ranges, names, strict=True)
     ]
     checks = [partial(check_copy, plan, copy) for copy in copies]

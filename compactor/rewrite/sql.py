@@ -10,7 +10,6 @@ second try beside a first one that was only thought dead would write into them.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +30,7 @@ from compactor.rewrite.shortage import bounded_memory, within_memory
 from compactor.rewrite.spark_errors import translated
 from compactor.rewrite.stitch_job import StitchPlan, stitch_whole
 from compactor.rewrite.tasks import RESULT_SCHEMA, TaskResult
+from compactor.rewrite.telling import without_inputs
 from compactor.rewrite.whole import rewrite_natively
 
 IN_MEMORY_BYTES = 64 * 1024**2
@@ -74,7 +74,7 @@ def rewrite_with_spark(
             return merged, MERGE
         if not has_long_bounds(plan):
             with suppress(LongKeyError):
-                run = partial(run_tasks, spark, replace(plan, groups=()))
+                run = partial(run_tasks, spark, without_inputs(plan))
                 cores = spark.sparkContext.defaultParallelism
                 return merge_natively(plan, run, cores), MERGE
     if _fits_memory(plan):

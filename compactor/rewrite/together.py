@@ -26,7 +26,7 @@ class Together:
     def __init__(
         self,
         location: Location,
-        paths: Sequence[str],
+        paths: Mapping[int, str],
         layout: Layout,
         small: Mapping[int, int],
         allowance: Allowance,
@@ -37,7 +37,7 @@ class Together:
 
         Args:
             location: Of all files.
-            paths: Of all files, by number.
+            paths: Of the files, by number.
             layout: How rows are wanted.
             small: Bytes of the files that are small and plain, by number; see `RewritePlan`.
             allowance: Pays for what is read.

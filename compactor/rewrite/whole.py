@@ -13,7 +13,14 @@ from compactor.rewrite.kernel.parts import read_back
 from compactor.rewrite.kernel.steps import StatisticsError
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.merging import Tally
-from compactor.rewrite.native import LongKeys, Source, WrongStatistics, dues_of, merged_tables
+from compactor.rewrite.native import (
+    LongKeys,
+    Source,
+    Sources,
+    WrongStatistics,
+    dues_of,
+    merged_tables,
+)
 from compactor.rewrite.pipeline import Behind
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers
@@ -31,13 +38,13 @@ def rewrite_natively(plan: RewritePlan, answers: Answers | None = None) -> TaskR
     # So nothing that footers say of keys has to be believed.
     groups = [replace(group, low=None, high=None) for group in plan.groups]
     try:
-        return _merged(plan, list(map(Source, plan.inputs)), groups)
+        return _merged(plan, dict(enumerate(map(Source, plan.inputs))), groups)
     except LongKeyError:
         return rewrite_in_memory(plan, answers)
 
 
 def merge_whole(
-    plan: RewritePlan, sources: Sequence[Source], groups: Sequence[Group]
+    plan: RewritePlan, sources: Sources, groups: Sequence[Group]
 ) -> TaskResult | WrongStatistics | LongKeys:
     """Merge a job and write its outputs, without a look at what does not overlap yet.
 
@@ -60,7 +67,7 @@ def merge_whole(
         return LongKeys()
 
 
-def _merged(plan: RewritePlan, sources: Sequence[Source], groups: Sequence[Group]) -> TaskResult:
+def _merged(plan: RewritePlan, sources: Sources, groups: Sequence[Group]) -> TaskResult:
     tally, work = Tally(), Range(groups=tuple(groups))
     with writing(plan) as writer, Behind() as behind:
         for table in merged_tables(plan, sources, work, dues_of(plan, tally, "write")):

@@ -195,7 +195,8 @@ class TestSmallFiles:
     def together(self, plan: RewritePlan, *, by_key: bool = True) -> Together:
         layout = Layout(plan.schema, plan.rules)
         location = open_location(plan.location)
-        return Together(location, plan.inputs, layout, plan.small, Allowance(""), by_key=by_key)
+        paths = dict(enumerate(plan.inputs))
+        return Together(location, paths, layout, plan.small, Allowance(""), by_key=by_key)
 
     def test_each_row_group_gets_its_own_rows(self, tmp_path: Path) -> None:
         plan = self.plan(tmp_path)
