@@ -1,6 +1,6 @@
 """What a task is told of its job: of thousands of inputs only those that it reads.
 
-All of it is held by the process of the task, beside its rows: 66,000 small files took 80 MB.
+All of it is held by the process of the task, beside its rows: of 66,000 small files 45 MB.
 """
 
 from collections.abc import Iterable, Mapping
