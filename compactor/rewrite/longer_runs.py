@@ -28,6 +28,7 @@ HELD_BYTES_MAX = 352 * 1024**2
 BUNDLE_BYTES = 256 * 1024**2
 """Decoded row groups that are merged into one run."""
 SHORT_RUNS_MAX = 32
+"""Runs of small files that are sorted in one step each; of more, one task would hold too little."""
 FAN_IN_MAX = 64
 """Runs that are merged into one longer run."""
 BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 2 * 1024**2, 16 * 1024**2
