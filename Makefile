@@ -14,7 +14,7 @@ BENCH_LOCK := requirements/bench.txt
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
-# A stuck run ends here; a healthy one takes 30 minutes on two cores, twice as long on slow ones.
+# A stuck run ends here; a healthy one takes 20 minutes on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
 # Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
 TEST_WORKERS := 2
