@@ -6,6 +6,7 @@ from typing import Self
 
 from common.metadata.ports import HistoryEntry
 from common.model.file import DataFile
+from common.model.job import Job
 from common.model.keys import PLUS_INFINITY, KeyType, format_key, key_type_of
 from common.model.plan import TabletPlan
 from common.model.table import Table
@@ -158,21 +159,7 @@ def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api_wo
         plans: Of the tablets.
         running: Jobs under way on them.
     """
-    jobs = [
-        api_work.PlannedJob(
-            tablet=job.tablet.text,
-            files=job.inputs,
-            input_bytes=job.input_bytes,
-            cost_bytes=job.cost_bytes,
-            group=job.group,
-            priority=job.priority,
-            kind=job.kind.value,
-            reason=job.reason,
-            table=table.name,
-        )
-        for plan in plans
-        for job in plan.jobs
-    ]
+    jobs = [replace(_planned(job), table=table.name) for plan in plans for job in plan.jobs]
     left = {path: why for plan in plans for path, why in plan.left.items()}
     return api_work.Plan(jobs=tuple(jobs), left=left, running=running)
 
@@ -180,6 +167,12 @@ def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api_wo
 def queued_view(queued: QueuedJob) -> api_work.PlannedJob:
     """Return a queued job for users."""
     job = queued.job
+    return replace(
+        _planned(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
+    )
+
+
+def _planned(job: Job) -> api_work.PlannedJob:
     return api_work.PlannedJob(
         tablet=job.tablet.text,
         files=job.inputs,
@@ -189,10 +182,6 @@ def queued_view(queued: QueuedJob) -> api_work.PlannedJob:
         priority=job.priority,
         kind=job.kind.value,
         reason=job.reason,
-        id=job.id,
-        table=job.table_name,
-        place=queued.place,
-        age_s=queued.age_s,
     )
 
 
