@@ -13,7 +13,7 @@ from common.parquet.location import Location, size_of
 from common.parquet.soundness import footer_fault
 from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform
-from common.rows.facts import RowFacts, RowTally
+from common.rows.facts import RowFacts, RowTally, file_of
 from common.rows.partitions import fill_of_path, filled
 from common.rows.rules import RowRules
 from common.rows.scan import in_range
@@ -34,21 +34,12 @@ class FileFacts:
 
     def data_file(self, *, added_at_s: float) -> DataFile:
         """Return the file as the store knows one that a user adds."""
-        rows = self.rows
-        return DataFile(
-            path=self.path,
-            size_bytes=self.size_bytes,
-            rows=rows.rows,
-            key_min=rows.key_min,
-            key_max=rows.key_max,
-            version_min=rows.version_min,
-            version_max=rows.version_max,
-            time_min_s=rows.time_min_s,
-            time_max_s=rows.time_max_s,
-            tombstones=rows.tombstones,
-            tombstones_since_s=added_at_s if rows.tombstones else None,
-            clean=rows.clean,
+        return file_of(
+            self.rows,
+            self.path,
+            self.size_bytes,
             added_at_s=added_at_s,
+            tombstones_since_s=added_at_s,
         )
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import RequestError
+from common.model.file import DataFile
 from common.rows.conform import conform
 from common.rows.encode import encode_column, encode_keys
 from common.rows.rules import RowRules
@@ -59,6 +60,50 @@ def united(parts: Sequence[RowFacts]) -> RowFacts:
         time_max_s=greatest(part.time_max_s for part in parts),
         tombstones=sum(part.tombstones for part in parts),
         clean=all(part.clean for part in parts),
+    )
+
+
+def facts_of_file(file: DataFile) -> RowFacts:
+    """Return the facts of a file's rows, as its metadata has them; the reverse of `file_of`."""
+    return RowFacts(
+        rows=file.rows,
+        key_min=file.key_min,
+        key_max=file.key_max,
+        version_min=file.version_min,
+        version_max=file.version_max,
+        time_min_s=file.time_min_s,
+        time_max_s=file.time_max_s,
+        tombstones=file.tombstones,
+        clean=file.clean,
+    )
+
+
+def file_of(
+    facts: RowFacts, path: str, size_bytes: int, *, added_at_s: float, tombstones_since_s: float
+) -> DataFile:
+    """Return a file with rows like these, as metadata has it.
+
+    Args:
+        facts: Of its rows.
+        path: Relative to the table's location.
+        size_bytes: Of the file.
+        added_at_s: When it came to the table.
+        tombstones_since_s: How old its oldest tombstone is, if there is one.
+    """
+    return DataFile(
+        path=path,
+        size_bytes=size_bytes,
+        rows=facts.rows,
+        key_min=facts.key_min,
+        key_max=facts.key_max,
+        version_min=facts.version_min,
+        version_max=facts.version_max,
+        time_min_s=facts.time_min_s,
+        time_max_s=facts.time_max_s,
+        tombstones=facts.tombstones,
+        tombstones_since_s=tombstones_since_s if facts.tombstones else None,
+        clean=facts.clean,
+        added_at_s=added_at_s,
     )
 
 

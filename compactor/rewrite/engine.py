@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from common.model.file import DataFile
-from common.rows.facts import RowFacts
+from common.rows.facts import RowFacts, file_of
 from common.wire import Assignment
 from compactor.core.result import RewriteProgress, RewriteResult
 from compactor.rewrite.allowance import Allowance
@@ -100,24 +100,14 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
     known = (stamp for stamp in since if stamp is not None)
     # Inputs without tombstones: a transform has made the first ones just now.
     oldest = min(known, default=assignment.reservation.now_s)
-    return DataFile(
-        path=path,
-        size_bytes=size_bytes,
-        rows=rows.rows,
-        key_min=rows.key_min,
-        key_max=rows.key_max,
-        version_min=rows.version_min,
-        version_max=rows.version_max,
-        time_min_s=rows.time_min_s,
-        time_max_s=rows.time_max_s,
-        tombstones=rows.tombstones,
-        tombstones_since_s=oldest if rows.tombstones else None,
+    reservation = assignment.reservation
+    file = file_of(rows, path, size_bytes, added_at_s=reservation.now_s, tombstones_since_s=oldest)
+    return replace(
+        file,
         schema_id=assignment.table.schema_id,
-        clean=rows.clean,
-        added_at_s=assignment.reservation.now_s,
         tags=assignment.job.output_tags,
         job=assignment.job.id,
-        request=assignment.reservation.request,
+        request=reservation.request,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from common.model.file import DataFile
-from common.rows.facts import RowFacts
+from common.rows.facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules
 
 CLOCK_MARGIN_S = 1.0
@@ -42,18 +42,3 @@ def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, no
         return True  # An infinite past is in no file's bounds.
     safe_s = now_s - rules.ttl_s + CLOCK_MARGIN_S
     return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)
-
-
-def facts_of_file(file: DataFile) -> RowFacts:
-    """Return the facts of a file's rows, as its metadata has them."""
-    return RowFacts(
-        rows=file.rows,
-        key_min=file.key_min,
-        key_max=file.key_max,
-        version_min=file.version_min,
-        version_max=file.version_max,
-        time_min_s=file.time_min_s,
-        time_max_s=file.time_max_s,
-        tombstones=file.tombstones,
-        clean=file.clean,
-    )
