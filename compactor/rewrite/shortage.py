@@ -1,11 +1,12 @@
 """Memory that runs out: noticed in tasks, told apart from other failures, said in one way.
 
 A task that outgrows what it may have is ended by a thread of its own process, first with
-an error that lets it clean up. What the system kills leaves nothing but a note that it
-had begun.
+an error that lets it clean up, then by force and with a note of why. What the system kills
+leaves nothing but a note that it had begun.
 """
 
 import ctypes
+import gc
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
+import pyarrow as pa
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
 from compactor.rewrite.plan import RewritePlan
@@ -23,7 +25,9 @@ from compactor.rewrite.plan import RewritePlan
 LOOK_INTERVAL_S = 0.05
 CLEAN_UP_LOOKS = 60
 """How many looks a task that outgrew its bound has for an end in order."""
-BEGUN = "begun-"
+GIVE_BACK_LOOKS = 30
+"""Three times as long as allocators keep pages that nobody uses: see `TASK_ENVIRON`."""
+BEGUN, OUTGROWN = "begun-", "outgrown-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SIGNS = re.compile(
     r"\bMemoryError|OutOfMemoryError|GC overhead limit|Cannot allocate memory"
@@ -41,7 +45,7 @@ def bounded_memory(plan: RewritePlan) -> Iterator[None]:
     Raises:
         MemoryShortError: It did, or an allocation failed.
     """
-    watch = _Watch(plan.memory.limit_bytes) if plan.memory.limit_bytes else None
+    watch = _Watch(plan) if plan.memory.limit_bytes else None
     try:
         with watch or nullcontext():
             yield
@@ -50,8 +54,7 @@ def bounded_memory(plan: RewritePlan) -> Iterator[None]:
     except MemoryShortError as error:
         if watch is None or not watch.seen_bytes:
             raise
-        message = f"a task grew to {watch.seen_bytes >> 20} MB; {plan.memory.text}"
-        raise MemoryShortError(message) from error
+        raise _outgrown(plan, watch.seen_bytes) from error
     except pl.exceptions.PolarsError as error:
         if _SIGNS.search(str(error)):
             raise MemoryShortError(f"{error}; {plan.memory.text}") from error
@@ -61,8 +64,8 @@ def bounded_memory(plan: RewritePlan) -> Iterator[None]:
 class _Watch:
     """Looks at the process's memory while a task runs."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, plan: RewritePlan) -> None:
+        self._plan, self._limit_bytes = plan, plan.memory.limit_bytes
         self._task = threading.get_ident()
         self._done = threading.Event()
         self._over = threading.Lock()
@@ -74,9 +77,12 @@ class _Watch:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        with self._over:  # From now on nothing is raised.
+        try:
+            with self._over:  # From now on nothing is raised.
+                self._done.set()
+        finally:  # If it was raised just here, the process must not be killed for no end.
             self._done.set()
-        self._thread.join()
+            self._thread.join()
 
     def _look(self) -> None:
         while not self._done.wait(LOOK_INTERVAL_S):
@@ -97,6 +103,7 @@ class _Watch:
                 return
             if resident_bytes() > 2 * self._limit_bytes:
                 break
+        _leave_note(self._plan, f"{OUTGROWN}{os.getpid()}", str(self.seen_bytes))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -106,6 +113,19 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
     except OSError:
         return 0
+
+
+def give_back() -> None:
+    """Return to the system what a failed task held; its error must be forgotten by now.
+
+    The next attempt in this process would begin with it, and outgrow its bound for that.
+    """
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    pause = threading.Event()
+    for _ in range(GIVE_BACK_LOOKS):
+        pause.wait(LOOK_INTERVAL_S)
+        pl.Series([0]).sort()  # Its allocator gives back old pages when it is called.
 
 
 class Begun:
@@ -118,9 +138,7 @@ class Begun:
 
     def first(self) -> None:
         """Leave the note: process, and the daemon that it came from."""
-        if self._plan.progress_folder:
-            with suppress(OSError):
-                self._path.write_text(f"{os.getpid()} {os.getppid()}")
+        _leave_note(self._plan, self._path.name, f"{os.getpid()} {os.getppid()}")
 
     def again(self) -> CompactionError:
         """Return why a second try is refused."""
@@ -133,8 +151,21 @@ class Begun:
         return EngineDiedError("the executor died while it wrote, or was taken for dead")
 
 
+def _leave_note(plan: RewritePlan, name: str, text: str) -> None:
+    if plan.progress_folder:
+        with suppress(OSError):
+            Path(plan.progress_folder, name).write_text(text)
+
+
+def _outgrown(plan: RewritePlan, seen_bytes: int) -> MemoryShortError:
+    return MemoryShortError(f"a task grew to {seen_bytes >> 20} MB; {plan.memory.text}")
+
+
 def killed(plan: RewritePlan) -> MemoryShortError:
-    """Return the error for a task's process that is gone and has said nothing."""
+    """Return the error for a task's process that is gone: ended for its size, or by others."""
+    for note in Path(plan.progress_folder).glob(f"{OUTGROWN}*") if plan.progress_folder else ():
+        with suppress(OSError, ValueError):
+            return _outgrown(plan, int(note.read_text()))
     return MemoryShortError(
         "the process of a task was killed, most likely because the machine had no memory left;"
         f" {plan.memory.text}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from common.errors import CompactionError, InputError, RequestError
+from common.errors import CompactionError, InputError, MemoryShortError, RequestError
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
@@ -29,6 +29,7 @@ from compactor.rewrite.marks import Mark
 from compactor.rewrite.merging import Tally, filter_bag, merge_sorted
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.questions import Answers
+from compactor.rewrite.shortage import give_back
 from compactor.rewrite.writer import WrittenFile, writing
 
 RESULT_SCHEMA = "result binary"
@@ -70,6 +71,8 @@ def outcome_of(task: Callable[[], object]) -> bytes:
     except Exception as error:
         # A boundary: Spark would try again, and hear only that there was a try before.
         outcome = TaskFailure("RewriteError", f"{type(error).__name__}: {error}")
+    if isinstance(outcome, TaskFailure) and outcome.error_class == MemoryShortError.__name__:
+        give_back()
     return pickle.dumps(outcome)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -29,8 +30,9 @@ from tests.support.tables_on_disk import assignment_over, keyed_table, settings
 pytestmark = [pytest.mark.slow]
 
 MB = 1024**2
-LIMIT_BYTES = 300 * MB
-ROWS = 40_000
+LIMIT_BYTES = 350 * MB
+"""Well between what the job needs as usual (430 MB) and halved (260 MB)."""
+ROWS = 80_000
 RUNS = 6
 WIDTH = 48
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), *((f"c{n}", "f8") for n in range(WIDTH))])
@@ -49,7 +51,7 @@ def monkeypatch_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pyt
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """Six runs of 15 MB decoded over one key range, each a single row group."""
+    """Six runs of 30 MB decoded over one key range, each a single row group."""
     folder = tmp_path_factory.mktemp("table")
     chance = np.random.default_rng(1)
     for run in range(RUNS):
@@ -88,7 +90,7 @@ def ends(table: Table, monkeypatch_module: pytest.MonkeyPatch) -> list[Any]:
         await engine.start()
         try:
             ended = [await _end_of(engine, attempt(table, "large", 0)), written(table)]
-            killing = asyncio.create_task(_kill_a_worker(Path(tempfile.gettempdir())))
+            killing = asyncio.create_task(_kill_workers(_begun()))
             ended += [await _end_of(engine, attempt(table, "killed", 4)), written(table)]
             killing.cancel()
             ended += [await _end_of(engine, attempt(table, "halved", 4)), written(table)]
@@ -106,20 +108,29 @@ async def _end_of(engine: SparkEngine, assignment: Any) -> RewriteResult | Compa
         return error
 
 
-async def _kill_a_worker(temporary: Path) -> None:
-    """Kill a task's process as soon as it has begun."""
+def _begun() -> set[Path]:
+    """Return the notes of all tasks that have begun, of attempts that are not cleared away."""
+    return set(Path(tempfile.gettempdir()).glob(f"neve-attempt-*/{BEGUN}*"))
+
+
+async def _kill_workers(before: set[Path]) -> None:
+    """Kill the process of each task as soon as it has begun, until the attempt is over.
+
+    One is not enough: a short task may have ended by then, and nobody misses an idle process.
+    """
     while True:
-        for note in temporary.glob(f"neve-attempt-*/{BEGUN}*"):
-            with suppress(OSError, ValueError):
-                os.kill(int(note.read_text().split()[0]), signal.SIGKILL)
-                return
+        for note in _begun() - before:
+            with suppress(OSError, ValueError):  # Not written to its end yet, or gone.
+                worker, _ = map(int, note.read_text().split())
+                os.kill(worker, signal.SIGKILL)
+                before.add(note)
         await asyncio.sleep(0.001)
 
 
 def test_a_task_that_outgrows_its_bound_is_ended_and_leaves_nothing(ends: list[Any]) -> None:
     error, left = ends[0], ends[1]
     assert isinstance(error, MemoryShortError), error
-    assert "a task grew to 3" in str(error)
+    assert re.search(r"a task grew to (3[5-9]|[4-9]\d)\d MB", str(error)), error
     assert "a task may have 768 MB: raise compactor.task_memory" in str(error)
     assert left == []
 

@@ -1,0 +1,145 @@
+"""Processes of tasks that outgrow their bound, or are killed: what is left, what is said."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import EngineDiedError, MemoryShortError
+from compactor.rewrite import shortage
+from compactor.rewrite.memory import TASK_ENVIRON, budget_of
+from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite.shortage import Begun, bounded_memory, give_back, resident_bytes
+from tests.support.patience import PATIENCE_S
+from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc"),
+]
+
+MB = 1024**2
+ROOM_BYTES = 150 * MB
+"""How much larger than it begins a task may get here."""
+
+
+def hold(more: list[pl.Series]) -> None:
+    """Take more and more memory, slowly enough to be looked at."""
+    for _ in range(64):
+        more.append(pl.ones(MB, eager=True))
+        time.sleep(shortage.LOOK_INTERVAL_S / 4)
+
+
+def hold_and_forget() -> None:
+    hold([])
+
+
+def hold_on() -> None:
+    """Take memory, and do not end when told to: as native code does not."""
+    held: list[pl.Series] = []
+    while True:
+        try:
+            hold(held)
+            time.sleep(PATIENCE_S)
+        except MemoryShortError:
+            continue
+
+
+def bounded(plan: RewritePlan) -> RewritePlan:
+    limit_bytes = resident_bytes() + ROOM_BYTES
+    return replace(plan, memory=replace(plan.memory, limit_bytes=limit_bytes))
+
+
+def end_in_order(plan: RewritePlan) -> tuple[str, int, int]:
+    """Outgrow the bound; return what was said, the memory at first and what was left at last."""
+    begun, said = resident_bytes(), ""
+    try:
+        with bounded_memory(bounded(plan)):
+            hold_and_forget()
+    except MemoryShortError as error:
+        said = str(error)
+    give_back()
+    return said, begun, resident_bytes()
+
+
+def never_end(plan: RewritePlan) -> None:
+    shortage.CLEAN_UP_LOOKS = 2
+    Begun(plan, 0, 0).first()
+    with bounded_memory(bounded(plan)):
+        hold_on()
+
+
+def be_killed(plan: RewritePlan) -> None:
+    Begun(plan, 0, 0).first()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answered(call: Callable[[], Any], answer: Connection) -> None:
+    answer.send(call())
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritePlan:
+    for name, value in TASK_ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    pq.write_table(KEYED.empty_table(), tmp_path / "a.parquet")
+    assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"])
+    progress = tmp_path / "progress"
+    progress.mkdir()
+    return replace(make_plan(assignment, str(progress)), memory=budget_of(768 * MB, 0, MB))
+
+
+def run_apart(call: Callable[[], Any]) -> tuple[Any, int | None]:
+    """Run in a process of its own; return the answer, if any, and how the process ended."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=answered, args=(call, theirs))
+    child.start()
+    theirs.close()
+    try:
+        said = ours.recv()
+    except EOFError:
+        said = None
+    child.join(PATIENCE_S)
+    return said, child.exitcode
+
+
+def test_a_task_that_ended_in_order_leaves_its_memory_to_the_next(plan: RewritePlan) -> None:
+    (said, first, last), code = run_apart(partial(end_in_order, plan))
+    assert code == 0
+    assert "a task grew to" in said
+    assert "raise compactor.task_memory" in said
+    assert last - first < ROOM_BYTES / 3, (first // MB, last // MB)
+
+
+def test_a_task_that_was_ended_by_force_says_why(plan: RewritePlan) -> None:
+    said, code = run_apart(partial(never_end, plan))
+    assert (said, code) == (None, -signal.SIGKILL)
+    error = Begun(plan, 0, 0).again()
+    assert isinstance(error, MemoryShortError)
+    assert "a task grew to" in str(error)
+
+
+def test_a_task_that_was_killed_by_others_is_told_apart(plan: RewritePlan) -> None:
+    said, code = run_apart(partial(be_killed, plan))
+    assert (said, code) == (None, -signal.SIGKILL)
+    error = Begun(plan, 0, 0).again()
+    assert isinstance(error, MemoryShortError)
+    assert "most likely because the machine had no memory left" in str(error)
+
+
+def test_a_task_without_a_note_died_with_its_machine(plan: RewritePlan) -> None:
+    assert isinstance(Begun(plan, 0, 1).again(), EngineDiedError)
