@@ -131,7 +131,7 @@ class CompactorSettings:
         " 0: none is.",
     )
     engine: str = _setting("raydp", "Where Spark runs: `raydp`, or `local` without executors.")
-    start_timeout_s: float = _setting(120.0, "Longest start of the Spark application.")
+    start_timeout_s: float = _setting(300.0, "Longest start of the Spark application.")
     drain_timeout_s: float = _setting(600.0, "Longest wait for running jobs at a shutdown.")
 
 

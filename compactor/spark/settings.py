@@ -39,7 +39,7 @@ class DriverSettings:
     """Memory that the Python process of a task may have."""
     task_limit_bytes: int = 0
     """One with more is ended; 0: none is."""
-    start_timeout_s: float = 120.0
+    start_timeout_s: float = 300.0
     log_file: str = os.devnull
     work: str = WORK
     """`module:function`, called with Spark session, payload, progress and cancelled."""

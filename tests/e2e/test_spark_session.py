@@ -24,7 +24,7 @@ from compactor.spark.settings import DriverSettings
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import members
 from neve.local.ray_head import NODE_RESOURCE
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, SERVICE_S
 
 pytestmark = [pytest.mark.slow]
 
@@ -53,7 +53,7 @@ def settings(stack: LocalStack, name: str) -> DriverSettings:
         node_resource=NODE_RESOURCE,
         log_file=str(stack.folder.logs / f"{name}.log"),
         work="tests.support.spark_work:work",
-        start_timeout_s=180,
+        start_timeout_s=SERVICE_S,
     )
 
 
@@ -138,7 +138,7 @@ def test_two_engines_side_by_side_and_one_driver_dies(stack: LocalStack) -> None
         assert one.pid is not None
         lost, kept = await sleeping(one, "a"), await sleeping(two, "b")
         os.kill(one.pid, signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(EngineDiedError):
                 await lost
         assert (await one.run_payload("c", ADD, lambda _: None))["sum"] == 500_500

@@ -17,6 +17,7 @@ from neve.client import Client
 from neve.client_errors import NeveError, RefusedError, UnavailableError
 from neve.client_http import Connection, new_call
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, executable, running
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -148,7 +149,7 @@ def test_a_store_that_is_away_is_told_and_comes_back(
     client.append("events", rows(1))
     redis.stop()
     try:
-        answer = httpx.get(f"{gateway.url}/readyz", timeout=20)
+        answer = httpx.get(f"{gateway.url}/readyz", timeout=PATIENCE_S)
         assert (answer.status_code, answer.json()["error"]) == (503, "UnavailableError")
         assert httpx.get(f"{gateway.url}/healthz").status_code == 200
         with pytest.raises(NeveError) as caught:

@@ -25,6 +25,7 @@ from compactor.rewrite.shortage import BEGUN
 from compactor.spark.engine import SparkEngine
 from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
+from tests.support.patience import SERVICE_S
 from tests.support.tables_on_disk import assignment_over, keyed_table, settings
 
 pytestmark = [pytest.mark.slow]
@@ -84,7 +85,10 @@ def ends(table: Table, monkeypatch_module: pytest.MonkeyPatch) -> list[Any]:
     async def story() -> list[Any]:
         engine = SparkEngine(
             DriverSettings(
-                name="c1", engine=Engines.LOCAL, task_limit_bytes=LIMIT_BYTES, start_timeout_s=300.0
+                name="c1",
+                engine=Engines.LOCAL,
+                task_limit_bytes=LIMIT_BYTES,
+                start_timeout_s=SERVICE_S,
             )
         )
         await engine.start()

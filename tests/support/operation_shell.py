@@ -19,6 +19,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import TableSettings
 from common.model.tablet import OperationKind, Tablet, TabletId
 from common.wire import Assignment
+from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE, Cluster, Shell
 
 Row = tuple[bytes, int]
@@ -155,7 +156,7 @@ class Land(Cluster):
 
 async def work(land: Land, it: Shell, done: Callable[[], Awaitable[bool]]) -> None:
     """Take and commit jobs until something is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not await done():
             taken = await it.take(wait_max_s=0.02)
             if taken is not None:

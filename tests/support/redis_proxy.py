@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+from tests.support.patience import PATIENCE_S
+
 EXEC = b"\r\nEXEC\r\n"
 
 
@@ -49,7 +51,7 @@ class RedisProxy:
     async def let_go(self) -> None:
         """Let the late EXEC pass, and wait until Redis has answered it."""
         self._go.set()
-        await asyncio.wait_for(self._passed.wait(), 5.0)
+        await asyncio.wait_for(self._passed.wait(), PATIENCE_S)
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -49,7 +49,7 @@ class S3Server:
         client.create_dir(name)
 
     def answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request("GET", "/moto-api/")
             return connection.getresponse().status == 200

@@ -30,6 +30,7 @@ from common.wire import BeatReply, Report
 from compactor.service import CompactorService
 from tests.support.assignments import an_assignment
 from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass
@@ -71,7 +72,7 @@ def play(script: Script, setup: Callable[[World], None] = lambda _: None) -> Wor
         setup(world)
         service = world.service()
         running = asyncio.create_task(service.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await script(world, service)
             service.drain()
             await running

@@ -26,6 +26,7 @@ from coordinator.collector import Collector, CollectorRules
 from coordinator.manifests import NEVER_S, PIN_LEASE_S, WRITING_MAX_S, Manifests
 from coordinator.storage import ArrowStorage
 from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 
@@ -248,7 +249,7 @@ def test_the_loop_goes_on_behind_an_error(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
         broken = replace(site.table, id="t2", name="broken", location="file:///nowhere/at/all")
         loop = asyncio.create_task(site.manifests.run_forever(lambda: [broken, site.table], 0.0))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not (site.folder / "_neve/manifest/latest.json").exists():
                 await asyncio.sleep(0)
         loop.cancel()

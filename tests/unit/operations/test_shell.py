@@ -19,6 +19,7 @@ from common.model.request import RequestState
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from coordinator.generation import Generations
 from tests.support.operation_shell import Land, fail, finish, hangs_at, key, work
+from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import Shell, ended, run, until
 
 pytestmark = pytest.mark.unit
@@ -146,7 +147,7 @@ def test_a_coordinator_that_dies_at_any_step_is_followed_by_another(
             if what == "abandon":
                 land.clock.advance(3601)
                 it.parts.scanner.ask(TabletId("t1", LAST))
-                await asyncio.wait_for(there.wait(), 20)
+                await asyncio.wait_for(there.wait(), PATIENCE_S)
             else:
                 await work(land, it, lambda: is_set(there))
         heal()
@@ -191,7 +192,7 @@ def test_a_quarantined_job_ends_the_split_and_other_jobs_go_on() -> None:
         land = await land_of((1, 9), (2, 8), (3, 7), (4, 6), (1, 2))
         async with land.coordinator() as it:
             await land.begin_split(5, LAST)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while await land.operating():
                     taken = await it.take(wait_max_s=0.02)
                     if taken is not None and taken.job.cuts:

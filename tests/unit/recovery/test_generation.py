@@ -26,6 +26,7 @@ from coordinator.core import events as on
 from coordinator.generation import Generations
 from coordinator.performing import Context, StoreActions
 from tests.support.assignments import an_assignment
+from tests.support.patience import PATIENCE_S
 from tests.support.tables_on_disk import keyed_table, settings
 
 pytestmark = pytest.mark.anyio
@@ -147,14 +148,14 @@ async def test_the_description_follows_the_settings(place: Place) -> None:
 async def test_the_loop_looks_at_new_tables_and_forgets_old_ones(place: Place) -> None:
     tables = [place.table, replace(place.table, id="t2", state=TableState.GOING)]
     loop = asyncio.create_task(place.generations.run_forever(lambda: tables))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not place.written:
             await asyncio.sleep(0.01)
     loop.cancel()
 
     broken = replace(place.table, id="t3", location="nowhere")
     loop = asyncio.create_task(place.generations.run_forever(lambda: [broken]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while "generation not counted up" not in place.log:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.02)
