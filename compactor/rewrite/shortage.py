@@ -163,8 +163,9 @@ def _outgrown(plan: RewritePlan, seen_bytes: int) -> MemoryShortError:
 
 def killed(plan: RewritePlan) -> MemoryShortError:
     """Return the error for a task's process that is gone: ended for its size, or by others."""
-    for note in Path(plan.progress_folder).glob(f"{OUTGROWN}*") if plan.progress_folder else ():
-        with suppress(OSError, ValueError):
+    notes = Path(plan.progress_folder).glob(f"{OUTGROWN}*") if plan.progress_folder else ()
+    with suppress(OSError, ValueError):
+        for note in notes:
             return _outgrown(plan, int(note.read_text()))
     return MemoryShortError(
         "the process of a task was killed, most likely because the machine had no memory left;"

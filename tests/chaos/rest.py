@@ -19,6 +19,7 @@ from tests.chaos.journal import Journal, replayed
 from tests.chaos.load import answered
 from tests.chaos.story import Story
 from tests.chaos.wishes import User
+from tests.support.living_folder import files_below
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import COMPACTORS, Service
 
@@ -178,7 +179,7 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 def _stored(location: Path) -> set[str]:
     """Return the files below a location, but for the service's own notes."""
-    below = (path.relative_to(location) for path in location.rglob("*") if path.is_file())
+    below = (path.relative_to(location) for path in files_below(location))
     return {
         str(path)
         for path in below

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from neve.api import Added
 from neve.client import Client
+from tests.support.living_folder import files_below
 
 KEYED = pa.schema(
     [
@@ -163,7 +164,7 @@ class LedgerTable:
 
     def stored(self) -> set[str]:
         """Return the paths of all files below the location, but for the service's own notes."""
-        below = (p.relative_to(self.location) for p in self.location.rglob("*") if p.is_file())
+        below = (path.relative_to(self.location) for path in files_below(self.location))
         notes = Path(OWN_FOLDER, "manifest")
         return {
             str(path)
@@ -173,7 +174,9 @@ class LedgerTable:
 
     def is_being_written(self, attempt: str) -> bool:
         """Return whether an attempt has begun to write its output and not written its end."""
-        for path in self.location.glob(f"{OWN_FOLDER}/**/*{attempt}*"):
+        for path in files_below(self.location / OWN_FOLDER):
+            if attempt not in path.name:
+                continue
             with suppress(FileNotFoundError):
                 written = path.read_bytes()
                 return len(written) > len(MARK) and not written.endswith(MARK)

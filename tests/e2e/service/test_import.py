@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from neve.api_import import ImportReport
+from tests.support.living_folder import files_below
 from tests.support.stack import Service
 
 pytestmark = [pytest.mark.slow]
@@ -61,8 +62,9 @@ class Lake:
         return {each.path for each in self.client.files("lake")}
 
     def stored(self) -> set[str]:
-        found = (path.relative_to(self.folder) for path in self.folder.rglob("*.parquet"))
-        return {str(path) for path in found if "manifest" not in path.parts}
+        found = (path.relative_to(self.folder) for path in files_below(self.folder))
+        parquet = (path for path in found if path.suffix == ".parquet")
+        return {str(path) for path in parquet if "manifest" not in path.parts}
 
     def rests(self) -> bool:
         plan = self.client.plan("lake")

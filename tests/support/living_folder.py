@@ -1,0 +1,17 @@
+"""Folders that others change while a test looks at them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Walk over the files below a folder; what vanishes meanwhile is left out.
+
+    `Path.rglob` raises an error when a folder goes between its being found and looked into.
+    """
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield Path(parent, name)
