@@ -19,7 +19,7 @@ from tests.chaos.journal import Journal, replayed
 from tests.chaos.load import answered
 from tests.chaos.story import Story
 from tests.chaos.wishes import User
-from tests.support.living_folder import files_below
+from tests.support.living_folder import stored_below
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import COMPACTORS, Service
 
@@ -93,7 +93,7 @@ class Rest:
                 lambda n=kind.name, at=location: not self._extra(n, at, patiently=patiently),
                 SERVICE_S,
             )
-            if missing := self._listed(kind.name) - _stored(location):
+            if missing := self._listed(kind.name) - stored_below(location):
                 self._story.fail(f"at rest: {kind.name} lists files that are not there: {missing}")
             self._check(kind.name, set(), deep=False)
         return time.monotonic() - began_s
@@ -115,7 +115,7 @@ class Rest:
         """Sweep, and return what is stored besides the table's files."""
         # Young files are left alone by a sweep, so there may have to be another.
         self._client.gc(table, delete=True)
-        extra = _stored(location) - self._listed(table)
+        extra = stored_below(location) - self._listed(table)
         if extra and not patiently:
             table_id = self._client.describe(table).id
             with redis.Redis.from_url(self._service.stack.redis_url) as store:
@@ -175,13 +175,3 @@ def _marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
-
-
-def _stored(location: Path) -> set[str]:
-    """Return the files below a location, but for the service's own notes."""
-    below = (path.relative_to(location) for path in files_below(location))
-    return {
-        str(path)
-        for path in below
-        if str(path.parent) != "_neve" and path.parts[:2] != ("_neve", "manifest")
-    }

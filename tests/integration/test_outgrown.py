@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,10 @@ from common.errors import EngineDiedError, MemoryShortError
 from compactor.rewrite import shortage
 from compactor.rewrite.memory import TASK_ENVIRON, budget_of
 from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.shortage import Begun, bounded_memory, give_back, resident_bytes
+from compactor.rewrite.shortage import Begun, bounded_memory, resident_bytes, within_memory
+from compactor.rewrite.tasks import outcome_of
 from tests.support.patience import PATIENCE_S
+from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table
 
 pytestmark = [
@@ -63,16 +63,11 @@ def bounded(plan: RewritePlan) -> RewritePlan:
     return replace(plan, memory=replace(plan.memory, limit_bytes=limit_bytes))
 
 
-def end_in_order(plan: RewritePlan) -> tuple[str, int, int]:
-    """Outgrow the bound; return what was said, the memory at first and what was left at last."""
-    begun, said = resident_bytes(), ""
-    try:
-        with bounded_memory(bounded(plan)):
-            hold_and_forget()
-    except MemoryShortError as error:
-        said = str(error)
-    give_back()
-    return said, begun, resident_bytes()
+def end_in_order(plan: RewritePlan) -> tuple[Any, int, int]:
+    """Outgrow the bound; return how it ended, the memory at first and what was left at last."""
+    begun = resident_bytes()
+    outcome = outcome_of(within_memory(bounded(plan), hold_and_forget))
+    return pickle.loads(outcome), begun, resident_bytes()
 
 
 def never_end(plan: RewritePlan) -> None:
@@ -87,10 +82,6 @@ def be_killed(plan: RewritePlan) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def answered(call: Callable[[], Any], answer: Connection) -> None:
-    answer.send(call())
-
-
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritePlan:
     for name, value in TASK_ENVIRON.items():
@@ -102,26 +93,12 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritePlan:
     return replace(make_plan(assignment, str(progress)), memory=budget_of(768 * MB, 0, MB))
 
 
-def run_apart(call: Callable[[], Any]) -> tuple[Any, int | None]:
-    """Run in a process of its own; return the answer, if any, and how the process ended."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=answered, args=(call, theirs))
-    child.start()
-    theirs.close()
-    try:
-        said = ours.recv()
-    except EOFError:
-        said = None
-    child.join(PATIENCE_S)
-    return said, child.exitcode
-
-
 def test_a_task_that_ended_in_order_leaves_its_memory_to_the_next(plan: RewritePlan) -> None:
-    (said, first, last), code = run_apart(partial(end_in_order, plan))
+    (outcome, first, last), code = run_apart(partial(end_in_order, plan))
     assert code == 0
-    assert "a task grew to" in said
-    assert "raise compactor.task_memory" in said
+    assert outcome.error_class == "MemoryShortError"
+    assert "a task grew to" in outcome.cause
+    assert "raise compactor.task_memory" in outcome.cause
     assert last - first < ROOM_BYTES / 3, (first // MB, last // MB)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from compactor.rewrite.memory import TASK_ENVIRON, budget_of
 from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan, make_plan
 from tests.support.peak_memory import peak_bytes
+from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import assignment_over, settings
 
 pytestmark = [
@@ -32,8 +32,8 @@ TASK_BYTES = 490 * MB
 DATA_BYTES = 200 * MB
 
 
-def run_one(call: Callable[[], Any], answer: Connection) -> None:
-    answer.send((call(), peak_bytes()))
+def outcome_and_peak(call: Callable[[], Any]) -> tuple[Any, int]:
+    return call(), peak_bytes()
 
 
 def a_plan(folder: Path, shape: str) -> RewritePlan:
@@ -59,16 +59,12 @@ def test_a_task_stays_within_what_it_may_have(
 ) -> None:
     for name, value in {"POLARS_MAX_THREADS": "2", **TASK_ENVIRON}.items():
         monkeypatch.setenv(name, value)
-    context, peaks = multiprocessing.get_context("spawn"), list[int]()
+    peaks: list[int] = []
 
     def run_tasks(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         ended = []
         for call in calls:
-            ours, theirs = context.Pipe()
-            child = context.Process(target=run_one, args=(call, theirs))
-            child.start()
-            outcome, peak = ours.recv()
-            child.join()
+            (outcome, peak), _ = run_apart(partial(outcome_and_peak, call))
             ended.append(outcome)
             peaks.append(peak)
         return ended

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from neve.api import Added
 from neve.client import Client
-from tests.support.living_folder import files_below
+from tests.support.living_folder import files_below, stored_below
 
 KEYED = pa.schema(
     [
@@ -164,13 +164,7 @@ class LedgerTable:
 
     def stored(self) -> set[str]:
         """Return the paths of all files below the location, but for the service's own notes."""
-        below = (path.relative_to(self.location) for path in files_below(self.location))
-        notes = Path(OWN_FOLDER, "manifest")
-        return {
-            str(path)
-            for path in below
-            if str(path.parent) != OWN_FOLDER and notes not in path.parents
-        }
+        return stored_below(self.location)
 
     def is_being_written(self, attempt: str) -> bool:
         """Return whether an attempt has begun to write its output and not written its end."""

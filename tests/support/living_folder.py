@@ -15,3 +15,13 @@ def files_below(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
             yield Path(parent, name)
+
+
+def stored_below(location: Path) -> set[str]:
+    """Return the paths of all files below a table's location, but for the service's own notes."""
+    below = (path.relative_to(location) for path in files_below(location))
+    return {
+        str(path)
+        for path in below
+        if str(path.parent) != "_neve" and path.parts[:2] != ("_neve", "manifest")
+    }

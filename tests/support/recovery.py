@@ -34,6 +34,7 @@ from compactor.rewrite.verify import verify
 from coordinator.assignments import compose, output_prefix
 from neve.gateway.services import Threads
 from neve.recovery.scope import Scope
+from tests.support.living_folder import files_below
 from tests.support.store_harness import Harness, applied
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
@@ -186,8 +187,7 @@ class Ground:
 
     def files(self) -> dict[str, bytes]:
         """Return every file below the folder."""
-        found = (path for path in self.folder.rglob("*") if path.is_file())
-        return {str(path): path.read_bytes() for path in found}
+        return {str(path): path.read_bytes() for path in files_below(self.folder)}
 
 
 READS: dict[str, Any] = {

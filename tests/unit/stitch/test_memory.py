@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +15,20 @@ from common.parquet.location import open_location
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.stitch.stitching import stitch
 from tests.support.peak_memory import peak_bytes
+from tests.support.run_apart import run_apart
 
 MB = 1024**2
 FILE_BYTES, GROUPS = 160 * MB, 10
 GROWTH_BYTES_MAX = FILE_BYTES // 10
 
 
-def copies(folder: str, answer: Connection) -> None:
+def copies(folder: str) -> tuple[int, int]:
     """Copy a small file and then a large one; tell by how much the peak grew, and what was made."""
     location = open_location(folder)
     stitch(location, [Piece("small.parquet")], "out/small.parquet")
     before = peak_bytes()
     made = stitch(location, [Piece("large.parquet")], "out/large.parquet")
-    answer.send((peak_bytes() - before, made.size_bytes))
+    return peak_bytes() - before, made.size_bytes
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
@@ -41,12 +41,6 @@ def test_a_copy_of_ten_times_the_memory_that_it_may_take(tmp_path: Path) -> None
         for _ in range(GROUPS):
             writer.write_table(group, row_group_size=rows)
 
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=copies, args=(tmp_path.as_uri(), theirs))
-    process.start()
-    theirs.close()
-    grown_bytes, size_bytes = ours.recv()
-    process.join()
+    (grown_bytes, size_bytes), _ = run_apart(partial(copies, tmp_path.as_uri()))
     assert size_bytes > FILE_BYTES
     assert grown_bytes < GROWTH_BYTES_MAX
