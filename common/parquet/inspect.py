@@ -10,6 +10,7 @@ from pyarrow import parquet as pq
 from common.errors import RequestError, UnavailableError
 from common.model.file import DataFile
 from common.parquet.location import Location, size_of
+from common.parquet.opening import parquet_of
 from common.parquet.soundness import footer_fault
 from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform
@@ -63,13 +64,7 @@ def opened(
     try:
         with (
             location.filesystem.open_input_file(full) as source,
-            pq.ParquetFile(
-                source,
-                metadata=metadata,
-                pre_buffer=metadata is not None,
-                # A flipped bit would be another value, and written on.
-                page_checksum_verification=True,
-            ) as file,
+            parquet_of(source, metadata) as file,
         ):
             if metadata is None and (fault := footer_fault(file.metadata)) is not None:
                 raise RequestError(f"file {path} has a damaged footer: {fault}")

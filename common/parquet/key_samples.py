@@ -6,6 +6,7 @@ from pyarrow import parquet as pq
 from common.errors import RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from common.parquet.picking import rows_at
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.rules import RowRules
@@ -38,7 +39,10 @@ def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
         known = [name for name in schema.names if name in file.schema_arrow.names]
         count = max(2, SAMPLES // len(groups))
         try:
-            parts = [_spread(file.read_row_group(each, known), count) for each in groups]
+            parts = [
+                rows_at(file, each, known, _spread(file.metadata.row_group(each).num_rows, count))
+                for each in groups
+            ]
             rows = conform(pa.concat_tables(parts), schema, f"file {path}")
         except pa.ArrowNotImplementedError as error:
             raise RequestError(f"the keys of file {path} cannot be read: {error}") from error
@@ -54,10 +58,10 @@ def _row_groups(footer: pq.FileMetaData) -> list[int]:
     return [filled[round(number * step)] for number in range(ROW_GROUPS_MAX)]
 
 
-def _spread(rows: pa.Table, count: int) -> pa.Table:
-    """Return so many rows in equal distances, the first and the last among them."""
-    count = min(count, rows.num_rows)
+def _spread(rows: int, count: int) -> list[int]:
+    """Return the numbers of so many of some rows in equal distances, both ends among them."""
+    count = min(count, rows)
     if count < 2:
-        return rows.slice(0, 1)
-    step = (rows.num_rows - 1) / (count - 1)
-    return rows.take(pa.array([round(number * step) for number in range(count)], pa.int64()))
+        return list(range(count))
+    step = (rows - 1) / (count - 1)
+    return [round(number * step) for number in range(count)]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from common.parquet.location import open_location
+from common.parquet.picking import rows_at
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from compactor.rewrite.apart import Copy, ends_of
@@ -63,9 +64,9 @@ def _samples(
         with opened_input(location, source.path) as parquet:
             if any(name not in parquet.schema_arrow.names for name in rules.key):
                 continue  # Its folders tell them.
-            rows = parquet.read_row_group(group.number, list(rules.key))
-        stride = max(1, rows.num_rows // SAMPLED_KEYS)
-        picked = rows.take(pa.array(range(stride // 2, rows.num_rows, stride)))
+            stride = max(1, group.rows // SAMPLED_KEYS)
+            places = range(stride // 2, group.rows, stride)
+            picked = rows_at(parquet, group.number, rules.key, places)
         known = conform(picked, schema, f"file {source.path}")
         samples[group.input, group.number] = encode_keys(
             known, rules.key, rules.key_types

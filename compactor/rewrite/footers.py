@@ -14,7 +14,7 @@ from common.parquet.inspect import opened
 from common.parquet.location import Location
 from compactor.rewrite.declared import has_blooms
 from compactor.rewrite.kernel.bounds import Group, groups_of
-from compactor.rewrite.kernel.page_sums import PAGES_START, chunk_places
+from compactor.rewrite.page_sums import PAGES_START, chunk_places
 from compactor.rewrite.worth import GroupSize
 
 FOOTERS_AT_A_TIME = 8

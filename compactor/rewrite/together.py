@@ -15,7 +15,7 @@ from common.parquet.location import Location
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.kernel.bounds import Group
 from compactor.rewrite.kernel.layout import Held, Layout, known_to_polars
-from compactor.rewrite.kernel.page_sums import PAGES_START, PageError, check_pages
+from compactor.rewrite.page_sums import PAGES_START, PageError, check_pages
 
 FILES_MAX = 64
 

@@ -19,6 +19,7 @@ from common.errors import (
 )
 from common.parquet.inspect import opened
 from common.parquet.location import Location, size_of
+from common.parquet.opening import parquet_of
 from common.rows.encode import encode_keys
 from common.rows.facts import RowFacts, RowTally
 from compactor.rewrite.files import table_location
@@ -161,7 +162,7 @@ def _read_back(
     try:
         with (
             location.filesystem.open_input_file(location.full(file.path)) as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+            parquet_of(source) as parquet,
         ):
             _check_footer(plan, file, parquet)
             for batch in parquet.iter_batches(batch_size=plan.read_rows_max):

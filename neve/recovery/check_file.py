@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RequestError
@@ -13,6 +12,7 @@ from common.model.file import DataFile
 from common.model.tablet import TabletId
 from common.parquet.inspect import FileFacts, inspect_file, opened
 from common.parquet.location import Location
+from common.parquet.opening import parquet_of
 from common.rows.rules import RowRules
 from neve.recovery.findings import Code, Finding
 from neve.recovery.stored import StoredFile
@@ -77,7 +77,7 @@ def _decode(location: Location, path: str) -> None:
     """Read a file whole, with the checksums of its pages."""
     with (
         location.filesystem.open_input_file(location.full(path)) as source,
-        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        parquet_of(source) as parquet,
     ):
         for _ in parquet.iter_batches(BATCH_ROWS):
             pass

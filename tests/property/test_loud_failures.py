@@ -25,6 +25,7 @@ import pytest
 from common.errors import CompactionError, InputError, RewriteError
 from common.model.table import Table
 from common.wire import Assignment
+from compactor.rewrite.kernel import reading
 from compactor.rewrite.native_job import merge_natively
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
@@ -60,6 +61,14 @@ def ranges(plan: RewritePlan, _: Assignment) -> TaskResult:
     return merge_natively(plan, here, 3)
 
 
+def pieces(plan: RewritePlan, _: Assignment) -> TaskResult:
+    """Row groups too large to be held are read piece by piece, and only the pages of each."""
+    plan = replace(plan, small={}, memory=replace(plan.memory, held_bytes=40_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "EXCERPT_BYTES_MIN", 0)
+        return merge_natively(plan, here, 3)
+
+
 def memory(plan: RewritePlan, _: Assignment) -> TaskResult:
     return rewrite_in_memory(plan)
 
@@ -83,12 +92,13 @@ def stitched(plan: RewritePlan, assignment: Assignment) -> TaskResult:
 WAYS: dict[str, Way] = {
     "merge": ranges,
     "small": ranges,
+    "pieces": pieces,
     "memory": memory,
     "sql": sql,
     "bag": bag,
     "stitch": stitched,
 }
-READING = ("merge", "small", "memory", "sql", "bag")
+READING = ("merge", "small", "pieces", "memory", "sql", "bag")
 
 
 class Site:
@@ -117,7 +127,7 @@ class Site:
                 rows,
                 self.folder / path,
                 compression=codec,
-                row_group_size=ROWS if way == "small" else 1000,
+                row_group_size=ROWS if way in ("small", "pieces") else 1000,
                 write_page_checksum=True,
                 use_dictionary=["text"],
                 data_page_size=4096,

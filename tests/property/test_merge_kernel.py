@@ -32,7 +32,7 @@ from compactor.rewrite import (
     pipeline,
     row_groups,
 )
-from compactor.rewrite.kernel import settling, steps
+from compactor.rewrite.kernel import reading, settling, steps
 from compactor.rewrite.kernel.words import LongKeyError
 from compactor.rewrite.native import is_native
 from compactor.rewrite.native_job import merge_natively
@@ -94,6 +94,9 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
             write_statistics=stated,
             compression=chance.choice(["zstd", "zstd", "snappy"]),
             use_dictionary=chance.random() < 0.5,
+            data_page_size=chance.choice([1, 100, 1 << 20]),
+            write_batch_size=chance.choice([1, 3, 1024]),
+            write_page_index=chance.random() < 0.5,
         )
     return Life(table, tuple(paths), pa.concat_tables(known, promote_options="default"))
 
@@ -117,6 +120,7 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
     monkeypatch.setattr(native_job, "RUN_BYTES_MIN", chance.choice([0, 100]))
     monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
+    monkeypatch.setattr(reading, "EXCERPT_BYTES_MIN", chance.choice([0, 1 << 30]))
 
 
 def here(calls: Sequence[Any]) -> list[Any]:

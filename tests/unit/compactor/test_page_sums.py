@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite.kernel import page_sums
-from compactor.rewrite.kernel.page_sums import PageError, check_chunk, check_pages, chunk_places
+from compactor.rewrite import page_sums
+from compactor.rewrite.page_sums import PageError, check_chunk, check_pages, chunk_places
 
 ROWS = 20_000
 WINDOW_BYTES = 4096

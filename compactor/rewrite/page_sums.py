@@ -68,16 +68,17 @@ def check_chunk(descriptor: int, start: int, size_bytes: int) -> None:
         at += checked
 
 
-def check_pages(chunk: bytes) -> None:
-    """Check the pages of a column chunk, or of several that follow each other.
+def check_pages(pages: bytes, start: int = 0) -> None:
+    """Check pages that follow each other, of one column chunk or of several.
 
     Args:
-        chunk: All its bytes.
+        pages: All their bytes.
+        start: Where the first is, for messages.
 
     Raises:
         PageError: A checksum is wrong, or the bytes are no pages.
     """
-    _check_whole_pages(chunk, 0, ends=True)
+    _check_whole_pages(pages, start, ends=True)
 
 
 def _check_whole_pages(window: bytes, base: int, *, ends: bool) -> int:

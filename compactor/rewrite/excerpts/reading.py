@@ -1,0 +1,124 @@
+"""Reads columns of a few rows of a row group, and no other pages of it than theirs."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import InputError, NotStitchableError
+from common.parquet.location import Location
+from compactor.rewrite.excerpts.making import Column, file_of_pages, flat_columns
+from compactor.rewrite.excerpts.pages import Pages, pages_of, walked
+from compactor.rewrite.page_sums import PageError, check_pages
+from compactor.rewrite.stitch.footer import Layout
+from compactor.rewrite.stitch.sources import Source, layout_of, opened_source
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Some rows of a file."""
+
+    number: int
+    """Of their row group."""
+    skip: int
+    """Rows of it that come before these."""
+    rows: int
+    """One at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A Parquet file of one column."""
+
+    content: bytes
+    skip: int
+    """Rows of it that come before the wanted ones."""
+
+
+class Excerpts:
+    """One file, from which excerpts are taken. Threads may share it."""
+
+    def __init__(self, location: Location, path: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            location: Of the file.
+            path: Relative to it.
+        """
+        self._location, self._path = location, path
+        self._layout: Layout | None = None
+        self._columns: dict[str, Column] = {}
+        self._pages: dict[tuple[int, str], Pages] = {}
+
+    def columns(self) -> frozenset[str]:
+        """Return the columns of which excerpts can be taken.
+
+        Raises:
+            InputError: The file cannot be read.
+            UnavailableError: The storage does not answer.
+        """
+        if self._layout is None:
+            try:
+                with opened_source(self._location, self._path) as source:
+                    layout = layout_of(source)
+            except NotStitchableError:
+                return frozenset()
+            self._columns = flat_columns(layout)
+            self._layout = layout
+        return frozenset(self._columns)
+
+    def take(self, place: Place, field: pa.Field) -> Excerpt:
+        """Return the pages that hold some rows of one of `columns`.
+
+        Args:
+            place: The rows.
+            field: The column as Arrow reads it.
+
+        Raises:
+            InputError: They cannot be read, or are not as they were written.
+            UnavailableError: The storage does not answer.
+        """
+        assert self._layout is not None, "whoever takes one has asked for the columns"
+        source_name = f"file {self._path}, column {field.name}"
+        try:
+            with opened_source(self._location, self._path) as source:
+                return self._taken(source, place, field)
+        except (NotStitchableError, PageError) as error:
+            raise InputError(f"{source_name} cannot be read, it is damaged: {error}") from error
+
+    def _taken(self, source: Source, place: Place, field: pa.Field) -> Excerpt:
+        """Return an excerpt; what an offset index tells is not the last word."""
+        assert self._layout is not None
+        groups, known = self._layout.groups, (place.number, field.name)
+        if place.number >= len(groups) or place.skip + place.rows > groups[place.number].rows:
+            raise NotStitchableError("it has other row groups than it had")
+        group = groups[place.number]
+        chunk = group.chunks[self._columns[field.name].leaf]
+        if known not in self._pages:
+            self._pages[known] = pages_of(source, chunk, group.rows)
+        try:
+            return self._of_pages(source, place, field, self._pages[known])
+        except (NotStitchableError, PageError):
+            if not self._pages[known].told:
+                raise
+        self._pages[known] = walked(source, chunk, group.rows)
+        return self._of_pages(source, place, field, self._pages[known])
+
+    def _of_pages(self, source: Source, place: Place, field: pa.Field, pages: Pages) -> Excerpt:
+        assert self._layout is not None
+        column = self._columns[field.name]
+        chunk = self._layout.groups[place.number].chunks[column.leaf]
+        span, held = pages.holding(place.skip, place.rows)
+        read = (source.read(pages.dictionary), source.read(span))
+        for stored, part in zip(read, (pages.dictionary, span), strict=True):
+            check_pages(stored, part.start)
+        content, rows = file_of_pages(self._layout, chunk, column, read, field)
+        if rows != len(held):
+            raise NotStitchableError(f"{rows} rows in pages of {len(held)}")
+        return Excerpt(content, place.skip - held.start)
+
+
+def arrow_column(excerpt: Excerpt, rows: int) -> pa.ChunkedArray:
+    """Return the wanted rows of an excerpt as Arrow reads them."""
+    with pq.ParquetFile(pa.BufferReader(excerpt.content), pre_buffer=False) as parquet:
+        return parquet.read(use_threads=False).column(0).slice(excerpt.skip, rows)
