@@ -26,6 +26,9 @@ from compactor.rewrite.thrift.values import number_field
 
 BESIDE_BYTES_MIN = 4 * 1024**2
 """Rows with less are encoded sooner than threads are told of them."""
+BESIDE_SHARE_MAX = 0.75
+"""Of a row group: where one column has more, others are done before it, and its pages would be in
+memory twice."""
 UNIT_BYTES = 4 * 1024**2
 """Decoded, that a thread encodes at a time, about; a column is never parted."""
 UNITS_MAX = 4 * LANE_CORES

@@ -17,7 +17,7 @@ TASK_BYTES = 768 * 1024**2
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """How a driver is told; Spark keeps settings that it does not know."""
 TASK_ENVIRON = {
-    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "_RJEM_MALLOC_CONF": "narenas:2,muzzy_decay_ms:0",
 }

@@ -21,7 +21,7 @@ from compactor.rewrite.together import FILES_MAX, Together
 
 AHEAD_BYTES = 96 * 1024**2
 """Decoded ahead of the merge, at most."""
-BEHIND_BYTES = 32 * 1024**2
+BEHIND_BYTES = 16 * 1024**2
 """Rows that wait for the encoder, at most, beside those that it has, and one step."""
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.parquet.write import row_group_rows
-from compactor.rewrite.columns_beside import BESIDE_BYTES_MIN, ColumnsBeside
+from compactor.rewrite.columns_beside import BESIDE_BYTES_MIN, BESIDE_SHARE_MAX, ColumnsBeside
 from compactor.rewrite.declared import bloom_options, sorting_columns
 from compactor.rewrite.output_settings import OutputSettings
 from compactor.rewrite.waiting import Waiting
@@ -96,13 +96,19 @@ class RowGroups:
             group_rows = min(rows.num_rows, group_rows)
             options = partial(_options, self._writing, distinct_columns(rows), group_rows)
             order = sorting_columns(self._schema, self._key)
-            if min(rows.nbytes, self._writing.row_group_bytes) < BESIDE_BYTES_MIN:
+            if self._is_for_threads(rows):
+                self._writer = ColumnsBeside(self._sink, self._schema, order, options)
+            else:
                 self._writer = pq.ParquetWriter(
                     self._sink, self._schema, sorting_columns=order, **options(self._schema)
                 )
-            else:
-                self._writer = ColumnsBeside(self._sink, self._schema, order, options)
         return self._writer
+
+    def _is_for_threads(self, rows: pa.Table) -> bool:
+        """Return whether columns are encoded beside each other: there are bytes in several."""
+        if min(rows.nbytes, self._writing.row_group_bytes) < BESIDE_BYTES_MIN:
+            return False
+        return max(column.nbytes for column in rows.columns) <= BESIDE_SHARE_MAX * rows.nbytes
 
 
 def _options(

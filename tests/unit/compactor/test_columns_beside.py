@@ -135,3 +135,20 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="no space"):
         write()
     groups.abandon()
+
+
+@pytest.mark.parametrize(("length", "beside"), [(60, False), (6, True)])
+def test_a_column_with_nearly_all_bytes_is_not_encoded_apart(
+    monkeypatch: pytest.MonkeyPatch, length: int, beside: bool
+) -> None:
+    table = pa.table({"k": range(ROWS), "text": [f"{at:0{length}}" for at in range(ROWS)]})
+    opened: list[pa.Schema] = []
+
+    def noted(sink: Any, schema: pa.Schema, *more: Any) -> ColumnsBeside:
+        opened.append(schema)
+        return ColumnsBeside(sink, schema, *more)
+
+    monkeypatch.setattr(row_groups, "ColumnsBeside", noted)
+    file = written(table, monkeypatch, beside=True)
+    assert bool(opened) == beside
+    assert pq.read_table(io.BytesIO(file)).equals(table)
