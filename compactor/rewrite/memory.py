@@ -18,13 +18,15 @@ TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.by
 """How a driver is told; Spark keeps settings that it does not know."""
 TASK_ENVIRON = {
     "MALLOC_ARENA_MAX": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
+    "JE_ARROW_MALLOC_CONF": "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0",
     "_RJEM_MALLOC_CONF": "narenas:2,muzzy_decay_ms:0",
 }
 """Of the processes of tasks. By default every thread, and every allocator, keeps memory that others
-cannot use: 100 to 150 MB of a merge, which is no faster for it. The last one is of the allocator in
-Polars; giving pages back sooner than it does (after 0.5 s) saves 50 MB more, but takes up to 40 %
-more time."""
+cannot use: 100 to 150 MB of a merge, which is no faster for it. Arrow's writer leaves the system's
+allocator in pieces: 0.5 MB more of it with every row group of long texts, so it has another. The
+last one is of the allocator in Polars; giving pages back sooner than it does (after 0.5 s) saves
+50 MB more, but takes up to 40 % more time."""
 BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries loaded (110 MB), what waits between the threads of a merge,
 what they encode, and what three allocators give back late."""

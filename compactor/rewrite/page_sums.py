@@ -6,6 +6,7 @@ them checked before anything is made of the bytes; pages without one are believe
 """
 
 import os
+import threading
 import zlib
 from collections.abc import Iterable
 
@@ -20,6 +21,9 @@ PAGES_START = 4
 """Where the first page of a file is: behind the letters PAR1."""
 WINDOW_BYTES = 2 * 1024**2
 """Read at a time, if no page has more."""
+HEADER_BYTES = 512
+"""Looked at first."""
+_rooms = threading.local()
 
 
 class PageError(Exception):
@@ -60,12 +64,24 @@ def check_chunk(descriptor: int, start: int, size_bytes: int) -> None:
     at, room = 0, WINDOW_BYTES
     while at < size_bytes:
         wanted = min(room, size_bytes - at)
-        window = os.pread(descriptor, wanted, start + at)
-        if len(window) < wanted:
-            raise PageError(f"it ends at byte {at + len(window)} of {size_bytes}")
+        window = _window(wanted)
+        if (found := os.preadv(descriptor, [window], start + at)) < wanted:
+            raise PageError(f"it ends at byte {at + found} of {size_bytes}")
         checked = _check_whole_pages(window, at, ends=at + wanted == size_bytes)
         room = WINDOW_BYTES if checked else 2 * room
         at += checked
+
+
+def _window(size_bytes: int) -> memoryview:
+    """Return room for bytes of a file, the same again and again for each thread.
+
+    Row groups that are decoded beside it would lie between windows that come and go.
+    """
+    if size_bytes > WINDOW_BYTES:
+        return memoryview(bytearray(size_bytes))
+    if len(getattr(_rooms, "window", b"")) < WINDOW_BYTES:
+        _rooms.window = bytearray(WINDOW_BYTES)
+    return memoryview(_rooms.window)[:size_bytes]
 
 
 def check_pages(pages: bytes, start: int = 0) -> None:
@@ -78,10 +94,10 @@ def check_pages(pages: bytes, start: int = 0) -> None:
     Raises:
         PageError: A checksum is wrong, or the bytes are no pages.
     """
-    _check_whole_pages(pages, start, ends=True)
+    _check_whole_pages(memoryview(pages), start, ends=True)
 
 
-def _check_whole_pages(window: bytes, base: int, *, ends: bool) -> int:
+def _check_whole_pages(window: memoryview, base: int, *, ends: bool) -> int:
     """Check the pages that lie in a window of a chunk as a whole; return their bytes.
 
     Args:
@@ -89,11 +105,10 @@ def _check_whole_pages(window: bytes, base: int, *, ends: bool) -> int:
         base: Where they are in the chunk.
         ends: Whether the chunk ends with them.
     """
-    view, at = memoryview(window), 0
+    at = 0
     while at < len(window):
         try:
-            header, begin = decode(window, {}, at)
-            size, wanted = integer(header, PAGE_BYTES), integer(header, PAGE_CRC)
+            size, wanted, begin = _header(window, at)
         except ThriftError as error:
             if not ends:
                 return at
@@ -102,7 +117,24 @@ def _check_whole_pages(window: bytes, base: int, *, ends: bool) -> int:
             raise PageError(f"the page at byte {base + at} is said to have {size} bytes")
         if (end := begin + size) > len(window):
             return at
-        if wanted is not None and zlib.crc32(view[begin:end]) != wanted & 0xFFFFFFFF:
+        if wanted is not None and zlib.crc32(window[begin:end]) != wanted & 0xFFFFFFFF:
             raise PageError(f"the page at byte {base + at} does not have its checksum")
         at = end
     return at
+
+
+def _header(window: memoryview, at: int) -> tuple[int | None, int | None, int]:
+    """Return a page's size and checksum, and where it begins behind its header.
+
+    Raises:
+        ThriftError: There is no header, or it is cut off.
+    """
+    size = HEADER_BYTES
+    while True:
+        try:
+            header, end = decode(bytes(window[at : at + size]), {})
+            return integer(header, PAGE_BYTES), integer(header, PAGE_CRC), at + end
+        except ThriftError:
+            if at + size >= len(window):
+                raise
+            size *= 16  # Some writers have long statistics in it.
