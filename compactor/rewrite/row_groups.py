@@ -108,7 +108,8 @@ class RowGroups:
         """Return whether columns are encoded beside each other: there are bytes in several."""
         if min(rows.nbytes, self._writing.row_group_bytes) < BESIDE_BYTES_MIN:
             return False
-        return max(column.nbytes for column in rows.columns) <= BESIDE_SHARE_MAX * rows.nbytes
+        largest = max(column.nbytes for column in rows.columns)
+        return bool(largest <= BESIDE_SHARE_MAX * rows.nbytes)
 
 
 def _options(

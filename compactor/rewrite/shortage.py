@@ -121,7 +121,8 @@ def give_back() -> None:
     The next attempt in this process would begin with it, and outgrow its bound for that.
     """
     gc.collect()
-    pa.default_memory_pool().release_unused()
+    for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+        pool.release_unused()
     pause = threading.Event()
     for _ in range(GIVE_BACK_LOOKS):
         pause.wait(LOOK_INTERVAL_S)

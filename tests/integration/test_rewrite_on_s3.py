@@ -17,6 +17,7 @@ from common.rows.schema import columns_of
 from common.wire import Assignment
 from compactor.core.result import RewriteResult
 from compactor.rewrite.engine import rewrite
+from compactor.rewrite.excerpts.reading import Excerpts, Place, arrow_column
 from compactor.rewrite.files import delete_file
 from neve.recovery.stored import list_location
 from tests.support.assignments import an_assignment
@@ -91,6 +92,18 @@ def test_rows_are_merged(location: Location) -> None:
     result = run(assignment)
     assert (result.counts.superseded, result.kernel == "stitch") == (ROWS, False)
     check(location, assignment, result, newer)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_pages_of_some_rows_are_read(location: Location, indexed: bool) -> None:
+    rows = pa.table({"k": range(ROWS), "s": [f"v{n}" for n in range(ROWS)]})
+    with location.filesystem.open_output_stream(location.full("p.parquet")) as sink:
+        pq.write_table(rows, sink, data_page_size=500, write_page_index=indexed)
+    excerpts = Excerpts(location, "p.parquet")
+    assert excerpts.columns() == {"k", "s"}
+    for name in ("k", "s"):
+        excerpt = excerpts.take(Place(0, 1234, 567), rows.schema.field(name))
+        assert arrow_column(excerpt, 567).equals(rows.column(name).slice(1234, 567))
 
 
 def test_a_missing_input_leaves_nothing(location: Location) -> None:

@@ -29,9 +29,13 @@ from compactor.rewrite.thrift.writing import edited, encode
 REPETITION, NAME, CHILDREN = 3, 4, 5
 REPEATED = 2
 # ColumnMetaData
-VALUES, DECODED = 5, 6
-_ELSEWHERE = (8, ids.INDEX_PAGE, 12, 13, ids.BLOOM, ids.BLOOM_BYTES, 16, 17)
-"""Key-values, index pages, statistics, Bloom filters: of all pages, or at other places."""
+VALUES, DECODED, KEY_VALUES = 5, 6, 8
+STATISTICS, ENCODING_STATS, SIZE_STATISTICS, GEOSPATIAL_STATISTICS = 12, 13, 16, 17
+_LEFT_OUT = (
+    *(KEY_VALUES, STATISTICS, ENCODING_STATS, SIZE_STATISTICS, GEOSPATIAL_STATISTICS),
+    *(ids.INDEX_PAGE, ids.BLOOM, ids.BLOOM_BYTES),
+)
+"""They are of all pages, or at places that are not in the excerpt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,11 @@ class Column:
 
 
 def flat_columns(layout: Layout) -> dict[str, Column]:
-    """Return the columns of a file that are not nested, by name."""
+    """Return the columns of a file that are not nested, by name.
+
+    Raises:
+        ThriftError: The schema is damaged.
+    """
     schema = elements(layout.struct, ids.SCHEMA)
     found: dict[str, Column] = {}
     leaf, within = 0, 0
@@ -81,7 +89,7 @@ def file_of_pages(
     meta = located(chunk.struct, ids.META)
     assert meta is not None, "the layout has looked"
     stored_bytes = len(pages[0]) + len(pages[1])
-    fields: dict[int, Field | None] = dict.fromkeys(_ELSEWHERE)
+    fields: dict[int, Field | None] = dict.fromkeys(_LEFT_OUT)
     fields |= {
         VALUES: number_field(rows),
         DECODED: number_field(decoded_bytes),

@@ -10,8 +10,9 @@ from common.parquet.location import Location
 from compactor.rewrite.excerpts.making import Column, file_of_pages, flat_columns
 from compactor.rewrite.excerpts.pages import Pages, pages_of, walked
 from compactor.rewrite.page_sums import PageError, check_pages
-from compactor.rewrite.stitch.footer import Layout
+from compactor.rewrite.stitch.footer import Chunk, Layout
 from compactor.rewrite.stitch.sources import Source, layout_of, opened_source
+from compactor.rewrite.thrift.values import ThriftError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Excerpts:
         """
         self._location, self._path = location, path
         self._layout: Layout | None = None
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, Column] | None = None
         self._pages: dict[tuple[int, str], Pages] = {}
 
     def columns(self) -> frozenset[str]:
@@ -57,14 +58,13 @@ class Excerpts:
             InputError: The file cannot be read.
             UnavailableError: The storage does not answer.
         """
-        if self._layout is None:
+        if self._columns is None:
             try:
                 with opened_source(self._location, self._path) as source:
-                    layout = layout_of(source)
-            except NotStitchableError:
-                return frozenset()
-            self._columns = flat_columns(layout)
-            self._layout = layout
+                    self._layout = layout_of(source)
+                self._columns = flat_columns(self._layout)
+            except (NotStitchableError, ThriftError):
+                self._columns = {}
         return frozenset(self._columns)
 
     def take(self, place: Place, field: pa.Field) -> Excerpt:
@@ -78,44 +78,61 @@ class Excerpts:
             InputError: They cannot be read, or are not as they were written.
             UnavailableError: The storage does not answer.
         """
-        assert self._layout is not None, "whoever takes one has asked for the columns"
-        source_name = f"file {self._path}, column {field.name}"
-        try:
-            with opened_source(self._location, self._path) as source:
+        with opened_source(self._location, self._path) as source:
+            try:
                 return self._taken(source, place, field)
-        except (NotStitchableError, PageError) as error:
-            raise InputError(f"{source_name} cannot be read, it is damaged: {error}") from error
+            except (NotStitchableError, PageError) as error:
+                name = f"file {self._path}, column {field.name}"
+                raise InputError(f"{name} cannot be read, it is damaged: {error}") from error
 
     def _taken(self, source: Source, place: Place, field: pa.Field) -> Excerpt:
         """Return an excerpt; what an offset index tells is not the last word."""
-        assert self._layout is not None
-        groups, known = self._layout.groups, (place.number, field.name)
+        assert self._layout is not None, "whoever takes one has asked for the columns"
+        assert self._columns is not None
+        groups = self._layout.groups
         if place.number >= len(groups) or place.skip + place.rows > groups[place.number].rows:
             raise NotStitchableError("it has other row groups than it had")
-        group = groups[place.number]
-        chunk = group.chunks[self._columns[field.name].leaf]
-        if known not in self._pages:
-            self._pages[known] = pages_of(source, chunk, group.rows)
+        column, group = self._columns[field.name], groups[place.number]
+        of = _Of(self._layout, group.chunks[column.leaf], column, field)
+        pages = self._pages.get((place.number, field.name))
+        pages = pages or pages_of(source, of.chunk, group.rows)
         try:
-            return self._of_pages(source, place, field, self._pages[known])
+            found = _excerpt(source, of, place, pages)
         except (NotStitchableError, PageError):
-            if not self._pages[known].told:
+            if not pages.told:
                 raise
-        self._pages[known] = walked(source, chunk, group.rows)
-        return self._of_pages(source, place, field, self._pages[known])
+            pages = walked(source, of.chunk, group.rows)
+            found = _excerpt(source, of, place, pages)
+        self._pages[place.number, field.name] = pages
+        return found
 
-    def _of_pages(self, source: Source, place: Place, field: pa.Field, pages: Pages) -> Excerpt:
-        assert self._layout is not None
-        column = self._columns[field.name]
-        chunk = self._layout.groups[place.number].chunks[column.leaf]
-        span, held = pages.holding(place.skip, place.rows)
-        read = (source.read(pages.dictionary), source.read(span))
-        for stored, part in zip(read, (pages.dictionary, span), strict=True):
-            check_pages(stored, part.start)
-        content, rows = file_of_pages(self._layout, chunk, column, read, field)
-        if rows != len(held):
-            raise NotStitchableError(f"{rows} rows in pages of {len(held)}")
-        return Excerpt(content, place.skip - held.start)
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """What an excerpt is of."""
+
+    layout: Layout
+    chunk: Chunk
+    column: Column
+    field: pa.Field
+
+
+def _excerpt(source: Source, of: _Of, place: Place, pages: Pages) -> Excerpt:
+    """Return an excerpt, if pages are where they should be.
+
+    Raises:
+        NotStitchableError: They are others.
+        PageError: One is not as it was written.
+        ReadError: They cannot be read.
+    """
+    span, held = pages.holding(place.skip, place.rows)
+    read = (source.read(pages.dictionary), source.read(span))
+    for stored, part in zip(read, (pages.dictionary, span), strict=True):
+        check_pages(stored, part.start)
+    content, rows = file_of_pages(of.layout, of.chunk, of.column, read, of.field)
+    if rows != len(held):
+        raise NotStitchableError(f"{rows} rows in pages of {len(held)}")
+    return Excerpt(content, place.skip - held.start)
 
 
 def arrow_column(excerpt: Excerpt, rows: int) -> pa.ChunkedArray:
