@@ -4,8 +4,9 @@ from typing import Any
 
 from pyarrow import parquet as pq
 
-LARGE_BYTES = 64 * 1024**2
-"""Of a row group before its codec. Of smaller ones columns are read whole."""
+LARGE_BYTES = 192 * 1024**2
+"""Of a row group before its codec. Of smaller ones, which most writers make, each column is read
+by one request."""
 BUFFERS_BYTES = 32 * 1024**2
 """Of all columns of a larger one together, about."""
 BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
