@@ -16,12 +16,14 @@ from compactor.rewrite.memory import (
     BASE_BYTES,
     FREE_BYTES_MIN,
     TASK_BYTES,
+    TASK_ENVIRON,
     budget_of,
     estimate_bytes,
     pieces_of_groups,
     rows_at_a_time,
 )
 from compactor.rewrite.widths import ROWS_MIN, decoded_bytes
+from tests.support.run_apart import run_apart
 
 MB = 1024**2
 
@@ -55,6 +57,18 @@ def test_with_usual_limits_usual_jobs_are_merged_at_once() -> None:
 
 def test_the_text_of_a_budget_says_what_to_raise() -> None:
     assert "768 MB, divided by 4: raise compactor.task_memory" in budget_of(TASK_BYTES, 2, MB).text
+
+
+def backend() -> str:
+    return str(pa.default_memory_pool().backend_name)
+
+
+def test_arrow_has_the_allocator_that_tasks_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it lacks one, it takes another, and says so nowhere that anybody looks."""
+    for name, value in TASK_ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    found, _ = run_apart(backend)
+    assert found == TASK_ENVIRON["ARROW_DEFAULT_MEMORY_POOL"]
 
 
 @pytest.mark.parametrize("row_bytes", [0.0, 1.0, 500.0, 1e5, 1e12])
