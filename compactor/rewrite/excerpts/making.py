@@ -1,6 +1,5 @@
 """Makes a file of one column of pages that come from another file. Pure."""
 
-import base64
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -8,6 +7,7 @@ import pyarrow as pa
 from common.errors import NotStitchableError
 from compactor.rewrite.excerpts.pages import DICTIONARY_PAGE, header_at
 from compactor.rewrite.stitch import footer as ids
+from compactor.rewrite.stitch.ending import coded_schema, file_end
 from compactor.rewrite.stitch.footer import MAGIC, Chunk, Layout
 from compactor.rewrite.thrift.values import (
     I32,
@@ -23,7 +23,7 @@ from compactor.rewrite.thrift.values import (
     located,
     number_field,
 )
-from compactor.rewrite.thrift.writing import edited, encode
+from compactor.rewrite.thrift.writing import edited
 
 # SchemaElement
 REPETITION, NAME, CHILDREN = 3, 4, 5
@@ -106,8 +106,8 @@ def file_of_pages(
         ids.TOTAL_BYTES: number_field(decoded_bytes),
         ids.ROWS: number_field(rows),
     }
-    footer = encode(_file_struct(layout, column, group, field))
-    return b"".join((MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC)), rows
+    end = file_end(_file_struct(layout, column, group, field))
+    return b"".join((MAGIC, *pages, end)), rows
 
 
 def _sums(pages: tuple[bytes, bytes]) -> tuple[int, int]:
@@ -129,10 +129,9 @@ def _sums(pages: tuple[bytes, bytes]) -> tuple[int, int]:
 
 def _file_struct(layout: Layout, column: Column, group: Struct, field: pa.Field) -> Struct:
     root, *_ = elements(layout.struct, ids.SCHEMA)
-    schema = pa.schema([field]).serialize().to_pybytes()
     told: Struct = {
         ids.KEY: binary_field(ids.ARROW_SCHEMA),
-        ids.VALUE: binary_field(base64.b64encode(schema)),
+        ids.VALUE: binary_field(coded_schema(pa.schema([field]))),
     }
     kept = {n: layout.struct[n] for n in (ids.VERSION, ids.CREATED_BY) if n in layout.struct}
     return {

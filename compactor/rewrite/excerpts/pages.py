@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from common.errors import NotStitchableError
 from compactor.rewrite.stitch.footer import Chunk, Span
+from compactor.rewrite.stitch.moving import PAGE_BYTES, PAGE_OFFSET, PAGES
 from compactor.rewrite.stitch.sources import Source
 from compactor.rewrite.thrift.reading import decode, decode_whole
 from compactor.rewrite.thrift.values import (
@@ -24,9 +25,8 @@ from compactor.rewrite.thrift.values import (
 TYPE, DECODED_BYTES, STORED_BYTES, DATA, DATA_V2 = 1, 2, 3, 5, 8
 # DataPageHeader, DataPageHeaderV2
 VALUES = 1
-# OffsetIndex, PageLocation
-LOCATIONS = 1
-OFFSET, PAGE_BYTES, FIRST_ROW = 1, 2, 3
+# PageLocation
+FIRST_ROW = 3
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 HEADER_SHAPE: Shape = {DATA: {}, DATA_V2: {}}
 HEADER_BYTES, HEADER_BYTES_MAX = 4 * 1024, 1024**2
@@ -129,10 +129,10 @@ def _indexed(source: Source, chunk: Chunk, rows: int) -> Pages | None:
     if span is None or span.size > INDEX_BYTES_MAX:
         return None
     try:
-        index = decode_whole(source.read(span), {LOCATIONS: {}})
+        index = decode_whole(source.read(span), {PAGES: {}})
         places = [
-            (_count(each, OFFSET), _count(each, PAGE_BYTES), _count(each, FIRST_ROW))
-            for each in elements(index, LOCATIONS)
+            (_count(each, PAGE_OFFSET), _count(each, PAGE_BYTES), _count(each, FIRST_ROW))
+            for each in elements(index, PAGES)
         ]
     except ThriftError:
         return None

@@ -62,8 +62,13 @@ def ending(
         group_struct(group, number, indexes[number], footing.sorting)
         for number, group in enumerate(groups)
     ]
-    footer = encode(_file_struct(groups, described, layouts, footing, arrow_schema))
-    return bytes(out) + footer + len(footer).to_bytes(4, "little") + MAGIC
+    return bytes(out) + file_end(_file_struct(groups, described, layouts, footing, arrow_schema))
+
+
+def file_end(struct: Struct) -> bytes:
+    """Return a footer, its length and the magic: what a Parquet file ends with."""
+    footer = encode(struct)
+    return footer + len(footer).to_bytes(4, "little") + MAGIC
 
 
 def arrow_schema_of(pieces: Sequence[tuple[str, bytes | None]], footing: Footing) -> bytes | None:
@@ -79,13 +84,13 @@ def arrow_schema_of(pieces: Sequence[tuple[str, bytes | None]], footing: Footing
         NotStitchableError: The files do not agree, or one cannot be read.
     """
     if footing.schema is not None:
-        return _coded(footing.schema)
+        return coded_schema(footing.schema)
     (first, coded), *others = pieces
     schema = _decoded(first, coded)
     for path, other in others:
         if other != coded and _decoded(path, other) != schema:
             raise NotStitchableError(f"files {first} and {path} have other columns for Arrow")
-    return None if schema is None else _coded(schema)
+    return None if schema is None else coded_schema(schema)
 
 
 def _decoded(path: str, coded: bytes | None) -> pa.Schema | None:
@@ -100,7 +105,8 @@ def _decoded(path: str, coded: bytes | None) -> pa.Schema | None:
         ) from error
 
 
-def _coded(schema: pa.Schema) -> bytes:
+def coded_schema(schema: pa.Schema) -> bytes:
+    """Return columns as a footer tells them to those who know Arrow."""
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
 
 

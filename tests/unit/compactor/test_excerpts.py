@@ -15,10 +15,11 @@ import pytest
 
 from common.errors import InputError
 from common.parquet.location import open_location
-from compactor.rewrite.excerpts import pages
+from compactor.rewrite.excerpts.pages import FIRST_ROW
 from compactor.rewrite.excerpts.reading import Excerpts, Place, arrow_column
 from compactor.rewrite.kernel.named_errors import NamedErrors
 from compactor.rewrite.stitch.footer import Layout
+from compactor.rewrite.stitch.moving import PAGES
 from compactor.rewrite.stitch.sources import BufferSource, layout_of
 from compactor.rewrite.thrift.reading import decode_whole
 from compactor.rewrite.thrift.values import elements, list_field, number_field
@@ -150,11 +151,11 @@ def with_index(data: bytes, shift: Callable[[int], int]) -> bytes:
     chunk = layout(data).groups[0].chunks[0]
     span = chunk.offset_index
     assert span is not None
-    index = decode_whole(data[span.start : span.end], {pages.LOCATIONS: {}})
-    told = elements(index, pages.LOCATIONS)
+    index = decode_whole(data[span.start : span.end], {PAGES: {}})
+    told = elements(index, PAGES)
     for at, each in enumerate(told):
-        each[pages.FIRST_ROW] = number_field(64 * at + shift(at))
-    changed = encode({**index, pages.LOCATIONS: list_field(told)})
+        each[FIRST_ROW] = number_field(64 * at + shift(at))
+    changed = encode({**index, PAGES: list_field(told)})
     assert len(changed) == span.size
     return data[: span.start] + changed + data[span.end :]
 
