@@ -38,8 +38,8 @@ $(PY):
 $(STAMP): $(LOCK) pyproject.toml | $(PY)
 	@echo "Installing the pinned requirements into $(VENV); the first time takes some minutes"
 	@$(PIP) --require-hashes -r $(LOCK) || { \
-	echo "Installing failed. Is the network there, and is this Python 3.11 or 3.12 on a platform" \
-	"that has wheels of everything (Linux x86-64 has)? The lines above say which package it was." >&2; \
+	echo "Installing failed; the lines above say at which package. Wanted are a package index within reach" \
+	"and Linux (x86-64 or arm64) or a Mac with Apple silicon; the same command goes on from here." >&2; \
 	exit 1; }
 	@PYTHONWARNINGS=ignore $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
@@ -76,6 +76,10 @@ e2e: install  ## Run the tests on real Ray, Spark and Redis
 .PHONY: chaos
 chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md
 	@$(PY) -m tests.chaos
+
+.PHONY: deaths
+deaths: install  ## Kill and freeze each process below a compactor, in each phase of a job; an hour
+	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_spark_deaths.py -v
 
 .PHONY: bench
 bench: install  ## Measure queue, planning, store, memory and latency; figures: docs/benchmarks.md

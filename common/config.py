@@ -1,25 +1,32 @@
 """Read the settings: defaults < file (TOML) < environment < flags.
 
-The file has one table per section of `common.settings` and `[services.<name>]`
-tables; the environment has `NEVE_<SECTION>_<NAME>`; a flag is `section.name=value`.
-Everything unknown or malformed is refused with the value named; nothing is guessed.
+The file has one table per section of `common.settings`, and `[groups.<name>]` and
+`[services.<name>]` tables; the environment has `NEVE_<SECTION>_<NAME>`, with groups and
+services `NEVE_GROUPS_<GROUP>_<NAME>`; a flag is `section.name=value`. Everything unknown or
+malformed is refused with value, source and what is expected; nothing is guessed. What no
+reading of texts can tell (is a plug-in installed?) `neve.service_settings` looks at.
 """
 
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
+from common.setting_rules import Rule, SettingError, SettingKind, check_value
 from common.settings import (
+    CompactorCount,
     CompactorSettings,
     CoordinatorSettings,
     GatewaySettings,
+    GroupSettings,
+    LogSettings,
     Settings,
     StoreSettings,
     checked_groups,
@@ -31,12 +38,21 @@ SECTIONS: dict[str, type] = {
     "coordinator": CoordinatorSettings,
     "compactor": CompactorSettings,
     "gateway": GatewaySettings,
+    "log": LogSettings,
 }
+NAMED_SECTIONS = ("groups", "services")
+DISPATCHER = "dispatcher"
+SERVICE_FIELDS = ("planner", "groups", "options")
 CONFIG_VARIABLE = "NEVE_CONFIG"
 """Environment variable that names the settings file."""
-_CLIENT_VARIABLES = frozenset(
-    {CONFIG_VARIABLE, "NEVE_URL", "NEVE_TOKEN", "NEVE_HOME", "NEVE_STACK"}
+OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_VARIABLE,
+        *("NEVE_URL", "NEVE_TOKEN", "NEVE_HOME", "NEVE_STACK", "NEVE_RETRY_S"),
+        "NEVE_STACK_MARK",
+    }
 )
+"""Of the client and of local stacks; every other `NEVE_…` is a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +64,48 @@ class SettingRow:
     default: object
     doc: str
     secret: bool
+    kind: SettingKind
+    live: str = ""
+    """The verb that changes the running service, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A setting that was given on a command line."""
+
+    name: str
+    """Its full name, such as `compactor.slots`."""
+    value: str
+    option: str = "--set"
+    """How it was given, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """One value that somebody wrote, and where."""
+
+    source: str
+    path: tuple[str, ...]
+    value: object
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
 
 
 def setting_rows() -> Iterator[SettingRow]:
-    """Yield every setting with its default and meaning, section by section."""
-    for section, kind in SECTIONS.items():
+    """Yield every setting with its default and meaning, section by section; groups' last."""
+    for section, kind in [*SECTIONS.items(), ("groups.<name>", GroupSettings)]:
         for entry in fields(kind):
+            rule: Rule = entry.metadata["rule"]
             yield SettingRow(
-                section, entry.name, entry.default, entry.metadata["doc"], entry.metadata["secret"]
+                section=section,
+                name=entry.name,
+                default=entry.default,
+                doc=entry.metadata["doc"],
+                secret=entry.metadata["secret"],
+                kind=rule.kind,
+                live=entry.metadata["live"],
             )
 
 
@@ -63,25 +113,121 @@ def load_settings(
     path: str | Path | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    flags: Sequence[str] = (),
+    flags: Sequence[str | Flag] = (),
 ) -> Settings:
-    """Return the settings from file, environment and flags.
+    """Return the settings from file, environment and flags, each with its source.
 
     Args:
         path: The settings file; None: the one that `NEVE_CONFIG` names, if any.
         environ: The environment; None: that of the process.
-        flags: `section.name=value` texts, the strongest.
+        flags: The strongest; texts are of the form `section.name=value`.
 
     Raises:
         ConfigError: Something is unknown or malformed; the message names it.
     """
     environ = os.environ if environ is None else environ
     chosen = path or environ.get(CONFIG_VARIABLE)
-    document = _read_file(Path(chosen)) if chosen else {}
-    settings = _from_document(document, str(chosen))
-    for source, section, name, value in _overrides(environ, flags):
-        settings = _with_value(settings, section, name, value, source)
-    return settings
+    reading = _Reading()
+    for written in chain(_of_file(chosen), _of_environment(environ), _of_flags(flags)):
+        reading.take(written)
+    return reading.settings()
+
+
+@dataclass
+class _Reading:
+    """Values as they come in, the strongest last; each is checked when it comes."""
+
+    sections: dict[str, dict[str, object]] = field(default_factory=dict)
+    groups: dict[str, dict[str, object]] = field(default_factory=dict)
+    services: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dispatcher: str = field(default_factory=lambda: Settings().dispatcher)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def take(self, written: _Written) -> None:
+        """Take one value in.
+
+        Raises:
+            ConfigError: It is no setting, or not allowed.
+        """
+        try:
+            self._take(written)
+        except (RequestError, SettingError) as error:
+            raise ConfigError(f"{written.source}: {error}") from error
+        self.sources[written.name] = written.source
+
+    def settings(self) -> Settings:
+        """Return the settings.
+
+        Raises:
+            ConfigError: Some values contradict each other.
+        """
+        sections = {name: kind(**self.sections.get(name, {})) for name, kind in SECTIONS.items()}
+        settings = Settings(**sections, dispatcher=self.dispatcher, sources=self.sources)
+        if self.groups:
+            groups = {
+                name: GroupSettings(**values)  # type: ignore[arg-type]  # read by the type of each
+                for name, values in self.groups.items()
+            }
+            settings = replace(settings, groups=groups)
+        if self.services:
+            settings = replace(settings, services=self._services())
+        try:
+            _check_together(settings)
+        except SettingError as error:
+            where = (
+                f"{name} is from {self.sources.get(name, 'the defaults')}" for name in error.names
+            )
+            raise ConfigError(f"{error} ({', '.join(where)})") from error
+        return settings
+
+    def _take(self, written: _Written) -> None:
+        match written.path:
+            case (section, name) if section in SECTIONS:
+                values = self.sections.setdefault(section, {})
+                values[name] = _value(SECTIONS[section], section, name, written.value)
+            case ("groups", group, *rest) if len(rest) <= 1:
+                values = self.groups.setdefault(_label(group, "group"), {})
+                for name in rest:
+                    values[name] = _group_value(group, name, written.value)
+            case ("services", service, *rest):
+                values = self.services.setdefault(_label(service, "service"), {})
+                _take_service(values, service, tuple(rest), written.value)
+            case ("dispatcher",):
+                self.dispatcher = _text(written.value, f"setting {DISPATCHER}")
+            case _:
+                raise _unknown_path(written.path)
+
+    def _services(self) -> dict[str, Service]:
+        services = {name: Service(name=name, **values) for name, values in self.services.items()}
+        owners: dict[str, str] = {}
+        for service in services.values():
+            for group in service.groups:
+                other = owners.setdefault(group.name, service.name)
+                if other != service.name:
+                    raise ConfigError(
+                        f"group {group.name!r} is used by services {other!r} and {service.name!r};"
+                        " a queue has one planner, expected groups of their own"
+                        f" ({self._where(other)}; {self._where(service.name)})"
+                    )
+        return services
+
+    def _where(self, service: str) -> str:
+        """Return where the groups of a service come from, or at least the service."""
+        own = f"services.{service}"
+        given = [name for name in self.sources if name == own or name.startswith(f"{own}.")]
+        name = f"{own}.groups" if f"{own}.groups" in given else given[0]
+        return f"{name} is from {self.sources[name]}"
+
+
+# ---------------------------------------------------------------- sources
+
+
+def _of_file(path: str | Path | None) -> Iterator[_Written]:
+    """Yield what a TOML file says, value by value."""
+    if not path:
+        return
+    place = Path(path).expanduser().absolute()
+    yield from _flat(_read_file(place), f"file {place}", ())
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -95,75 +241,141 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(message) from error
 
 
-def _from_document(document: Mapping[str, Any], source: str) -> Settings:
-    settings = Settings()
-    for section, values in document.items():
-        if section == "services":
-            settings = replace(settings, services=_services(values, source))
-        elif section == "dispatcher" and isinstance(values, str):
-            settings = replace(settings, dispatcher=values)
-        elif section in SECTIONS and isinstance(values, Mapping):
-            for name, value in values.items():
-                settings = _with_value(settings, section, name, value, source)
+def _flat(table: Mapping[str, Any], source: str, above: tuple[str, ...]) -> Iterator[_Written]:
+    """Yield the values below a table; a table that holds nothing counts itself."""
+    for name, value in table.items():
+        path = (*above, name)
+        if isinstance(value, Mapping) and len(path) < _depth(path) and value:
+            yield from _flat(value, source, path)
+        elif isinstance(value, Mapping) and len(path) < _depth(path):
+            yield from _empty(path, source)
         else:
-            raise _unknown(f"section {section!r}", section, [*SECTIONS, "services"], source)
-    return settings
+            yield _Written(source, path, value)
 
 
-def _overrides(
-    environ: Mapping[str, str], flags: Sequence[str]
-) -> Iterator[tuple[str, str, str, str]]:
+def _depth(path: tuple[str, ...]) -> int:
+    """Return how many names a value below this path has; deeper tables are values themselves."""
+    if path[0] == "services":
+        return 4 if path[2:3] == ("options",) else 3
+    return 3 if path[0] == "groups" else 2
+
+
+def _empty(path: tuple[str, ...], source: str) -> Iterator[_Written]:
+    """Yield a group or service of which nothing is said but that it is there."""
+    if len(path) == 2 or path[0] not in (*SECTIONS, *NAMED_SECTIONS):
+        yield _Written(source, path, {})
+
+
+def _of_environment(environ: Mapping[str, str]) -> Iterator[_Written]:
     for variable in sorted(environ):
-        parts = variable.split("_", 2)
-        if parts[0] == "NEVE" and len(parts) == 3 and variable not in _CLIENT_VARIABLES:
-            section, name = parts[1].lower(), parts[2].lower()
-            if section in SECTIONS:
-                yield f"environment variable {variable}", section, name, environ[variable]
+        if variable.startswith("NEVE_") and variable not in OTHER_VARIABLES:
+            source = f"environment variable {variable}"
+            words = variable.removeprefix("NEVE_").lower()
+            yield _Written(source, _path_of(words, variable), environ[variable])
+
+
+def _path_of(words: str, variable: str) -> tuple[str, ...]:
+    """Return the path of a setting from `section_name`; in names of groups `_` stands for `-`.
+
+    Raises:
+        ConfigError: There is no such section.
+    """
+    section, _, rest = words.partition("_")
+    if section in SECTIONS:
+        return section, rest
+    if words == DISPATCHER:
+        return (DISPATCHER,)
+    if section == "services" and "_options_" in rest:
+        service, _, option = rest.partition("_options_")
+        return section, service.replace("_", "-"), "options", option
+    endings = {
+        "groups": [entry.name for entry in fields(GroupSettings)],
+        "services": [*SERVICE_FIELDS],
+    }
+    for ending in sorted(endings.get(section, ()), key=len, reverse=True):
+        if rest.endswith(f"_{ending}"):
+            return section, rest.removesuffix(f"_{ending}").replace("_", "-"), ending
+    if section in endings:
+        known = ", ".join(endings[section])
+        raise ConfigError(
+            f"environment variable {variable} names no setting, expected"
+            f" NEVE_{section.upper()}_<NAME>_<SETTING> with one of {known}"
+        )
+    raise ConfigError(f"environment variable {variable}: {_unknown_path((section, rest))}")
+
+
+def _of_flags(flags: Iterable[str | Flag]) -> Iterator[_Written]:
     for flag in flags:
-        where, equals, value = flag.partition("=")
-        section, dot, name = where.partition(".")
-        if not equals or not dot:
-            message = f"flag {flag!r} is not of the form section.name=value"
-            raise ConfigError(message)
-        yield f"flag {flag!r}", section, name, value
+        given = flag if isinstance(flag, Flag) else _flag(flag)
+        path = tuple(given.name.split("."))
+        # The value is not part of the source: it may be a secret.
+        shown = f"{given.option} {given.name}" if given.option == "--set" else given.option
+        yield _Written(f"flag {shown}", path, given.value)
 
 
-def _with_value(
-    settings: Settings, section: str, name: str, value: object, source: str
-) -> Settings:
-    if section not in SECTIONS:
-        raise _unknown(f"section {section!r}", section, list(SECTIONS), source)
-    known = {entry.name: entry for entry in fields(SECTIONS[section])}
+def _flag(text: str) -> Flag:
+    name, equals, value = text.partition("=")
+    if not equals or not name or ("." not in name and name != DISPATCHER):
+        raise ConfigError(f"flag --set {text!r} is not of the form section.name=value")
+    return Flag(name.strip(), value.strip())
+
+
+# ----------------------------------------------------------------- values
+
+
+def _value(kind: type, section: str, name: str, value: object) -> object:
+    """Return the value of a setting in its type, checked."""
+    known = {entry.name: entry for entry in fields(kind)}
     if name not in known:
-        raise _unknown(f"setting {section}.{name}", name, list(known), source)
-    parsed = _parse(known[name], section, value, source)
-    part = replace(getattr(settings, section), **{name: parsed})
-    return replace(settings, **{section: part})
+        raise _unknown(f"setting {section}.{name}", name, list(known))
+    entry = known[name]
+    parsed = _parsed(entry, f"setting {section}.{name}", value)
+    check_value(section, entry, parsed)
+    return parsed
 
 
-def _parse(entry: "Field[Any]", section: str, value: object, source: str) -> object:
-    """Return the value in the type of the setting's default."""
-    where = f"{source}: setting {section}.{entry.name}"
-    try:
-        if isinstance(entry.default, str):
-            return _text(value, where)
-        if isinstance(entry.default, float):
-            return parse_duration_s(_number(value), where)
-        if "bytes" in entry.name.split("_"):
-            return parse_size_bytes(_number(value), where)
-        return _count(value, where)
-    except RequestError as error:
-        raise ConfigError(str(error)) from error
+def _group_value(group: str, name: str, value: object) -> object:
+    if name == "compactors":
+        return _compactors(value, f"setting groups.{group}.compactors")
+    return _value(GroupSettings, f"groups.{group}", name, value)
 
 
-def _text(value: object, where: str) -> str:
+def _parsed(entry: "Field[Any]", where: str, value: object) -> object:
+    """Return a value in the type of its setting."""
+    rule: Rule = entry.metadata["rule"]
+    shown = "(a secret)" if entry.metadata["secret"] else repr(value)
+    match rule.kind:
+        case SettingKind.TEXT:
+            return _text(value, where, shown)
+        case SettingKind.TEXTS:
+            return _texts(value, where)
+        case SettingKind.DURATION | SettingKind.NUMBER:
+            return parse_duration_s(_number(value), where)  # type: ignore[arg-type]  # it refuses
+        case SettingKind.SIZE:
+            return parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # it refuses
+        case SettingKind.MEMORY:
+            parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # it refuses
+            return str(value)
+        case SettingKind.COUNT:
+            return _count(value, where)
+
+
+def _text(value: object, where: str, shown: str | None = None) -> str:
     if isinstance(value, str):
         return value
-    message = f"{where}: {value!r} is not a text"
-    raise ConfigError(message)
+    raise RequestError(f"{where} {shown or repr(value)} is not a text")
 
 
-def _number(value: object) -> Any:
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    """Return a list of texts, or the texts between the commas of one."""
+    if isinstance(value, str):
+        return tuple(filter(None, map(str.strip, value.split(","))))
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise RequestError(f"{where} {value!r} is no list of texts")
+
+
+def _number(value: object) -> object:
     """Return a number that came as text (environment, flag) as a number, else as it is."""
     if isinstance(value, str) and value.strip().isdigit():
         return int(value)
@@ -174,44 +386,73 @@ def _count(value: object, where: str) -> int:
     number = _number(value)
     if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
         return number
-    message = f"{where}: {value!r} is not a whole number of at least 0"
-    raise ConfigError(message)
+    raise RequestError(f"{where} {value!r} is not a whole number of at least 0")
 
 
-def _services(values: object, source: str) -> dict[str, Service]:
-    if not isinstance(values, Mapping) or not values:
-        message = f"{source}: services must be tables such as [services.default]"
-        raise ConfigError(message)
-    services = {name: _service(name, value, source) for name, value in values.items()}
-    owners: dict[str, str] = {}
-    for service in services.values():
-        for group in service.groups:
-            other = owners.setdefault(group.name, service.name)
-            if other != service.name:
-                message = (
-                    f"{source}: group {group.name!r} is used by services {other!r} and "
-                    f"{service.name!r}; a queue has one planner"
-                )
-                raise ConfigError(message)
-    return services
+def _compactors(value: object, where: str) -> CompactorCount:
+    number = _toml_value(value)
+    if isinstance(number, int):
+        number = dict.fromkeys(("min", "max"), _count(number, where))
+    if not (isinstance(number, Mapping) and set(number) == {"min", "max"}):
+        raise RequestError(f"{where} {value!r} is not a number or {{ min = …, max = … }}")
+    count = {name: _count(each, f"{where}.{name}") for name, each in number.items()}
+    try:
+        return CompactorCount(**count)
+    except ConfigError as error:
+        raise RequestError(f"{where}: {error}") from error
 
 
-def _service(name: str, value: object, source: str) -> Service:
-    if not isinstance(value, Mapping):
-        message = f"{source}: services.{name} must be a table"
-        raise ConfigError(message)
-    for field_name in value:
-        if field_name not in {"planner", "groups", "options"}:
-            known = ["planner", "groups", "options"]
-            raise _unknown(f"setting services.{name}.{field_name}", field_name, known, source)
-    listed = value.get("groups", [{"group": "default"}])
-    groups = tuple(parse_group(entry, f"{source}: service {name!r}") for entry in listed)
-    return Service(
-        name=name,
-        planner=_text(value.get("planner", "ratio"), f"{source}: services.{name}.planner"),
-        groups=checked_groups(name, groups),
-        options=dict(value.get("options", {})),
-    )
+def _toml_value(value: object) -> Any:
+    """Return what a text of environment or flag says in TOML; as it is, if it says nothing."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _label(name: str, what: str) -> str:
+    if DNS_LABEL.fullmatch(name):
+        return name
+    raise RequestError(f"{what} name {name!r} must be a DNS label such as large-files")
+
+
+# --------------------------------------------------------------- services
+
+
+def _take_service(
+    values: dict[str, Any], service: str, path: tuple[str, ...], value: object
+) -> None:
+    """Take one setting of a service in."""
+    where = f"services.{service}"
+    match path:
+        case () if isinstance(value, Mapping):
+            return
+        case ("planner",):
+            values["planner"] = _text(value, f"setting {where}.planner")
+        case ("groups",):
+            values["groups"] = _service_groups(service, _toml_value(value))
+        case ("options",) if isinstance(value, Mapping):
+            values.setdefault("options", {}).update(value)
+        case ("options", option):
+            values.setdefault("options", {})[option] = _toml_value(value)
+        case ("options",) | ():
+            name = ".".join((where, *path))
+            raise RequestError(f"setting {name} {value!r} is not a table")
+        case _:
+            name = ".".join(path)
+            raise _unknown(f"setting {where}.{name}", name, SERVICE_FIELDS)
+
+
+def _service_groups(service: str, listed: object) -> tuple[Group, ...]:
+    if not isinstance(listed, list):
+        raise RequestError(
+            f"setting services.{service}.groups {listed!r} is not a list such as"
+            ' [{ group = "small", max_size = "64MB" }, { group = "large" }]'
+        )
+    groups = tuple(parse_group(entry, f"service {service!r}") for entry in listed)
+    return checked_groups(service, groups)
 
 
 def parse_group(entry: object, where: str) -> Group:
@@ -228,20 +469,68 @@ def parse_group(entry: object, where: str) -> Group:
         message = (
             f"{where}: group {entry!r} must have a field group and may have max_size, no other"
         )
-        raise ConfigError(message)
+        raise SettingError(message)
     name, size = entry["group"], entry.get("max_size")
     if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
         message = f"{where}: group name {name!r} must be a DNS label such as large-files"
-        raise ConfigError(message)
+        raise SettingError(message)
     try:
         limit = None if size is None else parse_size_bytes(size, "max_size")
     except RequestError as error:
         message = f"{where}: {error}"
-        raise ConfigError(message) from error
+        raise SettingError(message) from error
     return Group(name=name, max_bytes=limit)
 
 
-def _unknown(what: str, name: str, known: Sequence[str], source: str) -> ConfigError:
+# --------------------------------------------------------------- together
+
+
+def _check_together(settings: Settings) -> None:
+    """Refuse values that are allowed each, and together let nothing work.
+
+    Raises:
+        SettingError: Names all of them.
+    """
+    coordinator, beat_s = settings.coordinator, settings.compactor.beat_interval_s
+    if coordinator.silence_max_s < 2 * beat_s:
+        raise SettingError(
+            f"setting coordinator.silence_max_s is {coordinator.silence_max_s:g} s, expected at"
+            f" least two heartbeats of compactor.beat_interval_s, {beat_s:g} s",
+            "coordinator.silence_max_s",
+            "compactor.beat_interval_s",
+        )
+    if coordinator.backoff_max_s < coordinator.backoff_base_s:
+        raise SettingError(
+            f"setting coordinator.backoff_max_s is {coordinator.backoff_max_s:g} s, expected at"
+            f" least coordinator.backoff_base_s, {coordinator.backoff_base_s:g} s",
+            "coordinator.backoff_max_s",
+            "coordinator.backoff_base_s",
+        )
+    for group, own in settings.groups.items():
+        _check_task_memory(settings.compactor_of(group), group, own)
+
+
+def _check_task_memory(compactor: CompactorSettings, group: str, own: GroupSettings) -> None:
+    most, usual = compactor.task_memory_max, compactor.task_memory
+    if 0 < parse_size_bytes(most) < parse_size_bytes(usual):
+        names = [
+            f"groups.{group}.{name}" if getattr(own, name) is not None else f"compactor.{name}"
+            for name in ("task_memory_max", "task_memory")
+        ]
+        raise SettingError(
+            f"setting {names[0]} is {most}, expected 0 (none) or at least {names[1]}, {usual}",
+            *names,
+        )
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> RequestError:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    return ConfigError(f"{source}: {what} is unknown; {hint}")
+    return RequestError(f"{what} is unknown; {hint}")
+
+
+def _unknown_path(path: tuple[str, ...]) -> RequestError:
+    known = [*SECTIONS, *NAMED_SECTIONS, DISPATCHER]
+    if path[0] in known:
+        return RequestError(f"{'.'.join(path)} is not what a setting or section can be")
+    return _unknown(f"section {path[0]!r}", path[0], known)

@@ -10,6 +10,7 @@
     ├── UnavailableError            a part of the service does not answer
     ├── MetadataError               the store said no, or said nothing
     │   ├── ConflictError           nothing was written; re-read and decide again
+    │   ├── BrokenValueError        what it holds of one table or tablet cannot be read
     │   └── UnknownOutcomeError     it may have been written; look for our mark
     ├── PluginError                 a planner, selector or dispatcher misbehaved
     └── RewriteError                the job itself failed on a compactor
@@ -17,6 +18,8 @@
         │   └── NotStitchableError  its row groups cannot be copied as they are
         ├── VerificationError       the outputs are not what the inputs say they should be
         ├── EngineDiedError         the Spark driver died under the job
+        ├── EngineRestartedError    the Spark driver was ended because of another job
+        ├── AttemptStalledError     nothing was read, written or worked out for too long
         ├── MemoryShortError        a task needs more memory than it may have
         └── AttemptCancelledError   somebody took the job back
 
@@ -51,7 +54,14 @@ class UnknownGroupError(RequestError):
 
 
 class RefusedError(CompactionError):
-    """The request is sound, but the present state does not allow it."""
+    """The request is sound, but the present state does not allow it.
+
+    `code` is one stable word for programs, if there is one.
+    """
+
+    def __init__(self, reason: str = "", code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class UnavailableError(CompactionError):
@@ -64,6 +74,10 @@ class MetadataError(CompactionError):
 
 class ConflictError(MetadataError):
     """Nothing was written: something required changed on every try."""
+
+
+class BrokenValueError(MetadataError):
+    """A stored value is not what it must be: asking again does not help, and others are sound."""
 
 
 class UnknownOutcomeError(MetadataError):
@@ -92,6 +106,14 @@ class VerificationError(RewriteError):
 
 class EngineDiedError(RewriteError):
     """The Spark driver or its executors died while the job ran."""
+
+
+class EngineRestartedError(RewriteError):
+    """The Spark driver was ended on purpose, and not because of this job."""
+
+
+class AttemptStalledError(RewriteError):
+    """The job made no progress for too long; the Spark driver was ended."""
 
 
 class MemoryShortError(RewriteError):

@@ -1,165 +1,435 @@
 """Every setting of the service with its default: frozen values, one section per part.
 
-Pure: `common.config` reads file, environment and flags into these. A field's
-metadata carries the sentence that `docs/reference/settings.md` prints; a test keeps
-the two alike. Units stand last in every name.
+Pure: `common.config` reads file, environment and flags into these. A field's metadata
+carries the sentence that `docs/reference/settings.md` prints and the rule that its value
+keeps (`common.setting_rules`); a test keeps page and code alike. Units stand last in every
+name.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 
-from common.errors import ConfigError, RequestError
+from common.errors import ConfigError
 from common.model.group import Group, Service
-from common.model.limit import checked_limit
+from common.model.limit import LIMIT_BYTES_S_MIN
 from common.model.priority import AGEING_PER_S
+from common.setting_rules import (
+    Rule,
+    SettingError,
+    SettingKind,
+    check_section,
+    check_value,
+    setting,
+    size_setting,
+)
 
-
-def _setting(default: Any, doc: str, *, secret: bool = False) -> Any:
-    """Declare a setting: its default and what it is for."""
-    return field(default=default, metadata={"doc": doc, "secret": secret})
+HEAP_BYTES_MIN = 450 * 1024**2
+"""Spark refuses to start in a smaller heap."""
+TASK_BYTES_MIN = 300 * 1024**2
+"""Below that, not even the libraries of a task fit."""
+COMPACTORS_MAX, EXECUTORS_MAX = 1000, 64
+DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """How the metadata store is reached."""
 
-    url: str = _setting(
-        "redis://127.0.0.1:6389/0", "URL of the Redis that holds the truth.", secret=True
+    url: str = setting(
+        "redis://127.0.0.1:6389/0",
+        "URL of the Redis that holds the truth. `neve up` starts a Redis of its own unless this is"
+        " given.",
+        secret=True,
     )
-    connections_max: int = _setting(32, "Most connections that one process opens to Redis.")
-    tries_max: int = _setting(16, "Tries of one change that keeps losing races before it fails.")
-    wait_replicas: int = _setting(
+    connections_max: int = setting(
+        32, "Most connections that one process opens to Redis.", least=1, most=10_000
+    )
+    tries_max: int = setting(
+        16, "Tries of one change that keeps losing races before it fails.", least=1
+    )
+    wait_replicas: int = setting(
         0, "Replicas that must have an add before it is acknowledged (Redis WAIT); 0: none."
     )
-    timeout_s: float = _setting(10.0, "Longest wait for one answer of Redis.")
+    timeout_s: float = setting(10.0, "Longest wait for one answer of Redis.", least=0.1)
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("store", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
     """How work is found, ordered, handed out and given up."""
 
-    tick_s: float = _setting(0.25, "How often the coordinator looks at its clocks.")
-    full_scan_interval_s: float = _setting(60.0, "How often every tablet's record is looked at.")
-    full_scan_tasks: int = _setting(
-        2, "Ray tasks in which a full scan looks at a large table; 0: the coordinator does it."
+    tick_s: float = setting(
+        0.25, "How often the coordinator looks at its clocks.", least=0.001, most=60
     )
-    queue_bytes_max: int = _setting(64 * 1024**2, "Memory of one group's queue.")
-    queue_count_max: int = _setting(200_000, "Jobs in one group's queue.")
-    ageing_per_s: float = _setting(
-        AGEING_PER_S, "Priority that a queued job gains per second over one offered later."
+    full_scan_interval_s: float = setting(
+        60.0, "How often every tablet's record is looked at.", least=0.1
     )
-    silence_max_s: float = _setting(
-        30.0, "A compactor unheard of for so long is dead; what it held is released."
+    full_scan_tasks: int = setting(
+        2,
+        "Ray tasks in which a full scan looks at a large table; 0: the coordinator does it.",
+        most=1000,
     )
-    adopt_grace_s: float = _setting(
+    queue_bytes_max: int = size_setting(
+        64 * 1024**2, "Memory of one group's queue.", least=64 * 1024
+    )
+    queue_count_max: int = setting(200_000, "Jobs in one group's queue.", least=1)
+    ageing_per_s: float = setting(
+        AGEING_PER_S,
+        "Priority that a queued job gains per second over one offered later.",
+        kind=SettingKind.NUMBER,
+    )
+    silence_max_s: float = setting(
+        30.0,
+        "A compactor unheard of for so long is dead; what it held is released. At least two"
+        " heartbeats.",
+        least=0.1,
+    )
+    adopt_grace_s: float = setting(
         20.0, "After a restart, how long running attempts have to report before release."
     )
-    lost_answer_beats: int = _setting(
-        3, "Heartbeats without an attempt handed out before it counts as lost."
+    lost_answer_beats: int = setting(
+        3, "Heartbeats without an attempt handed out before it counts as lost.", least=1
     )
-    backoff_base_s: float = _setting(2.0, "First pause after a failure; it doubles.")
-    backoff_max_s: float = _setting(300.0, "Longest pause after failures.")
-    quarantine_failures: int = _setting(
-        5, "Failures in a row of the same files after which a tablet is quarantined."
+    backoff_base_s: float = setting(2.0, "First pause after a failure; it doubles.")
+    backoff_max_s: float = setting(300.0, "Longest pause after failures.")
+    quarantine_failures: int = setting(
+        5, "Failures in a row of the same files after which a tablet is quarantined.", least=1
     )
-    running_max: int = _setting(10_000, "Jobs of one group under way at a time.")
-    running_bytes_max: int = _setting(
+    running_max: int = setting(10_000, "Jobs of one group under way at a time.", least=1)
+    running_bytes_max: int = size_setting(
         1024**5,
         "Input bytes of all jobs of one group under way at a time; a larger job runs alone.",
+        least=1,
     )
-    volume_running_max: int = _setting(0, "Jobs of one volume under way at a time; 0: no limit.")
-    deferral_max_s: float = _setting(
+    volume_running_max: int = setting(0, "Jobs of one volume under way at a time; 0: no limit.")
+    deferral_max_s: float = setting(
         300.0, "A job shed from a full queue is planned again after this long at the latest."
     )
-    operation_max_s: float = _setting(
+    operation_max_s: float = setting(
         3600.0,
         "A split or merge that stands still after so long is abandoned, and none begins by size"
         " in that tablet for as long.",
+        least=1,
     )
-    operations_max: int = _setting(
+    operations_max: int = setting(
         4, "Splits and merges begin by size while fewer than so many are under way."
     )
-    garbage_grace_s: float = _setting(
+    garbage_grace_s: float = setting(
         900.0, "How long a replaced file is kept for readers that still list it."
     )
-    collect_interval_s: float = _setting(30.0, "How often replaced files are looked at.")
-    clock_skew_max_s: float = _setting(5.0, "Most that two clocks of the deployment differ.")
-    group_limit_bytes_s: int = _setting(
+    retired_names_s: float = setting(
+        86_400.0,
+        "How long no file can be added under the name of a user's file that was deleted after a"
+        " compaction replaced it.",
+    )
+    collect_interval_s: float = setting(30.0, "How often replaced files are looked at.", least=0.1)
+    clock_skew_max_s: float = setting(5.0, "Most that two clocks of the deployment differ.")
+    group_limit_bytes_s: int = size_setting(
         0,
         "Bytes per second that the rewrites of a compaction group may read and write together, if"
         " `neve group limit` has not said otherwise; 0: no limit.",
+        least=LIMIT_BYTES_S_MIN,
+        off=True,
+        live="neve group limit",
     )
-    volume_limit_bytes_s: int = _setting(
-        0, "The same of a volume, if `neve volume limit` has not said otherwise; 0: no limit."
+    volume_limit_bytes_s: int = size_setting(
+        0,
+        "The same of a volume, if `neve volume limit` has not said otherwise; 0: no limit.",
+        least=LIMIT_BYTES_S_MIN,
+        off=True,
+        live="neve volume limit",
     )
-    volume_least_bytes_s: int = _setting(
-        0, "A slow volume's limit falls as far as this; 0: it does not follow latency."
+    volume_least_bytes_s: int = size_setting(
+        0,
+        "A slow volume's limit falls as far as this; 0: it does not follow latency.",
+        least=LIMIT_BYTES_S_MIN,
+        off=True,
     )
-    volume_latency_s: float = _setting(
-        0.02, "Time to make a MiB durable from which on a volume counts as slow."
+    volume_latency_s: float = setting(
+        0.02, "Time to make a MiB durable from which on a volume counts as slow.", least=0.0001
     )
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing would move."""
-        for name in ("group_limit_bytes_s", "volume_limit_bytes_s", "volume_least_bytes_s"):
-            try:
-                checked_limit(getattr(self, name), f"coordinator.{name}")
-            except RequestError as error:
-                raise ConfigError(str(error)) from error
+        """Refuse values that break their rules, and limits under which nothing would move."""
+        check_section("coordinator", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
-    """How jobs are run."""
+    """How jobs are run; a group may say otherwise for its own compactors."""
 
-    group: str = _setting("default", "The compaction group that this compactor serves.")
-    slots: int = _setting(2, "Jobs that one compactor runs at a time.")
-    beat_interval_s: float = _setting(2.0, "How often a compactor says that it lives.")
-    take_wait_max_s: float = _setting(20.0, "How long a compactor waits for a job per call.")
-    executor_cores: int = _setting(2, "Spark tasks at a time in a compactor's executor.")
-    executor_memory: str = _setting("1g", "Heap of a compactor's Spark executor.")
-    driver_memory: str = _setting("512m", "Heap of a compactor's Spark driver.")
-    task_memory: str = _setting(
+    slots: int = setting(2, "Jobs that one compactor runs at a time.", least=1, most=1000)
+    beat_interval_s: float = setting(2.0, "How often a compactor says that it lives.", least=0.001)
+    take_wait_max_s: float = setting(
+        20.0, "How long a compactor waits for a job per call.", least=0.001, most=110
+    )
+    executors: int = setting(
+        1, "Spark executors of one compactor, all on its node.", least=1, most=EXECUTORS_MAX
+    )
+    executor_cores: int = setting(
+        2, "Spark tasks at a time in a compactor's executor.", least=1, most=1000
+    )
+    executor_memory: str = size_setting(
+        "1g", "Heap of a compactor's Spark executor.", least=HEAP_BYTES_MIN
+    )
+    driver_memory: str = size_setting(
+        "512m", "Heap of a compactor's Spark driver.", least=HEAP_BYTES_MIN
+    )
+    task_memory: str = size_setting(
         "768m",
         "Memory that the Python process of one Spark task may have: jobs are cut so that tasks fit,"
         " and it is asked of Ray besides the heap.",
+        least=TASK_BYTES_MIN,
     )
-    task_memory_max: str = _setting(
+    task_memory_max: str = size_setting(
         "1536m",
         "A task's process that has more is ended, and its job tried again in smaller pieces;"
         " 0: none is.",
+        least=TASK_BYTES_MIN,
+        off=True,
     )
-    engine: str = _setting("raydp", "Where Spark runs: `raydp`, or `local` without executors.")
-    start_timeout_s: float = _setting(300.0, "Longest start of the Spark application.")
-    drain_timeout_s: float = _setting(600.0, "Longest wait for running jobs at a shutdown.")
+    engine: str = setting(
+        "raydp",
+        "Where Spark runs: `raydp`, or `local` without executors.",
+        choices=("raydp", "local"),
+    )
+    start_timeout_s: float = setting(300.0, "Longest start of the Spark application.", least=1)
+    attempt_stall_s: float = setting(
+        300.0,
+        "An attempt without progress for so long is given up: the compactor starts Spark anew, and"
+        " the job is handed out again; 0: never.",
+        least=0.1,
+        off=True,
+    )
+    drain_timeout_s: float = setting(600.0, "Longest wait for running jobs at a shutdown.")
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("compactor", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """The door for users."""
 
-    host: str = _setting("127.0.0.1", "Address that the gateway listens on.")
-    port: int = _setting(8642, "Port that the gateway listens on; 0: any free one.")
-    token: str = _setting("", "Bearer token that callers must send.", secret=True)
-    body_bytes_max: int = _setting(256 * 1024**2, "Largest request body.")
-    footers_at_once: int = _setting(16, "File footers read at a time by one add.")
+    host: str = setting("127.0.0.1", "Address that the gateway listens on.")
+    port: int = setting(
+        8642,
+        "Port that the gateway listens on; 0: any free one. `neve up` takes another one if 8642 is"
+        " in use and nobody has said which.",
+        most=65_535,
+    )
+    token: str = setting(
+        "",
+        "Bearer token that callers must send. `neve up` makes one up if none is given.",
+        secret=True,
+    )
+    body_bytes_max: int = size_setting(256 * 1024**2, "Largest request body.", least=1024)
+    locations: tuple[str, ...] = setting(
+        (),
+        "Where tables may be: folders, buckets or prefixes such as `/data, s3://lake/tables`;"
+        " `/` is every folder, `s3://` every bucket. Empty: nowhere, but `neve up` adds some"
+        " (storage.md).",
+    )
+    private_folders: tuple[str, ...] = setting(
+        (),
+        "Folders that no table may be in or around, such as that of Redis; `neve up` adds its own.",
+    )
+    footers_at_once: int = setting(
+        16, "File footers read at a time by one add.", least=1, most=1000
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("gateway", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The files in which the parts of a local stack say what they do."""
+
+    file_bytes_max: int = size_setting(
+        16 * 1024**2, "A part's log file that is larger is put aside.", least=64 * 1024
+    )
+    files_kept: int = setting(
+        3, "Files put aside that are kept for each part, beside the newest.", most=100
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("log", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorCount:
+    """How many compactors a group has: at least `min` are started, at most `max` ever run."""
+
+    min: int = 1
+    max: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse counts that contradict each other."""
+        if not 0 <= self.min <= self.max <= COMPACTORS_MAX:
+            raise ConfigError(
+                f"compactors {self} are not possible, expected a number of 0 to {COMPACTORS_MAX},"
+                " or min and max with min <= max"
+            )
+
+    def __str__(self) -> str:
+        """Return `3`, or `0 to 20`."""
+        return str(self.min) if self.min == self.max else f"{self.min} to {self.max}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """A compaction group that this service serves; None: as the section `compactor` says."""
+
+    compactors: CompactorCount = field(
+        default=CompactorCount(),
+        metadata={
+            "doc": "Compactors of the group: a number, or `{ min = 0, max = 20 }`. `min` are"
+            " started; `max` is for scaling, which is not there yet.",
+            "secret": False,
+            "rule": Rule(kind=SettingKind.COUNT),
+            "live": "",
+        },
+    )
+    slots: int | None = setting(
+        None,
+        "Jobs that one compactor of the group runs at a time.",
+        kind=SettingKind.COUNT,
+        least=1,
+        most=1000,
+    )
+    executors: int | None = setting(
+        None,
+        "Spark executors of one compactor, on its node.",
+        kind=SettingKind.COUNT,
+        least=1,
+        most=EXECUTORS_MAX,
+    )
+    cores: int | None = setting(
+        None,
+        "Spark tasks at a time in an executor.",
+        kind=SettingKind.COUNT,
+        least=1,
+        most=1000,
+    )
+    memory: str | None = setting(
+        None, "Heap of an executor.", kind=SettingKind.MEMORY, least=HEAP_BYTES_MIN
+    )
+    driver_memory: str | None = setting(
+        None, "Heap of a Spark driver.", kind=SettingKind.MEMORY, least=HEAP_BYTES_MIN
+    )
+    task_memory: str | None = setting(
+        None,
+        "Memory that the Python process of one Spark task may have.",
+        kind=SettingKind.MEMORY,
+        least=TASK_BYTES_MIN,
+    )
+    task_memory_max: str | None = setting(
+        None,
+        "A task's process that has more is ended; 0: none is.",
+        kind=SettingKind.MEMORY,
+        least=TASK_BYTES_MIN,
+        off=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        for entry in fields(self):
+            if entry.name != "compactors":
+                check_value("groups", entry, getattr(self, entry.name))
+
+    def applied_to(self, compactor: CompactorSettings) -> CompactorSettings:
+        """Return the settings of this group's compactors.
+
+        Args:
+            compactor: The section that holds for all groups.
+        """
+        own = {name: getattr(self, group_name) for group_name, name in _OF_COMPACTORS.items()}
+        given = {name: value for name, value in own.items() if value is not None}
+        return replace(compactor, **given)
+
+
+_OF_COMPACTORS = {
+    "slots": "slots",
+    "executors": "executors",
+    "cores": "executor_cores",
+    "memory": "executor_memory",
+    "driver_memory": "driver_memory",
+    "task_memory": "task_memory",
+    "task_memory_max": "task_memory_max",
+}
+"""Setting of a group → setting of the section `compactor` in whose place it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All sections."""
+    """All sections, and where each value comes from."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     compactor: CompactorSettings = field(default_factory=CompactorSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    groups: Mapping[str, GroupSettings] = field(
+        default_factory=lambda: {DEFAULT_GROUP: GroupSettings()}
+    )
+    """Compaction groups that this service serves, by name."""
     services: Mapping[str, Service] = field(
         default_factory=lambda: {"default": Service(name="default")}
     )
     """Services by name; each: planner, its options, and the groups that it may use."""
     dispatcher: str = "simple"
     """The dispatcher plug-in that chooses a table's service."""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Full name of a setting → where its value comes from; absent: it is the default."""
+
+    def compactor_of(self, group: str) -> CompactorSettings:
+        """Return the settings of a group's compactors.
+
+        Args:
+            group: Its name; of one that is not configured: what holds for all.
+        """
+        return self.groups.get(group, GroupSettings()).applied_to(self.compactor)
+
+    def compactor_names(self) -> Iterator[tuple[str, str]]:
+        """Yield group and name of every compactor that is started with the service."""
+        for group, settings in self.groups.items():
+            for number in range(1, settings.compactors.min + 1):
+                yield group, f"{group}-{number}"
+
+    def only_group(self, what: str) -> str:
+        """Return the group that is meant where none is named: the default one, or the only one.
+
+        Args:
+            what: Names no group, for the message.
+
+        Raises:
+            ConfigError: There are several, none of them named `default`.
+        """
+        if DEFAULT_GROUP in self.groups:
+            return DEFAULT_GROUP
+        if len(self.groups) == 1:
+            return next(iter(self.groups))
+        names = ", ".join(self.groups)
+        raise ConfigError(
+            f"{what} is of which group? There are {names}: say it of each,"
+            f" as --set groups.{next(iter(self.groups))}.{what.lstrip('-')}=2"
+        )
+
+    def served_groups(self) -> dict[str, int]:
+        """Return how many compactors each group has at most; 0: only a service names it."""
+        named = {group.name: 0 for each in self.services.values() for group in each.groups}
+        return named | {name: each.compactors.max for name, each in self.groups.items()}
+
+    def is_given(self, name: str) -> bool:
+        """Return whether somebody has said what a setting is, by its full name."""
+        return name in self.sources
 
 
 def checked_groups(service: str, groups: tuple[Group, ...]) -> tuple[Group, ...]:
@@ -174,8 +444,7 @@ def checked_groups(service: str, groups: tuple[Group, ...]) -> tuple[Group, ...]
     """
     problem = _group_problem(groups)
     if problem is not None:
-        message = f"service {service!r}: {problem}"
-        raise ConfigError(message)
+        raise SettingError(f"service {service!r}: {problem}", f"services.{service}.groups")
     return tuple(sorted(groups, key=lambda group: (group.max_bytes is None, group.max_bytes or 0)))
 
 

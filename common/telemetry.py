@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.redaction import redacted_tree
+
 Log = Callable[..., None]
 """`log("job assigned", job=…, compactor=…)`."""
 
@@ -46,13 +48,35 @@ METRICS: tuple[Metric, ...] = (
         "How long the attempt that began first has run.",
         ("group",),
     ),
+    Metric(
+        "neve_jobs_quiet_seconds",
+        "gauge",
+        "How long ago the attempt that has stood still longest made progress.",
+        ("group",),
+    ),
     Metric("neve_compactors", "gauge", "Compactors alive.", ("group",)),
     Metric("neve_jobs_committed_total", "counter", "Attempts that committed."),
     Metric("neve_jobs_failed_total", "counter", "Attempts that failed."),
+    Metric(
+        "neve_jobs_stalled_total",
+        "counter",
+        "Attempts that compactors gave up because they made no progress.",
+    ),
     Metric("neve_jobs_released_total", "counter", "Reservations given up."),
     Metric("neve_store_conflicts_total", "counter", "Changes tried again after a lost race."),
     Metric("neve_tablets_quarantined", "gauge", "Tablets that are left alone after failures."),
     Metric("neve_tables", "gauge", "Live and paused tables."),
+    Metric(
+        "neve_table_faults_total",
+        "counter",
+        "Work on one table or tablet that failed in a way nobody expected.",
+        ("part",),
+    ),
+    Metric(
+        "neve_tables_left_alone",
+        "gauge",
+        "Tables and tablets that some kind of work leaves alone for a while after that.",
+    ),
     Metric("neve_requests", "gauge", "User compactions that are not over.", ("state",)),
     Metric(
         "neve_requests_ended_total",
@@ -129,7 +153,7 @@ def event_log(part: str) -> Log:
     logger.setLevel(logging.INFO)
 
     def log(event: str, **fields: object) -> None:
-        line = json.dumps({"part": part, "event": event, **fields}, default=str)
+        line = json.dumps({"part": part, "event": event, **redacted_tree(fields)}, default=str)
         logger.info("%s", line[1:-1])
 
     return log

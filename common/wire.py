@@ -91,6 +91,8 @@ class AttemptProgress:
     synced_bytes: int = 0
     """Of large writes, made durable in `sync_s`."""
     sync_s: float = 0.0
+    quiet_s: float = 0.0
+    """How long ago the compactor saw its last progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,8 @@ class RunningAttempt:
     reason: str = ""
     throttled: bool = False
     """Whether it had to wait for its grant lately."""
+    quiet_s: float = 0.0
+    """How long ago it made progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +203,8 @@ class GroupStatus:
     paused: bool = False
     longest_s: float = 0.0
     """How long the attempt that began first has run."""
+    quiet_s: float = 0.0
+    """How long ago the attempt that has stood still longest made progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +233,10 @@ class CoordinatorStatus:
     conflicts: int
     quarantined: int
     turns: int
+    stalled: int = 0
     errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What keeps jobs from running, a sentence each."""
     scopes: tuple[ScopeStatus, ...] = ()
     figures: tuple[Figure, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""

@@ -7,7 +7,6 @@ driver is a child process and ends with this one.
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,8 +14,9 @@ import ray
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import RandomIds
+from common.log_files import LogFiles
 from common.metadata.redis import connect
-from common.settings import Settings
+from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.wire import (
     COORDINATOR_NAME,
@@ -93,16 +93,23 @@ class RayCoordinator:
 class CompactorActor:
     """One compactor of a group."""
 
-    def __init__(self, settings: Settings, name: str, node_resource: str, log_folder: str) -> None:
+    def __init__(
+        self, settings: Settings, name: str, group: str, node_resource: str, log_folder: str
+    ) -> None:
         """Wire the parts and start the loop."""
+        self._log_files = LogFiles.of(log_folder, settings.log)
+        self._log_files.take_output(_log_parts(name)[0])
+        self._log_parts = _log_parts(name)
         context = ray.get_runtime_context()
         clock, ids = SystemClock(), RandomIds()
         store = connect(settings.store)
         self._log = event_log("compactor")
-        self._engine = SparkEngine(_driver(settings, name, node_resource, log_folder))
+        own = settings.compactor_of(group)
+        self._engine = SparkEngine(_driver(own, name, node_resource, self._log_files))
         self._service = CompactorService(
             name,
-            settings.compactor,
+            own,
+            group=group,
             node=context.get_node_id(),
             coordinator=RayCoordinator(),
             engine=self._engine,
@@ -112,7 +119,9 @@ class CompactorActor:
             clock=clock,
             log=self._log,
         )
-        self._loop = asyncio.get_running_loop().create_task(self._run())
+        loop = asyncio.get_running_loop()
+        self._loop = loop.create_task(self._run())
+        self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
 
     async def _run(self) -> None:
         """Run the service; if it fails, end the process."""
@@ -128,6 +137,10 @@ class CompactorActor:
         """Answer with the incarnation when Spark is up."""
         await self._service.wait_ready()
         return self._service.incarnation
+
+    async def failed_starts(self) -> tuple[int, str]:
+        """Return how often Spark has failed to start since it last did, and why."""
+        return self._service.failed_starts()
 
     async def stay(self, incarnation: str) -> str:
         """Return when this incarnation has left; to another one at once.
@@ -157,19 +170,28 @@ class CompactorActor:
         return os.getpid(), self._engine.pid
 
 
-def _driver(settings: Settings, name: str, node_resource: str, log_folder: str) -> DriverSettings:
+def _log_parts(name: str) -> tuple[str, str, str]:
+    """Return the parts whose log files a compactor keeps: itself, Spark's driver, executors."""
+    return f"compactor-{name}", f"driver-{name}", f"executor-{name}"
+
+
+def _driver(
+    settings: CompactorSettings, name: str, node_resource: str, log_files: LogFiles
+) -> DriverSettings:
     """Return the settings of the Spark driver: on this cluster, pinned to this node."""
-    log_file = os.devnull
-    if log_folder:
-        Path(log_folder).mkdir(parents=True, exist_ok=True)
-        log_file = str(Path(log_folder, f"spark-{name}.log"))
+    log_file, executor_logs = os.devnull, ""
+    if log_files.folder is not None:
+        _, driver, executor = _log_parts(name)
+        log_file, executor_logs = str(log_files.path(driver)), str(log_files.folder / executor)
     return driver_settings(
-        settings.compactor,
+        settings,
         name=name,
         ray_address=ray.get_runtime_context().gcs_address,
         # Every node has a resource that is named by its address.
         node_resource=node_resource or f"node:{ray.util.get_node_ip_address()}",
         log_file=log_file,
+        executor_logs=executor_logs,
+        executor_log_bytes_max=log_files.settings.file_bytes_max,
     )
 
 
@@ -181,16 +203,23 @@ def _all_causes(error: BaseException) -> str:
 
 
 def start(
-    settings: Settings, *, name: str, node_resource: str = "", log_folder: str = "", **options: Any
+    settings: Settings,
+    *,
+    name: str,
+    group: str = DEFAULT_GROUP,
+    node_resource: str = "",
+    log_folder: str = "",
+    **options: Any,
 ) -> Any:
     """Start a compactor as a detached actor, or return the one that runs by this name.
 
     Args:
         settings: All settings of the service.
         name: The compactor's, unique in the cluster.
+        group: The compaction group that it serves.
         node_resource: A Ray resource of the node that it shall run on, with its Spark
             executors; empty: on any node, with the executors beside it.
-        log_folder: Where the Spark driver's log goes; empty: nowhere.
+        log_folder: Where it and its Spark application keep their log files; empty: nowhere.
         options: Further Ray actor options.
     """
     pin = {"resources": {node_resource: PIN_AMOUNT}} if node_resource else {}
@@ -207,5 +236,5 @@ def start(
             **pin,
             **options,
         )
-        .remote(settings, name, node_resource, log_folder)
+        .remote(settings, name, group, node_resource, log_folder)
     )

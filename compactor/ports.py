@@ -5,9 +5,16 @@ from typing import Protocol
 
 from common.model.table import Table
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
-from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
 
-__all__ = ["Coordinator", "Engine", "OwnFiles", "RewriteProgress", "RewriteResult"]
+__all__ = [
+    "Coordinator",
+    "Engine",
+    "EngineHealth",
+    "OwnFiles",
+    "RewriteProgress",
+    "RewriteResult",
+]
 
 
 class Engine(Protocol):
@@ -44,6 +51,17 @@ class Engine(Protocol):
         """Let an attempt move so many bytes/s from now on; None: no limit.
 
         It begins with what its assignment says.
+        """
+        ...
+
+    def health(self) -> EngineHealth:
+        """Return what the engine shows of its life."""
+        ...
+
+    async def restart(self, cause: str) -> None:
+        """End the engine, whatever it does, and start it again; does not wait for the start.
+
+        Every attempt under way fails with EngineRestartedError.
         """
         ...
 

@@ -13,9 +13,10 @@ import ray
 
 from common.clock import SystemClock
 from common.ids import RandomIds
+from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.progress import RequestProgress
-from common.model.table import Table
+from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.settings import Settings
 from common.telemetry import event_log
@@ -44,6 +45,8 @@ from coordinator.wiring import assemble, upkeep
 
 CALLS_AT_ONCE = 10_000
 """Compactors wait in `take`, so a call may last; none of them blocks a thread."""
+LOG_PARTS = ("coordinator", "redis", "ray", "start", "supervisor")
+"""Its own log file, and those of what cannot look after its own."""
 
 
 class RayCompactors:
@@ -64,9 +67,11 @@ class RayCompactors:
 class CoordinatorActor:
     """Finds, orders and hands out compaction jobs. One per cluster leads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log_folder: str = "") -> None:
         """Wire the parts and start the loops."""
         self._settings = settings
+        self._log_files = LogFiles.of(log_folder, settings.log)
+        self._log_files.take_output(LOG_PARTS[0])
         self._id = RandomIds().next("coord")
         self._log = event_log("coordinator")
         self._store = connect(settings.store)
@@ -97,7 +102,7 @@ class CoordinatorActor:
         os._exit(1)
 
     async def _run(self) -> None:
-        await recover(self._store, self._scanner, self._id, self._log)
+        claimed_s = await recover(self._store, self._scanner, self._id, self._log)
         await self._parts.limiting.load()
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
@@ -106,16 +111,22 @@ class CoordinatorActor:
             for loop in upkeep(self._settings, self._context, self._writable):
                 loops.create_task(loop)
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
-            loops.create_task(self._leave_when_replaced())
+            loops.create_task(self._leave_when_replaced(claimed_s))
+            loops.create_task(self._log_files.rotate_forever(LOG_PARTS))
             loops.create_task(asyncio.wait_for(self._service.failed, None))
 
     def _writable(self) -> list[Table]:
-        behind = self._generations.behind
-        return [table for table in self._scanner.tables.values() if table.id not in behind]
+        """Return the tables whose files may be deleted, and whose manifests may be published.
 
-    async def _leave_when_replaced(self) -> None:
+        Those that go: what waits for deletion there was replaced, or its table was dropped.
+        """
+        every = self._scanner.tables.values()
+        may = self._generations.may_change
+        return [each for each in every if each.state is TableState.GOING or may(each.id)]
+
+    async def _leave_when_replaced(self, claimed_s: float) -> None:
         """Leave for good when another coordinator has been started: no restart."""
-        leader = await until_replaced(self._store, self._id, self._log)
+        leader = await until_replaced(self._store, self._id, self._log, claimed_s)
         self._log("coordinator leaves", leader=leader)
         await self._service.stop()
         ray.actor.exit_actor()
@@ -230,11 +241,12 @@ class CoordinatorActor:
         return self._context.clock.now_s()
 
 
-def start(settings: Settings, **options: Any) -> Any:
+def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
     """Start the coordinator as a detached actor, or return the one that runs.
 
     Args:
         settings: All settings of the service.
+        log_folder: Where it keeps its log file; empty: where Ray keeps its output.
         options: Further Ray actor options, such as `resources`.
     """
     actor = ray.remote(CoordinatorActor)
@@ -247,4 +259,4 @@ def start(settings: Settings, **options: Any) -> Any:
         max_concurrency=CALLS_AT_ONCE,
         num_cpus=0,
         **options,
-    ).remote(settings)
+    ).remote(settings, log_folder)

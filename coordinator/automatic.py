@@ -6,6 +6,7 @@ asked again when the tablet changes or is planned anew; nothing waits for it.
 """
 
 import asyncio
+from functools import partial
 
 from common.errors import CompactionError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Outcome, Unknown
@@ -66,7 +67,8 @@ class Automatic:
             tablet, table = self._waiting.pop(next(iter(self._waiting)))
             spec = spec_of(table)
             if spec is not None:
-                await self._ask(spec, tablet, table)
+                work = partial(self._ask, spec, tablet, table)
+                await self._context.faults.run("asking the selector", table.id, work)
 
     async def _ask(self, spec: SelectorSpec, tablet: Tablet, table: Table) -> None:
         now_s = self._context.clock.now_s()
@@ -96,7 +98,7 @@ class Automatic:
 
     async def _apply(self, change: SubmitRequest | WriteAnalysis) -> Outcome:
         try:
-            return await self._context.store.apply(change)
+            return await self._context.apply(change)
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
 

@@ -1,16 +1,19 @@
 """Deletes replaced files, after their grace and never under a reader.
 
-The order per entry is the protocol's: unstamped → stamped with the store's time read
-after the entry was seen; older than the grace → no reader may still list it (pins, and
-manifests) → no tablet holds it → delete the file, then the entry. A round that dies
-anywhere is repeated by the next.
+The order per entry is the protocol's: unstamped → its attempt, if it was not committed,
+has left its inputs in place → stamped with the store's time read after the entry was seen;
+older than the grace → no reader may still list it (pins, and manifests) → no tablet holds
+it → delete the file, then the entry. A round that dies anywhere is repeated by the next;
+one that stood still for too long between its look and a deletion does not delete.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from common.clock import Clock, SystemClock
 from common.errors import MetadataError, RewriteError, UnavailableError
 from common.metadata.changes import DropTable
 from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
@@ -18,8 +21,13 @@ from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, StampGarb
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.ports import Log, Storage
+from coordinator.table_faults import TableFaults
 
 STAMP_BATCH = 500
+DELETE_BATCH = 100
+DELETES_AT_ONCE = 8
+LOOK_LASTS_S = 30.0
+"""Within so long after a look at an entry its file is deleted, or it is looked at again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,8 @@ class CollectorRules:
 
     grace_s: float
     clock_skew_max_s: float
+    retired_s: float = 0.0
+    """How long the name of a user's file that was deleted cannot be used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +75,7 @@ def due(entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: Coll
 
 
 class Collector:
-    """One look at a table's garbage per call; holds nothing between calls."""
+    """One look at a table's garbage per call; remembers only what it has told."""
 
     def __init__(
         self,
@@ -74,6 +84,9 @@ class Collector:
         rules: CollectorRules,
         log: Log,
         manifests: Covered | None = None,
+        *,
+        clock: Clock | None = None,
+        known_generation: Callable[[str], int] = lambda _table: 0,
     ) -> None:
         """Use this store and this storage.
 
@@ -83,12 +96,17 @@ class Collector:
             rules: How long they are kept.
             log: Hears what is odd.
             manifests: Waited for; None: nobody publishes any.
+            clock: The one that the storage reads.
+            known_generation: Table id → the generation that its store must have reached.
         """
         self._store = store
         self._storage = storage
         self._rules = rules
         self._log = log
         self._manifests = manifests
+        self._clock = clock or SystemClock()
+        self._known_generation = known_generation
+        self._told: set[str] = set()
 
     async def collect(self, table: Table) -> Round:
         """Stamp what is new, delete what is due.
@@ -99,13 +117,66 @@ class Collector:
         """
         entries = await self._store.garbage(table.id)
         fresh = [entry.path for entry in entries if entry.stamped_s <= 0]
-        for first in range(0, len(fresh), STAMP_BATCH):
-            paths = tuple(fresh[first : first + STAMP_BATCH])
-            await self._store.apply(StampGarbage(table=table.id, paths=paths))
+        stamped = await self._stamp(table, fresh) if fresh else 0
         deleted, kept, waiting = await self._delete_due(table, entries)
         await self._forget_pins(table)
         await self._finish_drop(table)
-        return Round(stamped=len(fresh), deleted=deleted, kept=kept, waiting=waiting)
+        kept += len(fresh) - stamped
+        return Round(stamped=stamped, deleted=deleted, kept=kept, waiting=waiting)
+
+    async def _stamp(self, table: Table, fresh: Sequence[str]) -> int:
+        """Stamp entries that nobody has seen before, but for what may be an only copy."""
+        settled, held = await self._look_at_uncommitted(table, frozenset(fresh))
+        paths = [path for path in fresh if path not in held]
+        generation = self._known_generation(table.id)
+        for first in range(0, len(paths), STAMP_BATCH):
+            change = StampGarbage(
+                table=table.id,
+                paths=tuple(paths[first : first + STAMP_BATCH]),
+                settled=() if first else tuple(settled),
+                generation=generation,
+            )
+            await self._store.apply(change)
+        return len(paths)
+
+    async def _look_at_uncommitted(
+        self, table: Table, fresh: frozenset[str]
+    ) -> tuple[list[str], set[str]]:
+        """Return which attempts may lose their outputs, and which outputs must stay.
+
+        An attempt that was not committed leaves its inputs where they are. If one is missing,
+        the attempt was committed and a store that has gone back in time has forgotten it:
+        then its outputs are the only copy of its rows. This is looked at once, before the
+        entries are stamped; what is replaced later is replaced by a commit that is known.
+        """
+        settled: list[str] = []
+        held: set[str] = set()
+        for entry in await self._store.uncommitted(table.id):
+            outputs = entry.output_paths
+            mine = [path for path in outputs if path in fresh]
+            if not mine:
+                continue  # It ended after the entries were read; or they stay.
+            try:
+                only = await self._storage.only_copies(table.location, outputs, entry.inputs)
+            except RewriteError as error:
+                self._log("location not readable", table=table.name, cause=str(error))
+                held.update(mine)
+                continue
+            if not only:
+                settled.append(entry.attempt)
+                continue
+            held.update(mine)
+            self._tell_only_copies(table, entry.attempt, only)
+            if table.state is TableState.GOING:  # The drop may end; the files stay.
+                await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(mine)))
+        return settled, held
+
+    def _tell_only_copies(self, table: Table, attempt: str, only: Sequence[str]) -> None:
+        if attempt not in self._told:
+            self._told.add(attempt)
+            self._log(
+                "output may be the only copy", table=table.name, attempt=attempt, paths=[*only]
+            )
 
     async def _delete_due(
         self, table: Table, entries: Sequence[GarbageEntry]
@@ -122,12 +193,61 @@ class Collector:
             covered_s = await self._manifests.covered_s(table)
             ripe = [entry for entry in ripe if entry.stamped_s < covered_s]
         deleted = kept = 0
-        for entry in ripe:
-            if await self._in_use(table, entry):
-                kept += 1
-            elif await self._delete(table, entry):
-                deleted += 1
+        for first in range(0, len(ripe), DELETE_BATCH):
+            done, used = await self._delete_some(table, ripe[first : first + DELETE_BATCH])
+            deleted, kept = deleted + done, kept + used
         return deleted, kept, len(stamped) - deleted - kept
+
+    async def _delete_some(self, table: Table, entries: Sequence[GarbageEntry]) -> tuple[int, int]:
+        """Look at some entries once more, and delete their files soon after that or not at all."""
+        until_s = self._clock.now_s() + LOOK_LASTS_S
+        if await self._store.generation(table.id) < self._known_generation(table.id):
+            return 0, 0
+        paths = [entry.path for entry in entries]
+        still = {*await self._store.garbage_among(table.id, paths)}
+        used = await self._used(table, entries)
+        for path in sorted(used):
+            await self._store.apply(KeepGarbage(table=table.id, path=path))
+            self._log("file in garbage is in use", table=table.name, path=path)
+        gate = asyncio.Semaphore(DELETES_AT_ONCE)
+
+        async def delete(path: str) -> bool:
+            async with gate:
+                return await self._delete(table, path, until_s)
+
+        wanted = [path for path in paths if path in still and path not in used]
+        done = await asyncio.gather(*map(delete, wanted))
+        gone = tuple(path for path, deleted in zip(wanted, done, strict=True) if deleted)
+        if gone:
+            # Nobody adds files to a table that goes.
+            retired_s = 0.0 if table.state is TableState.GOING else self._rules.retired_s
+            await self._store.apply(ForgetGarbage(table=table.id, paths=gone, retired_s=retired_s))
+        return len(gone), len(used)
+
+    async def _used(self, table: Table, entries: Sequence[GarbageEntry]) -> set[str]:
+        """Return the paths that some tablet still holds."""
+        holders = await asyncio.gather(*(self._holder(table, entry) for entry in entries))
+        tablets = sorted({each for each in holders if each is not None}, key=lambda each: each.end)
+        held = dict(zip(tablets, await self._store.files(tablets), strict=True))
+        return {
+            entry.path
+            for entry, tablet in zip(entries, holders, strict=True)
+            if tablet is not None and entry.path in held[tablet]
+        }
+
+    async def _holder(self, table: Table, entry: GarbageEntry) -> TabletId | None:
+        """Return the tablet that would hold the file: by its key, which outlives a split."""
+        if entry.key_min is not None and not table.partition_by:
+            return await self._store.locate(table.id, entry.key_min)
+        return None if entry.tablet_end is None else TabletId(table.id, entry.tablet_end)
+
+    async def _delete(self, table: Table, path: str, until_s: float) -> bool:
+        try:
+            await self._storage.delete(table.location, path, until_s)
+        except RewriteError as error:
+            self._log("file not deleted", table=table.name, path=path, cause=str(error))
+            return False
+        return True
 
     async def _forget_pins(self, table: Table) -> None:
         """Remove the pins of readers that died: a lease that has run out is never renewed."""
@@ -152,31 +272,6 @@ class Collector:
             return False
         return True
 
-    async def _in_use(self, table: Table, entry: GarbageEntry) -> bool:
-        """Return whether some tablet still holds the file; then stamp it back and say so."""
-        tablet = await self._holder(table, entry)
-        held = await self._store.tablet(tablet) if tablet is not None else None
-        if held is None or entry.path not in held.files:
-            return False
-        await self._store.apply(KeepGarbage(table=table.id, path=entry.path))
-        self._log("file in garbage is in use", table=table.name, path=entry.path)
-        return True
-
-    async def _holder(self, table: Table, entry: GarbageEntry) -> TabletId | None:
-        """Return the tablet that would hold the file: by its key, which outlives a split."""
-        if entry.key_min is not None and not table.partition_by:
-            return await self._store.locate(table.id, entry.key_min)
-        return None if entry.tablet_end is None else TabletId(table.id, entry.tablet_end)
-
-    async def _delete(self, table: Table, entry: GarbageEntry) -> bool:
-        try:
-            await self._storage.delete(table.location, entry.path)
-        except RewriteError as error:
-            self._log("file not deleted", table=table.name, path=entry.path, cause=str(error))
-            return False
-        await self._store.apply(ForgetGarbage(table=table.id, path=entry.path))
-        return True
-
     async def _finish_drop(self, table: Table) -> None:
         """Let a table that is going make its next steps (they wait for its garbage)."""
         if table.state is TableState.GOING:
@@ -184,16 +279,24 @@ class Collector:
 
 
 async def collect_all(
-    store: TabletStore, collector: Collector, tables: Collection[Table], log: Log
+    store: TabletStore,
+    collector: Collector,
+    tables: Collection[Table],
+    log: Log,
+    faults: TableFaults | None = None,
 ) -> Round:
     """Collect every table; one that fails does not stop the others. Return the sums."""
-    total = Round()
-    for table in tables:
+    total, faults = Round(), faults or TableFaults(log)
+
+    async def collect(table: Table) -> Round:
         try:
-            done = await collector.collect(table)
+            return await collector.collect(table)
         except (MetadataError, UnavailableError) as error:
             log("collecting a table failed", table=table.name, cause=str(error))
-            continue
+            return Round()
+
+    for table in tables:
+        done = await faults.run("the collector", table.id, partial(collect, table)) or Round()
         total = Round(
             stamped=total.stamped + done.stamped,
             deleted=total.deleted + done.deleted,
@@ -209,6 +312,8 @@ async def collect_forever(
     tables: Callable[[], Collection[Table]],
     interval_s: float,
     log: Log,
+    *,
+    faults: TableFaults | None = None,
 ) -> None:
     """Collect again and again.
 
@@ -218,9 +323,11 @@ async def collect_forever(
         tables: Returns those to look at.
         interval_s: Pause between two rounds.
         log: Hears what was deleted.
+        faults: Keeps tables that fail from ending the loop.
     """
+    faults = faults or TableFaults(log)
     while True:
         await asyncio.sleep(interval_s)
-        done = await collect_all(store, collector, tables(), log)
+        done = await collect_all(store, collector, tables(), log, faults)
         if done.deleted:
             log("files deleted", files=done.deleted, waiting=done.waiting)

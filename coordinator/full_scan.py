@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.ports import TabletStore
@@ -77,6 +78,7 @@ class FullScan:
         self, store: TabletStore, scanner: Scanner, queued: Queued, here: PieceScans, log: Log
     ) -> None:
         """Scan nothing yet; take the scanner's wishes from now on."""
+        self._faults = scanner.faults
         self._store = store
         self._scanner = scanner
         self._queued = queued
@@ -131,8 +133,9 @@ class FullScan:
             if found is None:
                 continue
             self._busy.add(table)
+            scan = partial(self.scan_table, found, fresh=wish.fresh, every=wish.every)
             try:
-                await self.scan_table(found, fresh=wish.fresh, every=wish.every)
+                await self._faults.run("the full scan", table, scan)
             finally:
                 self._busy.discard(table)
                 self._news.set()

@@ -1,23 +1,27 @@
 """Publishes manifests: what engines that know no Névé should read (`common.parquet.manifest`).
 
-    time and number → pin → files by the tile rule, part by part → pointer → noted in the store
+    time and number → pin → files by the tile rule, part by part → pin and generation
+    → pointer → noted in the store
 
-The time is read before the files, so that a manifest never claims to know more than it
-does. Many coordinators may publish: of two with one number the store notes one, and the
-collector believes only a pointer that names the manifest that was noted.
+Nothing is published of a store that has gone back in time: its manifest would take the
+place of the one that knows more. The time is read before the files, so that a manifest
+never claims to know more than it does. Many coordinators may publish: of two with one
+number the store notes one, and the collector believes only a pointer that names the
+manifest that was noted.
 """
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from common.errors import CompactionError
 from common.ids import IdSource
 from common.metadata.changes import Applied
+from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.ports import Manifest, TabletStore
-from common.metadata.upkeep_changes import Pin, PublishManifest, Unpin
+from common.metadata.upkeep_changes import PublishManifest
 from common.metadata.walk import walk_tiles
 from common.model.own_paths import MANIFEST_FOLDER
 from common.model.table import Table, TableState
@@ -27,12 +31,11 @@ from common.parquet.manifest import Totals, entries_of, header
 from common.parquet.owner import owner_of
 from coordinator.core.publishing import PublishRules, is_due
 from coordinator.ports import Log
+from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000
 WRITING_MAX_S = 1800.0
 """A manifest that takes longer to write is given up; what is left of it is deleted later."""
-PIN_LEASE_S, PIN_RENEW_S = 120.0, 30.0
-"""A coordinator that dies while it writes keeps files from the collector for one lease."""
 TABLES_AT_ONCE = 4
 NEVER_S = float("inf")
 
@@ -54,10 +57,25 @@ class Manifests:
         ids: IdSource,
         grace_s: float,
         log: Log,
-        renew_s: float = PIN_RENEW_S,
+        *,
+        renew_s: float = RENEW_S,
+        known_generation: Callable[[str], int] = lambda _table: 0,
+        faults: TableFaults | None = None,
     ) -> None:
-        """Know nothing yet; a pin is renewed every `renew_s` seconds."""
+        """Know nothing yet.
+
+        Args:
+            store: Whose tables are published.
+            ids: Names manifests and pins.
+            grace_s: How long a reader may go on with what it has listed.
+            log: Hears what is odd.
+            renew_s: Pause between two renewals of a pin.
+            known_generation: Table id → the generation that its store must have reached.
+            faults: Keeps what fails for one table from ending the work on all.
+        """
+        self._faults = faults or TableFaults(log)
         self._renew_s = renew_s
+        self._known_generation = known_generation
         self._store = store
         self._ids = ids
         self._grace_s = grace_s
@@ -122,15 +140,18 @@ class Manifests:
         gate = asyncio.Semaphore(TABLES_AT_ONCE)
 
         async def look(table: Table) -> None:
+            try:
+                await self.look(table)
+            except CompactionError as error:
+                self._log("manifest not published", table=table.name, cause=str(error))
+
+        async def guarded(table: Table) -> None:
             async with gate:
-                try:
-                    await self.look(table)
-                except CompactionError as error:
-                    self._log("manifest not published", table=table.name, cause=str(error))
+                await self._faults.run("publishing", table.id, partial(look, table))
 
         while True:
             every = [each for each in tables() if each.state is not TableState.GOING]
-            await asyncio.gather(*(look(table) for table in every))
+            await asyncio.gather(*(guarded(table) for table in every))
             known = {each.id for each in every}
             self._known = {key: value for key, value in self._known.items() if key in known}
             self._withdrawn &= known
@@ -147,27 +168,31 @@ class Manifests:
         if found != ours:
             self._log("location belongs to another store", table=table.name, found=found, ours=ours)
             return False
+        if await self._went_back(table):
+            return False
         begun_s = await self._store.now_s()
         number = 1 if last is None else last.number + 1
         folder = stored.folder_name(number, begun_s, self._ids.next("m"))
         deleted = await asyncio.to_thread(self._clean, location, last, begun_s)
-        pin = Pin(table=table.id, pin=self._ids.next("pin"), lease_s=PIN_LEASE_S)
-        if not isinstance(await self._store.apply(pin), Applied):
-            return False
-        renewing = asyncio.create_task(self._renew(pin))
-        try:
+        pin = self._ids.next("pin")
+        async with FilePin(self._store, table.id, pin, renew_s=self._renew_s) as held:
             body = await self._written(location, table, (number, begun_s, folder))
-            if not await self._held(pin, begun_s):
+            if await self._store.now_s() - begun_s > WRITING_MAX_S:
                 self._log("manifest took too long to write", table=table.name, number=number)
                 return False
             if not await self._stays(table):  # Else a drop may have taken tablets away meanwhile.
                 return False
+            await held.confirm()
+            if await self._went_back(table):
+                return False
             await asyncio.to_thread(stored.write_pointer, location, folder, body)
-        finally:
-            renewing.cancel()
-            await self._store.apply(Unpin(table=table.id, pin=pin.pin))
         change = PublishManifest(
-            table=table.id, number=number, path=folder, begun_s=begun_s, deleted=deleted
+            table=table.id,
+            number=number,
+            path=folder,
+            begun_s=begun_s,
+            deleted=deleted,
+            generation=self._known_generation(table.id),
         )
         outcome = await self._store.apply(change)
         if not isinstance(outcome, Applied):
@@ -176,23 +201,13 @@ class Manifests:
         self._known[table.id] = known
         return True
 
-    async def _renew(self, pin: Pin) -> None:
-        """Renew a pin again and again; one that ran out is not held any more."""
-        while True:
-            await asyncio.sleep(self._renew_s)
-            with suppress(CompactionError):  # The store is away; the lease lasts for more tries.
-                await self._store.apply(pin)
-
-    async def _held(self, pin: Pin, begun_s: float) -> bool:
-        """Return whether a pin has held its files ever since a manifest was begun."""
-        pins, now_s = await self._store.pins(pin.table), await self._store.now_s()
-        if now_s - begun_s > WRITING_MAX_S:
+    async def _went_back(self, table: Table) -> bool:
+        """Return whether the store has lost changes of a table since somebody looked."""
+        known = self._known_generation(table.id)
+        if await self._store.generation(table.id) >= known:
             return False
-        # A pin that ran out and was removed is begun anew by a renewal, and is younger then.
-        return any(
-            each.pin == pin.pin and each.since_s < begun_s + PIN_LEASE_S and now_s < each.until_s
-            for each in pins
-        )
+        self._log("store has gone back in time", table=table.name, generation=known)
+        return True
 
     async def _stays(self, table: Table) -> bool:
         """Return whether nobody has begun to drop a table."""
@@ -222,7 +237,8 @@ class Manifests:
                 await write(PART_FILES)
         if entries or not parts:
             await write(len(entries))
-        return {**header(table, number, begun_s, totals), "parts": parts}
+        loss = await self._store.loss(table.id)
+        return {**header(table, number, begun_s, totals, loss), "parts": parts}
 
     def _clean(self, location: Location, last: Manifest | None, now_s: float) -> tuple[str, ...]:
         """Delete manifests that nobody reads any more; return those that the store had noted."""
@@ -236,7 +252,7 @@ class Manifests:
 
     async def _withdraw(self, table: Table, last: Manifest | None) -> None:
         """Delete what was published, once: a manifest that nobody renews tells wrong things."""
-        if last is None or table.id in self._withdrawn:
+        if last is None or table.id in self._withdrawn or await self._went_back(table):
             return
         location = open_location(table.location)
         if await asyncio.to_thread(owner_of, location) == await self._store.store_id():

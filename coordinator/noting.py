@@ -6,6 +6,7 @@ tablet takes the place of one that still waits.
 """
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from common.errors import MetadataError, UnavailableError
@@ -15,6 +16,7 @@ from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
 from common.model.tablet import TabletId
 from coordinator.core import actions as do
 from coordinator.ports import Log
+from coordinator.table_faults import TableFaults
 
 NOTES_AT_ONCE = 64
 WAITING_MAX = 20_000
@@ -25,9 +27,14 @@ class Noting:
     """Writes notes in the background, as long as there are some."""
 
     def __init__(
-        self, store: TabletStore, spawn: Callable[[Coroutine[Any, Any, None]], None], log: Log
+        self,
+        store: TabletStore,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        log: Log,
+        faults: TableFaults | None = None,
     ) -> None:
         """Write by tasks that `spawn` starts."""
+        self._faults = faults or TableFaults(log)
         self._store = store
         self._spawn = spawn
         self._log = log
@@ -48,7 +55,9 @@ class Noting:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                await self._write(self._next())
+                notes = self._next()
+                work = partial(self._write, notes)
+                await self._faults.run("noting analyses", notes[0].tablet.table, work)
         finally:
             self._writing = False
 

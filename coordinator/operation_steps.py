@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from common.errors import CompactionError, MetadataError, UnavailableError
 from common.metadata.bounds_predicates import operated
-from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.metadata.changes import Applied, Outcome, Unknown
 from common.metadata.predicates import crosses
 from common.metadata.request_changes import (
     AbandonOperation,
@@ -198,13 +198,8 @@ class OperationSteps:
 
     async def _apply(self, change: Change) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
-        generations = self._context.generations
         try:
-            table = change.tablets[0].table
-            behind = None if generations is None else await generations.refusal(table)
-            if behind is not None:
-                return Refused(code="generation", reason=behind)
-            return await self._context.store.apply(change)
+            return await self._context.apply(change)
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
 

@@ -10,6 +10,7 @@ each operation waits for.
 """
 
 import asyncio
+from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.model.keys import format_key, key_type_of
@@ -97,11 +98,16 @@ class Operations:
                 await self._guarded(tablet)
             elif (large := next(iter(self._large), None)) is not None:
                 self._large.pop(large[0])
-                await self._split(large[0])
+                work = partial(self._split, large[0])
+                await self._context.faults.run("splitting", str(large[0]), work)
             else:
                 self._awake.clear()
 
     async def _guarded(self, tablet: TabletId) -> None:
+        work, again = partial(self._go_on_or_wait, tablet), partial(self._look_again, tablet)
+        await self._context.faults.run("splitting and merging", str(tablet), work, again=again)
+
+    async def _go_on_or_wait(self, tablet: TabletId) -> None:
         try:
             again = await self._go_on(tablet)
         except (MetadataError, UnavailableError) as error:
@@ -166,10 +172,17 @@ class Operations:
                     timer = loop.call_at(first_s, self._to_walk.set)
                 continue
             del self._walk[due[0]]
-            try:
-                await self._walk_over(due[0])
-            except (MetadataError, UnavailableError) as error:
-                self._context.log("sizes not looked at", table=due[0], cause=str(error))
+            work, again = (
+                partial(self._walk_over_or_log, due[0]),
+                partial(self.table_changed, due[0]),
+            )
+            await self._context.faults.run("looking at sizes", due[0], work, again=again)
+
+    async def _walk_over_or_log(self, table: str) -> None:
+        try:
+            await self._walk_over(table)
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("sizes not looked at", table=table, cause=str(error))
 
     async def _walk_over(self, table: str) -> None:
         found = await self._context.store.table(table)

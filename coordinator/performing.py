@@ -5,23 +5,26 @@ what it does not say for sure is passed on as unknown.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from common.clock import Clock
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.ids import IdSource
 from common.metadata.changes import (
     Applied,
+    Change,
     DropHold,
     Outcome,
     Refused,
     Release,
     Reserve,
     Unknown,
+    table_of,
 )
 from common.metadata.ports import TabletStore
+from common.metadata.upkeep_changes import Guarded
 from common.model.job import Kind
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.request import TransformKind
 from common.wire import Assignment
 from coordinator.assignments import compose, output_prefix
@@ -30,6 +33,7 @@ from coordinator.core import events as on
 from coordinator.core.bounded import BoundedMap
 from coordinator.generation import Generations
 from coordinator.ports import Log, Submit
+from coordinator.table_faults import TableFaults
 
 RELEASE_TRIES_MAX = 5
 """Then the core, which has had no answer, asks again."""
@@ -49,7 +53,30 @@ class Context:
     coordinator: str
     """The random id that this coordinator wrote when it was started."""
     generations: Generations | None = None
-    """Bars jobs of tables whose store has gone back in time."""
+    """Bars changes of tables whose store has gone back in time."""
+    faults: TableFaults = field(init=False)
+    """Keeps what fails for one table from ending the work on all."""
+
+    def __post_init__(self) -> None:
+        """Share the faults of those who look at generations."""
+        own = TableFaults(self.log) if self.generations is None else self.generations.faults
+        object.__setattr__(self, "faults", own)
+
+    async def apply(self, change: Change) -> Outcome:
+        """Apply a change, unless its table is behind its location; the change requires it, too.
+
+        Raises:
+            ConflictError: Something required changed on every try.
+            MetadataError: The store did not answer as it should.
+            UnavailableError: It did not answer.
+        """
+        if self.generations is None or not isinstance(change, Guarded):
+            return await self.store.apply(change)
+        table = table_of(change)
+        if (reason := await self.generations.refusal(table)) is not None:
+            return Refused(code=RefusalCode.GENERATION, reason=reason)
+        guarded = replace(change, generation=self.generations.known(table))
+        return await self.store.apply(guarded)
 
 
 class StoreActions:
@@ -89,12 +116,6 @@ class StoreActions:
     async def _reserve(self, action: do.Reserve) -> None:
         """Reserve under a fresh attempt id: JobReserved, JobRefused or JobReserveUnknown."""
         job, take = action.job, action.take
-        if self._context.generations is not None:
-            reason = await self._context.generations.refusal(job.tablet.table)
-            if reason is not None:
-                refused = on.JobRefused(take=take, job=job, code="generation", reason=reason)
-                self._submit(refused)
-                return
         change, outcome = await self._try_reserve(action)
         if isinstance(outcome, Applied):
             outcome = await self._composed(action, outcome)
@@ -151,9 +172,13 @@ class StoreActions:
             return Unknown(reason="its table or request is gone since the reservation")
         if request is not None and request.transform.kind is not TransformKind.NONE:
             self._transforming.put(applied.reservation.attempt, None)
-        self._assignments[applied.reservation.attempt] = compose(
-            job, applied.reservation, table, applied.tablet, applied.now_s, request=request
-        )
+        try:
+            assignment = compose(
+                job, applied.reservation, table, applied.tablet, applied.now_s, request=request
+            )
+        except Exception as error:  # Of this table; all others go on.
+            return Unknown(reason=self._context.faults.note("handing out", table.id, error))
+        self._assignments[applied.reservation.attempt] = assignment
         return applied
 
     async def _release(self, action: do.Release) -> None:
@@ -199,7 +224,7 @@ class StoreActions:
     async def _apply(self, change: Reserve | DropHold | Release) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
         try:
-            outcome = await self._context.store.apply(change)
+            outcome = await self._context.apply(change)
         except ConflictError as error:
             # Nothing was written, so nothing has to be looked for.
             return Refused(code="conflict", reason=str(error))

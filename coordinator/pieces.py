@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from common.errors import PluginError
+from common.errors import MetadataError, UnavailableError
 from common.metadata.ports import TabletStore
 from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
 from common.model.table import Table
@@ -160,8 +160,10 @@ class _Scan:
         tablet = await with_marks(self._store, tablet, table, now_s)
         try:
             plan = self._plan(tablet, table, now_s, await read_facts(self._store, tablet))
-        except PluginError:
-            self._found(tablet.id.end)  # The coordinator asks again, and tells.
+        except (MetadataError, UnavailableError):
+            raise
+        except Exception:  # Of this tablet: the coordinator asks again, and tells.
+            self._found(tablet.id.end)
             return None
         match verdict(tablet, table, plan):
             case Verdict.WANTED:

@@ -1,6 +1,6 @@
 """What the coordinator's shell needs of the outside, beside the store."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from common.model.job import Kind
@@ -30,11 +30,31 @@ class Compactors(Protocol):
 class Storage(Protocol):
     """Deletion of files, and the mark that says whose a location is."""
 
-    async def delete(self, location: str, path: str) -> bool:
+    async def delete(self, location: str, path: str, until_s: float) -> bool:
         """Delete a file; return whether it was there.
 
+        Args:
+            location: Of its table.
+            path: Relative to it.
+            until_s: When it is too late, by the clock: then nothing is deleted.
+
         Raises:
-            RewriteError: The storage refused or did not answer; try again later.
+            RewriteError: It was too late, or the storage refused or did not answer.
+        """
+        ...
+
+    async def only_copies(
+        self, location: str, outputs: Sequence[str], inputs: Sequence[str]
+    ) -> Sequence[str]:
+        """Return the outputs of an attempt that are whole although an input of it is missing.
+
+        Args:
+            location: Of their table.
+            outputs: Paths that the attempt may have written.
+            inputs: Paths of what it read.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
         """
         ...
 

@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from typing import cast
 
+from common.errors import ConfigError, PluginError
+from common.model.group import Service
 from common.model.job import Kind
 from common.model.plan import TabletPlan
-from common.model.table import Table
+from common.model.table import PLANNER_SETTINGS, Table
 from common.model.tablet import Tablet
 from common.plugins import Door
+from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.dispatcher import Dispatcher
-from common.spi.planner import Planner, RequestFacts
+from common.spi.planner import Planner, RequestFacts, check_options, settings_read_by
 from common.spi.selector import Selector
 from coordinator.core.planning import plan_tablet
 from coordinator.ports import PlanTablet
@@ -31,6 +34,7 @@ SELECTORS = Door(
         "all": "coordinator.plugins.selectors.everything:AllFiles",
         "deletes": "coordinator.plugins.selectors.deletes:TooManyDeletes",
         "expired": "coordinator.plugins.selectors.expired:ExpiredRatio",
+        "layout": "coordinator.plugins.selectors.layout:FaultyLayout",
         "name": "coordinator.plugins.selectors.by_name:ByName",
         "schema": "coordinator.plugins.selectors.schema:SchemaDrift",
         "size": "coordinator.plugins.selectors.by_size:BySize",
@@ -54,18 +58,61 @@ def load_selector(name: str) -> Selector:
     return cast("Selector", SELECTORS.load(name))
 
 
+def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:
+    """Return the planners of all services by name, each asked whether it takes its options.
+
+    Args:
+        services: By name.
+
+    Raises:
+        SettingError: A planner is not installed, does not load, or refuses an option; `names`
+            has the settings that say so.
+    """
+    planners: dict[str, Planner] = {}
+    for service in services.values():
+        where = f"services.{service.name}"
+        try:
+            planner = planners.setdefault(service.planner, load_planner(service.planner))
+        except (ConfigError, PluginError) as error:
+            raise SettingError(str(error), f"{where}.planner") from error
+        try:
+            check_options(service.planner, planner, service.options)
+        except ConfigError as error:
+            options = [f"{where}.options.{name}" for name in service.options]
+            message = f"service {service.name!r}: {error}"
+            raise SettingError(message, f"{where}.planner", *options) from error
+    return planners
+
+
+def unread_settings(planners: Mapping[str, Planner]) -> dict[str, str]:
+    """Return the settings of tables that have no effect with these planners, and why.
+
+    Args:
+        planners: All that services use, by name.
+    """
+    read = [settings_read_by(planner) for planner in planners.values()]
+    told = [each for each in read if each is not None]
+    if len(told) < len(read):
+        return {}  # A planner that does not tell may read anything.
+    names = ", ".join(sorted(planners))
+    why = f"has no effect yet: no installed planner that a service uses reads it ({names})"
+    return dict.fromkeys(sorted(PLANNER_SETTINGS.difference(*told)), why)
+
+
 def planner_for(settings: Settings) -> PlanTablet:
     """Return the function that plans a tablet by what is configured.
 
     Everything is loaded now, so that a mistake stops the start and not the planning.
 
     Raises:
-        ConfigError: A planner or the dispatcher is not installed.
-        PluginError: One of them does not load.
+        SettingError: A planner or the dispatcher is not installed, does not load, or refuses
+            the options that a service gives it.
     """
-    names = sorted({service.planner for service in settings.services.values()})
-    planners = {name: load_planner(name) for name in names}
-    dispatcher = load_dispatcher(settings.dispatcher)
+    planners = load_planners(settings.services)
+    try:
+        dispatcher = load_dispatcher(settings.dispatcher)
+    except (ConfigError, PluginError) as error:
+        raise SettingError(str(error), "dispatcher") from error
 
     def plan(
         tablet: Tablet,

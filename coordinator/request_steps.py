@@ -103,7 +103,7 @@ class Steps:
     async def apply(self, change: RequestChange) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
         try:
-            return await self._context.store.apply(change)
+            return await self._context.apply(change)
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
 

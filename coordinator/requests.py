@@ -11,6 +11,7 @@ which tables have requests, so that the changes of all others cost nothing.
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, Unknown
@@ -107,14 +108,19 @@ class Requests:
     async def _drive(self, table: str) -> None:
         try:
             while (news := self._news.pop(table, None)) is not None:
-                try:
-                    await self._look(table, news)
-                except (MetadataError, UnavailableError) as error:
-                    self._context.log("requests wait for the store", table=table, cause=str(error))
-                    await asyncio.sleep(RETRY_S)
-                    self.table_changed(table)
+                work = partial(self._look_or_wait, table, news)
+                again = partial(self.table_changed, table)
+                await self._context.faults.run("driving requests", table, work, again=again)
         finally:
             self._driven.discard(table)
+
+    async def _look_or_wait(self, table: str, news: _News) -> None:
+        try:
+            await self._look(table, news)
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("requests wait for the store", table=table, cause=str(error))
+            await asyncio.sleep(RETRY_S)
+            self.table_changed(table)
 
     async def _look(self, table: str, news: _News) -> None:
         if news.whole:

@@ -9,9 +9,10 @@ work everywhere holds no change up for longer than one batch.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
-from common.errors import MetadataError, PluginError, UnavailableError
+from common.errors import BrokenValueError, MetadataError, PluginError, UnavailableError
 from common.metadata.ports import TabletChanged, TabletStore
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
@@ -21,6 +22,7 @@ from coordinator.core.due import next_look_s
 from coordinator.feed import FEED_BLOCK_S, Feed
 from coordinator.looking import read_facts, with_marks
 from coordinator.ports import Log, PlanTablet, Submit, Watcher
+from coordinator.table_faults import AWAY, TableFaults, is_away
 
 BATCH_TABLETS = 200
 """Read and planned before the loop may do something else."""
@@ -37,8 +39,15 @@ _ENDS = {
 class Scanner:
     """The set of tablets to look at, and the loops that fill and empty it."""
 
-    def __init__(self, store: TabletStore, plan: PlanTablet, log: Log) -> None:
+    def __init__(
+        self,
+        store: TabletStore,
+        plan: PlanTablet,
+        log: Log,
+        faults: TableFaults | None = None,
+    ) -> None:
         """Look at nothing yet; `submit` is set by `attach`."""
+        self.faults = faults or TableFaults(log)
         self._store = store
         self._plan = plan
         self._log = log
@@ -117,11 +126,22 @@ class Scanner:
     async def _plan_again(self, batch: Sequence[TabletId]) -> None:
         try:
             await self.plan_batch(batch)
-        except (MetadataError, UnavailableError) as error:
+        except Exception as error:
+            if not is_away(error):  # Of one of them: alone, each tells of itself only.
+                await self._plan_each(batch)
+                return
             self._log("planning waits for the store", cause=str(error), tablets=len(batch))
             await asyncio.sleep(PAUSE_AFTER_ERROR_S)
             for tablet in batch:
                 self.ask(tablet)
+
+    async def _plan_each(self, batch: Sequence[TabletId]) -> None:
+        for tablet in batch:
+            work, again = partial(self.plan_batch, [tablet]), partial(self.ask, tablet)
+            try:
+                await self.faults.run("planning", str(tablet), work, AWAY, again)
+            except AWAY:
+                again()
 
     async def plan_batch(self, batch: Sequence[TabletId]) -> None:
         """Read these tablets and tell the state what their planners want.
@@ -135,7 +155,17 @@ class Scanner:
             if tablet is None:
                 self._submit(on.TabletGone(tablet=tablet_id))
             elif table is not None:
-                await self._plan_one(tablet, table, now_s)
+                await self._plan_or_note(tablet, table, now_s)
+
+    async def _plan_or_note(self, tablet: Tablet, table: Table, now_s: float) -> None:
+        """Plan a tablet; what goes wrong there is told of it, and others go on."""
+        try:
+            await self._plan_one(tablet, table, now_s)
+        except Exception as error:  # Of this tablet; all others go on.
+            if is_away(error):
+                raise
+            cause = self.faults.note("planning", str(tablet.id), error)
+            self._submit(on.PlanningFailed(tablet=tablet.id, cause=cause))
 
     async def _plan_one(self, tablet: Tablet, table: Table, now_s: float) -> None:
         entries = tuple(entry for _, entry in sorted(tablet.running.items()))
@@ -216,24 +246,41 @@ class Scanner:
 
     async def refresh_tables(self) -> None:
         """Read the list of tables; look at every tablet of one that is new or has changed."""
-        found = {table.id: table for table in await self._store.tables()}
+        found = await self._read_tables()
         for gone in [table for table in self.tables if table not in found]:
             del self.tables[gone]
             self.feed.forget(gone)
+            self.faults.forget(gone)
             self._submit(on.TableGone(table=gone))
             self._table_changed(gone)
         await self._notice(found)
 
+    async def _read_tables(self) -> dict[str, Table]:
+        """Return all tables by id; of one that cannot be read, what was read of it last."""
+        try:
+            return {table.id: table for table in await self._store.tables()}
+        except BrokenValueError:  # Of one of them; all others go on.
+            ids = (await self._store.names()).values()
+        found = dict[str, Table]()
+        for each in ids:
+            read = await self.faults.run("reading", each, partial(self._store.table, each), AWAY)
+            if (table := read or self.tables.get(each)) is not None:
+                found[each] = table
+        return found
+
     async def _notice(self, found: Mapping[str, Table]) -> None:
         for table in found.values():
-            if self.tables.get(table.id) == table:
-                continue
-            # The position comes first: what changes while we look is heard again.
-            await self.feed.follow(table.id)
-            self.tables[table.id] = table
-            self._submit(on.TableSeen(table=table))
-            self._table_changed(table.id)
-            await self._look_at_all(table.id)
+            if self.tables.get(table.id) != table:
+                work = partial(self._notice_one, table)
+                await self.faults.run("taking notice", table.id, work, AWAY)
+
+    async def _notice_one(self, table: Table) -> None:
+        # The position comes first: what changes while we look is heard again.
+        await self.feed.follow(table.id)
+        self.tables[table.id] = table
+        self._submit(on.TableSeen(table=table))
+        self._table_changed(table.id)
+        await self._look_at_all(table.id)
 
     async def _look_at_all(self, table: str) -> None:
         """Have every tablet of a table looked at, by the full scan if there is one."""

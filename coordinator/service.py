@@ -31,7 +31,7 @@ class CoordinatorService:
         self._context = context
         self._scanner = scanner
         self._store_actions = StoreActions(context, self.submit)
-        self._notes = Noting(context.store, self._spawn, context.log)
+        self._notes = Noting(context.store, self._spawn, context.log, context.faults)
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}

@@ -1,24 +1,32 @@
-"""Deletion of replaced files, through Arrow's file systems, off the event loop."""
+"""Storage as the collector sees it, through Arrow's file systems, off the event loop."""
 
 import asyncio
+from collections.abc import Sequence
 
+from common.clock import Clock, SystemClock
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
 from common.model.own_paths import MANIFEST_FOLDER
-from common.parquet.location import open_location
+from common.parquet.location import only_copies, open_location
 from common.parquet.manifest_files import delete_folder
 from common.parquet.owner import owner_of
+
+_ERRORS = (OSError, RequestError, ConfigError, UnavailableError)
 
 
 class ArrowStorage:
     """The storage of all tables; credentials come from the environment's own chains."""
 
-    async def delete(self, location: str, path: str) -> bool:
-        """Delete a file, or all manifests; return whether it was there.
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Read the time from `clock`, by default the machine's."""
+        self._clock = clock or SystemClock()
+
+    async def delete(self, location: str, path: str, until_s: float) -> bool:
+        """Delete a file, or all manifests, unless it is too late; return whether it was there.
 
         Raises:
-            RewriteError: The storage refused or did not answer; try again later.
+            RewriteError: It was too late, or the storage refused or did not answer.
         """
-        return await asyncio.to_thread(_delete, location, path)
+        return await asyncio.to_thread(self._delete, location, path, until_s)
 
     async def store_id(self, location: str) -> str | None:
         """Return the id in `_neve/store` of a location, or None if there is none.
@@ -28,19 +36,31 @@ class ArrowStorage:
         """
         return await asyncio.to_thread(_store_id, location)
 
+    async def only_copies(
+        self, location: str, outputs: Sequence[str], inputs: Sequence[str]
+    ) -> Sequence[str]:
+        """Return the outputs that are whole although an input is missing.
 
-def _delete(location: str, path: str) -> bool:
-    try:
-        opened = open_location(location)
-        if path == MANIFEST_FOLDER:
-            delete_folder(opened, path)
-            return True
-        opened.filesystem.delete_file(opened.full(path))
-    except FileNotFoundError:
-        return False
-    except (OSError, RequestError, ConfigError, UnavailableError) as error:
-        raise RewriteError(f"file {path} of {location} was not deleted: {error}") from error
-    return True
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        return await asyncio.to_thread(_only_copies, location, outputs, inputs)
+
+    def _delete(self, location: str, path: str, until_s: float) -> bool:
+        try:
+            opened = open_location(location)
+            # A thread may have waited for long: the last moment at which anybody can know.
+            if self._clock.now_s() > until_s:
+                raise RewriteError(f"file {path} of {location} was looked at too long ago")
+            if path == MANIFEST_FOLDER:
+                delete_folder(opened, path)
+                return True
+            opened.filesystem.delete_file(opened.full(path))
+        except FileNotFoundError:
+            return False
+        except _ERRORS as error:
+            raise RewriteError(f"file {path} of {location} was not deleted: {error}") from error
+        return True
 
 
 def _store_id(location: str) -> str | None:
@@ -48,3 +68,10 @@ def _store_id(location: str) -> str | None:
         return owner_of(open_location(location))
     except (UnavailableError, RequestError, ConfigError) as error:
         raise RewriteError(str(error)) from error
+
+
+def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
+    try:
+        return only_copies(open_location(location), outputs, inputs)
+    except _ERRORS as error:
+        raise RewriteError(f"files of {location} cannot be looked at: {error}") from error

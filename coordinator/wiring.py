@@ -16,6 +16,7 @@ from common.wire import CoordinatorStatus, Explanation, Figure
 from coordinator.automatic import Automatic
 from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
+from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from coordinator.full_scan import FullScan
 from coordinator.limiting import Limiting
@@ -58,7 +59,8 @@ class Parts:
         if not self.state.was_planned(tablet):
             self.scanner.ask(tablet)
         told = self.state.explain(tablet, now_s)
-        sentences = (*self.operations.sentences(tablet), *told.sentences)
+        faults = self.context.faults.sentences(tablet.table, str(tablet))
+        sentences = (*faults, *self.operations.sentences(tablet), *told.sentences)
         return replace(told, sentences=sentences)
 
     def loops(self, settings: Settings) -> list[Coroutine[Any, Any, None]]:
@@ -80,7 +82,8 @@ class Parts:
         """Return the counters of the core and of everything round it."""
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
-        figures = (*self._of_requests(now_s), *self._of_scans(), *scope_figures(status.scopes))
+        of_parts = (*self._of_requests(now_s), *self._of_scans(), *self._of_faults())
+        figures = (*of_parts, *scope_figures(status.scopes))
         return replace(status, figures=figures)
 
     def _of_requests(self, now_s: float) -> list[Figure]:
@@ -111,6 +114,16 @@ class Parts:
             Figure("neve_full_scan_found_total", counts.found),
             Figure("neve_full_scan_pieces_total", counts.pieces),
             Figure("neve_full_scan_pieces_failed_total", counts.pieces_failed),
+        ]
+
+    def _of_faults(self) -> list[Figure]:
+        faults = self.context.faults
+        return [
+            *(
+                Figure("neve_table_faults_total", count, (part,))
+                for part, count in faults.counts.items()
+            ),
+            Figure("neve_tables_left_alone", faults.standing),
         ]
 
     async def _tick_forever(self, interval_s: float) -> None:
@@ -145,11 +158,39 @@ def upkeep(
         writable: Returns the tables whose location may be written.
     """
     own, store = settings.coordinator, context.store
-    manifests = Manifests(store, context.ids, own.garbage_grace_s, context.log)
-    rules = CollectorRules(grace_s=own.garbage_grace_s, clock_skew_max_s=own.clock_skew_max_s)
-    collector = Collector(store, ArrowStorage(), rules, context.log, manifests)
+    known = context.generations.known if context.generations else lambda _table: 0
+    manifests = Manifests(
+        store,
+        context.ids,
+        own.garbage_grace_s,
+        context.log,
+        known_generation=known,
+        faults=context.faults,
+    )
+    rules = CollectorRules(
+        grace_s=own.garbage_grace_s,
+        clock_skew_max_s=own.clock_skew_max_s,
+        retired_s=own.retired_names_s,
+    )
+    storage = ArrowStorage(context.clock)
+    collector = Collector(
+        store,
+        storage,
+        rules,
+        context.log,
+        manifests,
+        clock=context.clock,
+        known_generation=known,
+    )
     return [
-        collect_forever(store, collector, writable, own.collect_interval_s, context.log),
+        collect_forever(
+            store,
+            collector,
+            writable,
+            own.collect_interval_s,
+            context.log,
+            faults=context.faults,
+        ),
         manifests.run_forever(writable, own.collect_interval_s),
     ]
 
@@ -169,8 +210,14 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
         PluginError: One of them does not load.
     """
     plan = planner_for(settings)
-    scanner = Scanner(context.store, plan, context.log)
-    state = CoordinatorState(settings.coordinator, coordinator=context.coordinator)
+    scanner = Scanner(context.store, plan, context.log, context.faults)
+    own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
+    state = CoordinatorState(
+        own,
+        coordinator=context.coordinator,
+        limits=Limits.of(own, beat_interval_s=beat_s),
+        groups=settings.served_groups(),
+    )
     service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
     selectors = Selectors()
@@ -178,13 +225,13 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
     requests = Requests(context, Steps(context, minds))
     automatic = Automatic(context, selectors)
     rules = OperationRules(
-        lasts_max_s=settings.coordinator.operation_max_s,
-        at_once_max=settings.coordinator.operations_max,
+        lasts_max_s=own.operation_max_s,
+        at_once_max=own.operations_max,
     )
     operations = Operations(context, OperationSteps(context, plan, state.why_quarantined, rules))
     here = ScansHere(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, here, context.log)
-    full_scan.use(elsewhere, settings.coordinator.full_scan_tasks)
+    full_scan.use(elsewhere, own.full_scan_tasks)
     scanner.watch(requests)
     scanner.watch(automatic)
     scanner.watch(operations)

@@ -7,6 +7,8 @@ its end: hex, or `last`. Keys are texts that a person can read and that every `s
 `end` and `splits` parameter takes back.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,19 @@ CALL_HEADER = "Neve-Call"
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
+STREAM_PROBLEM = b"neve-problem:"
+"""Begins the last message of an Arrow stream that broke off; the problem follows as JSON."""
+
+
+def failed_stream(problem: Mapping[str, object]) -> bytes:
+    """Return what ends an Arrow IPC stream that cannot go on.
+
+    It has the frame of a message, so that every reader stops there, and none takes the rows
+    before it for all of them.
+    """
+    text = STREAM_PROBLEM + json.dumps(problem).encode()
+    text += b" " * (-len(text) % 8)
+    return b"\xff\xff\xff\xff" + len(text).to_bytes(4, "little") + text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +98,8 @@ class Table:
     partition_by: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     settings_version: int = 1
+    without_effect: dict[str, str] = field(default_factory=dict)
+    """Setting → why it changes nothing in this service; empty in listings."""
     created_at_s: float = 0.0
     tablets: int | None = None
     files: int | None = None
@@ -105,6 +122,7 @@ class File:
     """Of the newest schema of the table that the file has in full."""
     clean: bool = False
     open: bool = False
+    """Still being written. Not used yet: every file that is added is complete."""
     added_at_s: float = 0.0
     time_min_s: float | None = None
     time_max_s: float | None = None
@@ -128,8 +146,34 @@ class Added:
 
     call: str
     files: tuple[File, ...]
+    """Not told if the call is answered a second time: the files may have been compacted since."""
     rows: int
     size_bytes: int
+    file_count: int = 0
+    tablets: tuple[str, ...] = ()
+    """Those that took the files; of a repeated call only if they were few."""
+    repeated: bool = False
+    """Whether the call had been accepted before, so that nothing was added now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What became of a call id in a table."""
+
+    call: str
+    state: str
+    """`accepted`, `unknown` (not accepted so far) or `too-old` (nobody can tell any more)."""
+    kind: str | None = None
+    """`add`, `append` or `compact`."""
+    at_s: float | None = None
+    """When it was accepted."""
+    rows: int | None = None
+    file_count: int | None = None
+    size_bytes: int | None = None
+    tablets: tuple[str, ...] = ()
+    """Those that took the files, if they were few."""
+    request: str | None = None
+    """Of a compaction: the id of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

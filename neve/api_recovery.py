@@ -75,6 +75,8 @@ class GcReport:
     """Files that were given to the collector, which deletes them after the grace."""
     young: int
     """Files that may be about to be added or committed."""
+    evidence: int
+    """Files that stay because they may hold the only copy of rows; listed with the orphans."""
     marks: int
     """Empty outputs that tell a rebuild that their inputs are gone."""
 

@@ -79,6 +79,18 @@ class Keys:
     start_included: bool = True
     end_included: bool = True
 
+    @property
+    def text(self) -> str:
+        """The range as a person would say it: `100 to 200 (not included)`."""
+        start = _bound(self.start, "first", included=self.start_included)
+        return f"{start} to {_bound(self.end, 'last', included=self.end_included)}"
+
+
+def _bound(key: str | None, unbounded: str, *, included: bool) -> str:
+    if key is None:
+        return unbounded
+    return key if included else f"{key} (not included)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTablet:
@@ -123,7 +135,7 @@ class Request:
     id: str
     table: str
     state: str
-    """`active`, `cancelling`, `done`, `cancelled` or `failed`."""
+    """`active`, `cancelling`, `done`, `done_in_part`, `cancelled` or `failed`."""
     submitted_at_s: float
     cause: str = ""
     keys: Keys | None = None
@@ -138,7 +150,7 @@ class Request:
     automatic: bool = False
     ended_at_s: float | None = None
     cancelled: tuple[Keys, ...] = ()
-    """Ranges that were cancelled by themselves."""
+    """Ranges that were cancelled by themselves: what is done in part was not done there."""
     progress: Progress | None = None
     tablets: tuple[RequestTablet, ...] = ()
     """Some of them, those first in which it has not ended."""
@@ -146,7 +158,7 @@ class Request:
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen."""
-        return self.state in {"done", "cancelled", "failed"}
+        return self.state not in {"active", "cancelling"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

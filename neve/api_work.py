@@ -4,6 +4,7 @@ Like `neve.api`, whose conventions hold here; nothing of the project is imported
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class Job:
     moved_bytes: int = 0
     """Read and written so far."""
     waited_s: float = 0.0
+    quiet_s: float = 0.0
+    """How long ago it made progress: read, wrote or worked something out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting of the running service; secrets are hidden."""
+
+    name: str
+    """Its full name, such as `compactor.slots`."""
+    value: Any
+    """Sizes in bytes, durations in seconds."""
+    text: str
+    """The value as people read it."""
+    source: str
+    """Where it comes from: `default`, a file, an environment variable, a flag, `this stack`."""
+    change: str
+    """What a change needs: `restart`, or the verb that changes the running service, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The service as a whole."""
 
@@ -150,3 +169,5 @@ class Status:
     quarantined: int
     turns: int = 0
     errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What keeps jobs from running, such as a group without compactors; a sentence each."""

@@ -1,15 +1,17 @@
 """Calls that bring rows in and out: add, append, files, scan."""
 
 import io
+import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, overload
+from typing import Any, Literal, overload
+from urllib.parse import quote
 
 import pyarrow as pa
 
-from neve.api import ARROW_STREAM, Added, File, FilePage
+from neve.api import ARROW_STREAM, STREAM_PROBLEM, Added, Call, File, FilePage
 from neve.client_decode import decode
-from neve.client_errors import ProtocolError
+from neve.client_errors import ProtocolError, error_of
 from neve.client_http import Connection, Parameters, new_call
 from neve.client_tables import table_path
 
@@ -69,6 +71,16 @@ class DataCalls:
             call=call or new_call(),
         )
         return decode(Added, answer)
+
+    def call(self, table: str, call: str) -> Call:
+        """Return what became of a call id: accepted with what, unknown, or too old to tell.
+
+        Args:
+            table: Its name.
+            call: The id that was sent with `add_files`, `append` or `compact`.
+        """
+        path = table_path(table, f"calls/{quote(call, safe='')}")
+        return decode(Call, self._connection.call("GET", path))
 
     @overload
     def scan(
@@ -161,10 +173,13 @@ def _reader(stream: Generator[pa.RecordBatch | pa.Schema, None, None]) -> pa.Rec
 
 @contextmanager
 def _arrow_reader(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatchReader]:
+    source = _Chunks(chunks)
     try:
-        with pa.ipc.open_stream(pa.PythonFile(_Chunks(chunks), mode="r")) as reader:
+        with pa.ipc.open_stream(pa.PythonFile(source, mode="r")) as reader:
             yield reader
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
+        if source.problem is not None:
+            raise error_of(int(source.problem.get("status", 500)), source.problem) from None
         raise ProtocolError(f"the answer of a scan is no Arrow stream: {error}") from error
 
 
@@ -174,6 +189,8 @@ class _Chunks(io.RawIOBase):
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._rest = b""
+        self.problem: dict[str, Any] | None = None
+        """Why the server has broken off, if it has said so."""
 
     def readable(self) -> bool:
         """Return that it can be read."""
@@ -192,4 +209,6 @@ class _Chunks(io.RawIOBase):
         whole = b"".join(parts)
         cut = length if size < 0 else min(size, length)
         self._rest = whole[cut:]
+        if whole.startswith(STREAM_PROBLEM):
+            self.problem = json.loads(whole[len(STREAM_PROBLEM) : cut])
         return whole[:cut]

@@ -41,6 +41,8 @@ def decode_list(kind: type[T], answer: Any, name: str) -> list[T]:
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
     if is_dataclass(kind):
         return _decode_object(cast("type[Any]", kind), value, where)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)

@@ -72,7 +72,17 @@ class UnavailableError(NeveError):
 
 
 class UnknownOutcomeError(UnavailableError):
-    """It may have been done, or not; sending the same call id again is safe."""
+    """It may have been done, or not; sending the same call id again is safe.
+
+    Attributes:
+        call: Id of the call, if it carried one; `Client.call` tells what became of it.
+    """
+
+    call: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.call is None else f"{text} (the id of the call is {self.call})"
 
 
 class ProtocolError(NeveError):

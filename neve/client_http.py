@@ -110,9 +110,13 @@ class Connection:
             method, path, params=_present(parameters), json=body, content=content, headers=sent
         )
         repeatable = method == "GET" or call is not None
-        response = self._send(request, repeats=repeatable)
-        if response.status_code >= 400:
-            raise _problem(response)
+        try:
+            response = self._send(request, repeats=repeatable)
+            if response.status_code >= 400:
+                raise _problem(response)
+        except UnknownOutcomeError as error:
+            error.call = call
+            raise
         return _json(response)
 
     @contextmanager

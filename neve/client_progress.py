@@ -39,7 +39,7 @@ class ProgressBar:
         """Show how far a request is now."""
         if self._bar is not None:
             told = request.progress or Told()
-            completed = 1.0 if request.state == "done" else told.fraction
+            completed = 1.0 if request.state.startswith("done") else told.fraction
             self._bar.update(self._task, completed=completed, told=sentence(request))
 
 

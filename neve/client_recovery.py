@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from neve.api_recovery import (
     ARCHIVE,
@@ -19,7 +20,7 @@ from neve.api_recovery import (
     RestoreReport,
 )
 from neve.client_decode import decode
-from neve.client_errors import ProtocolError, error_of
+from neve.client_errors import CallerError, NeveError, ProtocolError, error_of
 from neve.client_http import Connection, Parameters
 from neve.client_tables import table_path
 
@@ -93,21 +94,16 @@ class RecoveryCalls:
             hold: How long files stay afterwards, for whoever copies them.
             copy_to: Location below which the files are copied, too.
             progress: Hears how far it is.
+
+        Raises:
+            CallerError: No file can be written there.
         """
         options = BackupOptions(tables=tuple(tables), hold=hold, copy_to=copy_to)
-        path = Path(output)
-        part = path.with_name(path.name + ".part")
-        try:
-            with (
-                part.open("wb") as sink,
-                self._connection.stream("/v1/backup", {}, "POST", body=asdict(options)) as chunks,
-            ):
+        with _new_file(Path(output)) as sink:
+            stream = self._connection.stream("/v1/backup", {}, "POST", body=asdict(options))
+            with stream as chunks:
                 _write_archive(lines_of(chunks), sink.write, progress)
-            part.replace(path)
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-        return path.stat().st_size
+        return Path(output).stat().st_size
 
     def restore(
         self,
@@ -138,15 +134,14 @@ class RecoveryCalls:
             "adopt": adopt,
             "dry_run": dry_run,
         }
-        with Path(archive).open("rb") as source:
-            return self._told(
-                RestoreReport,
-                "/v1/restore",
-                progress,
-                parameters=parameters,
-                content=iter(lambda: source.read(CHUNK_BYTES), b""),
-                headers={"Content-Type": ARCHIVE},
-            )
+        return self._told(
+            RestoreReport,
+            "/v1/restore",
+            progress,
+            parameters=parameters,
+            content=_chunks_of(Path(archive)),
+            headers={"Content-Type": ARCHIVE},
+        )
 
     def _told(
         self,
@@ -166,6 +161,53 @@ class RecoveryCalls:
                 if progress is not None:
                     progress(str(body.get("text", "")))
         raise ProtocolError("the service's answer broke off before its result")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file beside its name, and give it that when all has gone well.
+
+    Raises:
+        CallerError: No file can be there, or be written there.
+        NeveError: It could not be written to its end.
+    """
+    if path.exists() and not path.is_file():
+        raise CallerError(f"{path} cannot be written: it is a folder or a device, wanted a file")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        sink = part.open("xb")
+    except OSError as error:
+        raise CallerError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with sink:
+            yield sink
+        part.replace(path)
+    except OSError as error:
+        raise NeveError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    """Yield what a file holds; it is opened at once.
+
+    Raises:
+        CallerError: There is none, or it cannot be read.
+    """
+    try:
+        source = path.open("rb")
+    except OSError as error:
+        raise CallerError(f"{path} cannot be read: {error.strerror}") from error
+
+    def chunks() -> Iterator[bytes]:
+        with source:
+            try:
+                yield from iter(lambda: source.read(CHUNK_BYTES), b"")
+            except OSError as error:
+                raise CallerError(f"{path} cannot be read: {error.strerror}") from error
+
+    return chunks()
 
 
 def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -71,16 +71,16 @@ class Request:
             timeout_s: Longest wait; None: as long as it takes.
 
         Raises:
-            RequestFailedError: It failed or was cancelled.
+            RequestFailedError: It failed or was cancelled, or a part of it was; `code` is its
+                state: `failed`, `cancelled` or `done_in_part`.
             UnavailableError: It was not done in time, and goes on.
         """
         with ProgressBar(f"compact {self.table}", shown=progress) as bar:
             found = self._followed(bar, timeout_s)
         if found.state == "done":
             return found
-        cause = f": {found.cause}" if found.cause else ""
         raise RequestFailedError(
-            f"request {self.id} of table {self.table!r} is {found.state}{cause}", code=found.state
+            f"request {self.id} of table {self.table!r} is {_why_not_done(found)}", code=found.state
         )
 
     def _followed(self, bar: ProgressBar, timeout_s: float | None) -> api_requests.Request:
@@ -109,6 +109,13 @@ class Request:
 
     def _path(self, *rest: str) -> str:
         return table_path(self.table, "compactions", quote(self.id, safe=""), *rest)
+
+
+def _why_not_done(found: api_requests.Request) -> str:
+    if found.state == "done_in_part":
+        left_out = ", ".join(each.text for each in found.cancelled)
+        return f"done in part: cancelled for the keys {left_out}"
+    return found.state + (f": {found.cause}" if found.cause else "")
 
 
 class RequestCalls:

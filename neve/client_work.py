@@ -10,6 +10,7 @@ from neve.api_work import (
     Job,
     Plan,
     PlannedJob,
+    Setting,
     Status,
 )
 from neve.client_decode import decode, decode_list
@@ -26,12 +27,19 @@ class WorkCalls(TableCalls):
         """Return how the service as a whole is doing."""
         return decode(Status, self._connection.call("GET", "/v1/status"))
 
+    def config(self) -> list[Setting]:
+        """Return every setting of the running service, and where its value comes from."""
+        return decode_list(Setting, self._connection.call("GET", "/v1/config"), "settings")
+
     def jobs(self) -> list[Job]:
         """Return the jobs that run."""
         return decode_list(Job, self._connection.call("GET", "/v1/jobs"), "jobs")
 
     def cancel_job(self, attempt: str) -> None:
         """Take a running job back; the same files are not planned again for a while.
+
+        A job of a request takes the key range of its tablet out of the request, which goes on
+        elsewhere and ends `done_in_part`: `wait` raises.
 
         Args:
             attempt: As `jobs` tells it.

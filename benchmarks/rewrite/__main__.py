@@ -62,7 +62,7 @@ async def _run(
 ) -> None:
     home = scratch / "home"
     home.mkdir()
-    with LocalStack.start(home=home, options=StackOptions(actors=False)) as stack:
+    with LocalStack.start(home=home, options=StackOptions(actors=False, compactors=2)) as stack:
         os.environ.update(stack.driver_environ())
         engine = SparkEngine(
             DriverSettings(

@@ -7,11 +7,13 @@ predicates, after `WATCH`, on what was read then (protocol, rule 1).
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.metadata.readings import CallKind, CallMark
 from common.metadata.repair_changes import RepairChange
 from common.metadata.request_changes import RequestChange
-from common.metadata.upkeep_changes import UpkeepChange
+from common.metadata.upkeep_changes import Guarded, UpkeepChange
 from common.model.file import DataFile
 from common.model.job import Kind
+from common.model.location_identity import LocationIdentity
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import Reservation, Tablet, TabletId
@@ -19,7 +21,7 @@ from common.model.tablet import Reservation, Tablet, TabletId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTable:
-    """Make a table with its tablets. Refused: the name is taken, locations overlap.
+    """Make a table with its tablets. Refused: the name is none or is taken, locations overlap.
 
     `table.state` PAUSED makes it paused (an import); else it becomes live.
     """
@@ -27,6 +29,12 @@ class CreateTable:
     table: Table
     splits: tuple[bytes, ...] = ()
     """Ends of all tablets but the last, ascending. Ignored for a partitioned table."""
+    identity: LocationIdentity | None = None
+    """What its location is; None: what its URI tells."""
+    others: Mapping[str, LocationIdentity] = field(default_factory=dict)
+    """Table id → what its location is now, of tables whose entry may say it no longer."""
+    generation: int = 0
+    """Where its generation begins: above what an earlier table has left in the location."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,7 @@ class DropTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddFiles:
+class AddFiles(Guarded):
     """Add files to any number of tablets at once, under one call id."""
 
     table: str
@@ -63,10 +71,17 @@ class AddFiles:
     """Tablet end → its new files."""
     partitions: Mapping[bytes, str] = field(default_factory=dict)
     """For a partitioned table: tablet end → partition text, to create tablets that are new."""
+    kind: CallKind = CallKind.ADD
+    content: str = ""
+    """Digest of what the caller sent; empty: the files' names and sizes are the content."""
+    looked_s: float | None = None
+    """The store's time before somebody saw that all files exist and none is in garbage."""
+    look_max_s: float = 0.0
+    """How old that look may be: in less time no collector can have deleted a file since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
+class Reserve(Guarded):
     """Let one attempt alone replace these files."""
 
     tablet: TabletId
@@ -103,7 +118,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Guarded):
     """Give a reservation up, nothing replaced."""
 
     tablet: TabletId
@@ -118,7 +133,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropHold:
+class DropHold(Guarded):
     """Drop an expired selection of which no job completed and none runs."""
 
     tablet: TabletId
@@ -139,6 +154,15 @@ Change = (
 )
 
 
+def table_of(change: Guarded) -> str:
+    """Return the id of the table that a change is about."""
+    for name in ("tablet", "tablets", "left", "request"):
+        about = getattr(change, name, None)
+        if about:
+            return str((about[0] if name == "tablets" else about).table)
+    return str(change.table)  # type: ignore[attr-defined]  # all others name their table
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """The change was made (now, or by an earlier try of the same change)."""
@@ -155,6 +179,10 @@ class Applied:
     """For BumpGeneration: the generation that was written."""
     complete: bool = True
     """For DropTable: False while garbage is left; to be applied again when it has gone."""
+    call: CallMark | None = None
+    """For AddFiles and SubmitRequest: the mark of the call."""
+    repeated: bool = False
+    """Whether that mark was there before this change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

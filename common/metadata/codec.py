@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgpack
 
-from common.errors import MetadataError
+from common.errors import BrokenValueError, MetadataError
 
 VERSION = 1
 VALUE_BYTES_MAX = 32 * 1024**2
@@ -66,17 +66,17 @@ def unpack(where: str, data: bytes) -> Any:
         raise broken(where, f"cannot be decoded ({error})") from error
 
 
-def broken(where: str, fact: str) -> MetadataError:
+def broken(where: str, fact: str) -> BrokenValueError:
     """Return the error for a stored value that is not what it must be."""
-    return MetadataError(f"{where}: the stored value {fact}; run `neve fsck`")
+    return BrokenValueError(f"{where}: the stored value {fact}; run `neve fsck`")
 
 
-def _foreign(where: str, data: bytes) -> MetadataError:
+def _foreign(where: str, data: bytes) -> BrokenValueError:
     if len(data) > VALUE_BYTES_MAX:
         return broken(where, f"has {len(data)} bytes, at most {VALUE_BYTES_MAX} are allowed")
     if not data:
         return broken(where, "is empty")
-    return MetadataError(
+    return BrokenValueError(
         f"{where}: the stored value has format version {data[0]}, this release reads {VERSION}"
     )
 

@@ -114,6 +114,11 @@ def place(request: Request) -> bytes:
     return b"%020d:%s" % (int(request.submitted_at_s * 1_000_000), request.id.encode())
 
 
+def submitted_at_s(member: bytes) -> float:
+    """Return when the request at a place was submitted."""
+    return int(member.partition(b":")[0]) / 1_000_000
+
+
 def request_at(member: bytes) -> str:
     """Return the id of the request at a place."""
     return member.partition(b":")[2].decode()

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from common.metadata.codec import (
+    PREFIX,
     Layout,
     Slot,
     broken,
@@ -19,14 +20,39 @@ from common.metadata.codec import (
     unpack,
     whole,
 )
-from common.metadata.keys import TableKeys
-from common.metadata.readings import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
+from common.metadata.keys import COORDINATOR, TABLES, TableKeys
+from common.metadata.readings import (
+    AttemptOutcome,
+    CallKind,
+    CallMark,
+    Claim,
+    GarbageEntry,
+    HistoryEntry,
+    Loss,
+    Manifest,
+    NamedTable,
+    PinEntry,
+)
+from common.model.location_identity import LocationIdentity
 from common.model.outcome import AttemptEnd
 from common.model.table import Column, Table, TableSettings, TableState
 
 GARBAGE = Layout(
     GarbageEntry, real("stamped_s"), raw("key_min"), raw("tablet_end"), given=("path",)
 )
+CALL = Layout(
+    CallMark,
+    one_of("kind", CallKind),
+    text("content"),
+    real("at_s"),
+    whole("rows"),
+    whole("files"),
+    whole("size_bytes"),
+    text("names"),
+    texts("tablets"),
+    text("request"),
+)
+CLAIM = Layout(Claim, text("coordinator"), real("since_s"))
 PIN = Layout(PinEntry, real("since_s"), real("until_s"), given=("pin",))
 OUTCOME = Layout(
     AttemptOutcome, one_of("end", AttemptEnd), text("cause"), texts("outputs"), given=("attempt",)
@@ -49,6 +75,7 @@ MANIFEST = Layout(
     real("published_s"),
     Slot("earlier", (tuple,), None, _manifests),
 )
+LOSS = Layout(Loss, real("since_s"), real("until_s"))
 HISTORY = Layout(
     HistoryEntry,
     text("attempt"),
@@ -74,6 +101,17 @@ HISTORY = Layout(
 SPEC, SETTINGS, SETTINGS_VERSION, STATE, DELETES = "spec", "settings", "version", "state", "deletes"
 _APART = {"id", "settings", "settings_version", "state"}
 _TABLES_CACHED = 256
+
+
+def unpack_claim(stored: bytes) -> Claim:
+    """Return who leads; an earlier release wrote the bare id.
+
+    Raises:
+        MetadataError: It is no claim.
+    """
+    if stored.startswith(PREFIX):
+        return CLAIM.unpack(COORDINATOR, stored)
+    return Claim(coordinator=stored.decode(errors="replace"), since_s=0.0)
 
 
 def table_fields(table: Table) -> dict[str, bytes | str | int]:
@@ -141,17 +179,33 @@ def unpack_state(where: str, data: bytes) -> TableState:
         raise broken(where, "is no state of a table") from error
 
 
-def pack_name(table: Table) -> bytes:
-    """Return the entry of `neve:tables`: table id and location."""
-    return pack([table.id, table.location])
+def pack_name(table: Table, identity: LocationIdentity | None = None) -> bytes:
+    """Return the entry of `neve:tables`: table id, location, its identity if known.
+
+    Of an identity the names are kept. Ways over the folders above tell no more where mounts
+    are told, and every look at the list of tables reads all entries.
+    """
+    known = [] if identity is None else [list(identity.names)]
+    return pack([table.id, table.location, *known])
 
 
-def unpack_name(where: str, data: bytes) -> tuple[str, str]:
-    """Return table id and location of an entry of `neve:tables`."""
+def unpack_name(name: bytes, data: bytes) -> NamedTable:
+    """Return an entry of `neve:tables`.
+
+    Raises:
+        MetadataError: It is none.
+    """
+    where = f"{TABLES} {name!r}"
     row = unpack(where, data)
-    if type(row) is not tuple or tuple(map(type, row)) != (str, str):
+    kinds = tuple(map(type, row)) if type(row) is tuple else ()
+    identity = None
+    if kinds[:3] == (str, str, tuple):
+        if {*map(type, row[2])} != {str}:
+            raise broken(where, "has an identity that is none")
+        identity = LocationIdentity(row[2])
+    elif kinds != (str, str):
         raise broken(where, "is no entry of a table")
-    return row[0], row[1]
+    return NamedTable.of(name.decode(errors="replace"), row[0], row[1], identity)
 
 
 def _pack_named(value: Any, apart: set[str]) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from common.errors import MetadataError
+from common.errors import BrokenValueError
 from common.metadata.codec import (
     Layout,
     broken,
@@ -150,4 +150,4 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
             pass  # Only `is_bare` asks for these.
         case _:
             message = f"{where}: field {field!r} was written by another release"
-            raise MetadataError(message)
+            raise BrokenValueError(message)

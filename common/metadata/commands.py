@@ -20,6 +20,11 @@ def get(key: str) -> Command:
     return ("GET", key)
 
 
+def mget(keys: Iterable[str]) -> Command:
+    """Read some strings of one table; there must be at least one."""
+    return ("MGET", *keys)
+
+
 def hget(key: str, field: Word) -> Command:
     """Read one field of a hash."""
     return ("HGET", key, field)

@@ -4,13 +4,13 @@ neve:tables  neve:store  neve:coordinator  neve:limits   of the whole store
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
-neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
+neve:{t}:outcome:<attempt>  neve:{t}:call:<id>  neve:{t}:retired:<digest>   marks, which expire
 """
 
 import re
 from dataclasses import dataclass
 
-from common.digests import CALL_LIFE_S
+from common.digests import CALL_LIFE_S, digest
 from common.model.tablet import TabletId
 
 TABLES = "neve:tables"
@@ -30,7 +30,7 @@ HISTORY_MAX = 10_000
 REQUESTS_OPEN_MAX = 1000
 """Requests of a table that may be open at the same time."""
 REQUESTS_KEPT = 1000
-"""Requests of a table that are remembered; older ones go when they are closed."""
+"""Requests of a table that are listed; older ones leave the list when they are closed."""
 CALL_SKEW_S = 300.0
 """How far in the future a call id may lie: clocks of clients differ."""
 MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
@@ -143,6 +143,16 @@ class TableKeys:
         return self._key("generation")
 
     @property
+    def loss(self) -> str:
+        """String: between which moments changes were lost, as somebody has accepted."""
+        return self._key("loss")
+
+    @property
+    def uncommitted(self) -> str:
+        """Hash: attempt → reservation that ended without a commit, until a collector has looked."""
+        return self._key("uncommitted")
+
+    @property
     def manifest(self) -> str:
         """String: the last published manifest."""
         return self._key("manifest")
@@ -201,8 +211,12 @@ class TableKeys:
         return self._key("outcome:" + attempt)
 
     def call(self, call: str) -> str:
-        """Return the mark of an `add` call."""
+        """Return the mark of an accepted call of a user."""
         return self._key("call:" + call)
+
+    def retired(self, path: str) -> str:
+        """Return the mark of a user's file that was deleted lately."""
+        return self._key("retired:" + digest([path], 32))
 
     @property
     def every(self) -> tuple[str, ...]:
@@ -210,8 +224,10 @@ class TableKeys:
         return (
             self.index,
             self.generation,
+            self.loss,
             self.manifest,
             self.garbage,
+            self.uncommitted,
             self.pins,
             self.history,
             self.policy,

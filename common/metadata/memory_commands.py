@@ -50,6 +50,10 @@ def _get(values: Values, key: str, _words: Words) -> Reply:
     return values.find(key)
 
 
+def _mget(values: Values, key: str, words: Words) -> Reply:
+    return [values.find(each) for each in (key, *map(str, words))]
+
+
 def _set(values: Values, key: str, words: Words) -> Reply:
     values.put(key, to_bytes(words[0]))
     if len(words) > 1:
@@ -191,6 +195,7 @@ def _publish(_values: Values, _key: str, _words: Words) -> Reply:
 
 _COMMANDS: dict[str, Callable[[Values, str, Words], Reply]] = {
     "GET": _get,
+    "MGET": _mget,
     "SET": _set,
     "INCR": _incr,
     "PEXPIRE": _pexpire,

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 from common.errors import MetadataError, RequestError, UnavailableError
 from common.metadata import codec_table, reading
+from common.metadata.codec_tablet import unpack_running
 from common.metadata.commands import (
     Command,
     Reply,
@@ -12,6 +13,7 @@ from common.metadata.commands import (
     get,
     hget,
     hgetall,
+    hmget,
     hscan,
     newest,
     scan,
@@ -28,14 +30,19 @@ from common.metadata.keys import (
 from common.metadata.keyspace import Keyspace, LinkLostError
 from common.metadata.readings import (
     AttemptOutcome,
+    CallMark,
+    Claim,
     GarbageEntry,
     HistoryEntry,
+    Loss,
     Manifest,
+    NamedTable,
     PinEntry,
     TabletChanged,
 )
 from common.model.limit import Scope
 from common.model.table import Table
+from common.model.tablet import Reservation
 
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
@@ -54,11 +61,12 @@ class PlainReads:
 
     async def names(self) -> Mapping[str, str]:
         """Return name → table id."""
+        return {each.name: each.id for each in await self.named_tables()}
+
+    async def named_tables(self) -> Sequence[NamedTable]:
+        """Return every name that is taken, with the location of its table."""
         stored = await self._read(hgetall(TABLES))
-        return {
-            name.decode(): codec_table.unpack_name(f"{TABLES} {name!r}", entry)[0]
-            for name, entry in sorted(stored.items())
-        }
+        return [codec_table.unpack_name(name, entry) for name, entry in sorted(stored.items())]
 
     async def table_ids(self) -> Sequence[str]:
         """Return the ids of all tables, named or not; walks over every key of the store."""
@@ -93,7 +101,7 @@ class PlainReads:
         stored = await self._read(hget(TABLES, name))
         if stored is None:
             return None
-        return await self.table(codec_table.unpack_name(f"{TABLES} {name}", stored)[0])
+        return await self.table(codec_table.unpack_name(name.encode(), stored).id)
 
     async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
         """Return how an attempt ended."""
@@ -101,9 +109,21 @@ class PlainReads:
         stored = await self._read(get(key))
         return codec_table.OUTCOME.unpack(key, stored, attempt=attempt) if stored else None
 
+    async def call(self, table: str, call: str) -> CallMark | None:
+        """Return the mark of an accepted call."""
+        key = TableKeys(table).call(call)
+        stored = await self._read(get(key))
+        return codec_table.CALL.unpack(key, stored) if stored else None
+
     async def generation(self, table: str) -> int:
         """Return the table's generation."""
         return int(await self._read(get(TableKeys(table).generation)) or 0)
+
+    async def loss(self, table: str) -> Loss | None:
+        """Return between which moments changes were lost."""
+        key = TableKeys(table).loss
+        stored = await self._read(get(key))
+        return codec_table.LOSS.unpack(key, stored) if stored else None
 
     async def manifest(self, table: str) -> Manifest | None:
         """Return the last published manifest."""
@@ -111,21 +131,24 @@ class PlainReads:
         stored = await self._read(get(key))
         return codec_table.MANIFEST.unpack(key, stored) if stored else None
 
-    async def coordinator(self) -> str | None:
-        """Return the id of the coordinator that leads."""
+    async def claim(self) -> Claim | None:
+        """Return who leads, and since when."""
         stored = await self._read(get(COORDINATOR))
-        return stored.decode() if stored else None
+        return codec_table.unpack_claim(stored) if stored else None
 
     async def limits(self) -> Mapping[Scope, int]:
         """Return the limits that operators have set; 0: none."""
-        stored = await self._read(hgetall(LIMITS))
-        try:
-            return {
-                Scope.parse(scope.decode()): int(bytes_s)
-                for scope, bytes_s in sorted(stored.items())
-            }
-        except (ValueError, RequestError) as error:
-            raise MetadataError(f"{LIMITS} cannot be decoded: {error}") from error
+        limits: dict[Scope, int] = {}
+        for name, bytes_s in sorted((await self._read(hgetall(LIMITS))).items()):
+            try:
+                scope = Scope.parse(name.decode(errors="replace"))
+            except RequestError:
+                continue  # Nothing can run under it: no door lets such a name in.
+            try:
+                limits[scope] = int(bytes_s)
+            except ValueError as error:
+                raise MetadataError(f"{LIMITS} {scope.text} cannot be decoded: {error}") from error
+        return limits
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
         """Return the files to delete; what comes in meanwhile may be missing."""
@@ -141,6 +164,18 @@ class PlainReads:
             codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=path.decode())
             for path, stored in sorted(found.items())
         ]
+
+    async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths that are in garbage."""
+        if not paths:
+            return ()
+        stored = await self._read(hmget(TableKeys(table).garbage, paths))
+        return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
+
+    async def uncommitted(self, table: str) -> Sequence[Reservation]:
+        """Return what attempts held that ended without a commit, until a collector has looked."""
+        key = TableKeys(table).uncommitted
+        return [*unpack_running(key, await self._read(hgetall(key))).values()]
 
     async def pins(self, table: str) -> Sequence[PinEntry]:
         """Return the pins."""

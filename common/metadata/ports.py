@@ -12,9 +12,13 @@ from common.metadata.changes import Change, Outcome
 from common.metadata.inspected import Inspected
 from common.metadata.readings import (
     AttemptOutcome,
+    CallMark,
+    Claim,
     GarbageEntry,
     HistoryEntry,
+    Loss,
     Manifest,
+    NamedTable,
     PinEntry,
     TabletChanged,
 )
@@ -22,13 +26,17 @@ from common.model.file import DataFile
 from common.model.limit import Scope
 from common.model.request import Request
 from common.model.table import Table
-from common.model.tablet import Record, Tablet, TabletId
+from common.model.tablet import Record, Reservation, Tablet, TabletId
 
 __all__ = [
     "AttemptOutcome",
+    "CallMark",
+    "Claim",
     "GarbageEntry",
     "HistoryEntry",
+    "Loss",
     "Manifest",
+    "NamedTable",
     "PinEntry",
     "TabletChanged",
     "TabletStore",
@@ -64,6 +72,10 @@ class TabletStore(Protocol):
 
     async def names(self) -> Mapping[str, str]:
         """Return name → table id of every name that is taken, whatever became of the table."""
+        ...
+
+    async def named_tables(self) -> Sequence[NamedTable]:
+        """Return every name that is taken, with the location of its table; by name."""
         ...
 
     async def table_ids(self) -> Sequence[str]:
@@ -159,12 +171,20 @@ class TabletStore(Protocol):
         """Return the table's generation; 0 if it was never counted up."""
         ...
 
+    async def call(self, table: str, call: str) -> CallMark | None:
+        """Return what an accepted call brought, or None if there is no mark (any more)."""
+        ...
+
+    async def loss(self, table: str) -> Loss | None:
+        """Return between which moments changes were lost, as somebody has accepted, or None."""
+        ...
+
     async def manifest(self, table: str) -> Manifest | None:
         """Return the last published manifest, or None."""
         ...
 
-    async def coordinator(self) -> str | None:
-        """Return the id of the coordinator that leads."""
+    async def claim(self) -> Claim | None:
+        """Return which coordinator leads, and since when; None: nobody has claimed it."""
         ...
 
     async def limits(self) -> Mapping[Scope, int]:
@@ -173,6 +193,17 @@ class TabletStore(Protocol):
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
         """Return the files to delete."""
+        ...
+
+    async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths that are in garbage."""
+        ...
+
+    async def uncommitted(self, table: str) -> Sequence[Reservation]:
+        """Return reservations that ended without a commit and whose outputs wait for deletion.
+
+        A collector that has seen their inputs in storage takes them off this list.
+        """
         ...
 
     async def pins(self, table: str) -> Sequence[PinEntry]:

@@ -1,7 +1,9 @@
 """What a store tells besides tables, tablets and requests: feed, marks, garbage, pins, history."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
+from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.outcome import AttemptEnd
 from common.model.tablet import TabletId
 
@@ -26,6 +28,25 @@ class TabletChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTable:
+    """An entry of `neve:tables`: which table has a name, and where its files are."""
+
+    name: str
+    id: str
+    location: str
+    identity: LocationIdentity
+    """As it was found when the table was made; of older entries, what the URI tells."""
+
+    @classmethod
+    def of(
+        cls, name: str, table: str, location: str, identity: LocationIdentity | None = None
+    ) -> "NamedTable":
+        """Return an entry; one without an identity has that of its URI."""
+        known = identity or identity_of_uri(location)
+        return cls(name=name, id=table, location=location, identity=known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
     """The mark `neve:{t}:outcome:<attempt>`: how an attempt ended (kept for 24 h)."""
 
@@ -33,6 +54,33 @@ class AttemptOutcome:
     end: AttemptEnd
     cause: str = ""
     outputs: tuple[str, ...] = ()
+
+
+class CallKind(StrEnum):
+    """What a call did."""
+
+    ADD = "add"
+    APPEND = "append"
+    COMPACT = "compact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMark:
+    """The mark `neve:{t}:call:<id>`: what an accepted call brought (kept for 24 h)."""
+
+    kind: CallKind
+    content: str
+    """Digest of what was asked for; the same id with another one is another call."""
+    at_s: float
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    names: str = ""
+    """Digest of the names of the files alone, which can be compared when they are gone."""
+    tablets: tuple[str, ...] = ()
+    """Ends of the tablets that took the files; empty if they were many."""
+    request: str = ""
+    """Of a compaction: the id of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +91,25 @@ class GarbageEntry:
     stamped_s: float
     key_min: bytes | None = None
     tablet_end: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who leads (`neve:coordinator`), and since when by the store's clock."""
+
+    coordinator: str
+    since_s: float
+    """Later than every claim that it replaced: an older one is what a store has gone back to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Somebody accepted that a store had lost changes of a table (`neve:{t}:loss`)."""
+
+    since_s: float
+    """Before that nothing was lost: the last manifest known then was begun; 0: not known."""
+    until_s: float
+    """When it was accepted, the last time. What is younger was not lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,13 @@ is refused if that is no longer so: a repair never overtakes the work that goes 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from common.metadata.upkeep_changes import Guarded
 from common.model.file import DataFile
 from common.model.tablet import TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscardFiles:
+class DiscardFiles(Guarded):
     """Hand files that no key knows to the collector."""
 
     tablet: TabletId
@@ -22,7 +23,7 @@ class DiscardFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetFiles:
+class ForgetFiles(Guarded):
     """Take files out of a tablet whose bytes are lost. Refused: reserved or selected ones."""
 
     tablet: TabletId
@@ -30,7 +31,7 @@ class ForgetFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestateFile:
+class RestateFile(Guarded):
     """Correct what is said of a file. Refused: it says something else by now."""
 
     tablet: TabletId
@@ -39,7 +40,7 @@ class RestateFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveFile:
+class MoveFile(Guarded):
     """Move a file's entry to the tablet that holds its keys."""
 
     tablet: TabletId
@@ -48,7 +49,7 @@ class MoveFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RescueFile:
+class RescueFile(Guarded):
     """Take a file that a tablet holds out of garbage."""
 
     tablet: TabletId
@@ -56,14 +57,14 @@ class RescueFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecountRecord:
+class RecountRecord(Guarded):
     """Write the counts and flags of a tablet's record as its other keys have them."""
 
     tablet: TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndReservation:
+class EndReservation(Guarded):
     """Remove the reservation of an attempt whose outcome is written."""
 
     tablet: TabletId
@@ -71,7 +72,7 @@ class EndReservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClearMarks:
+class ClearMarks(Guarded):
     """Remove selection and markers of requests that have ended or do not exist."""
 
     tablet: TabletId
@@ -79,7 +80,7 @@ class ClearMarks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FillHole:
+class FillHole(Guarded):
     """Make the tablet that is missing between two others."""
 
     tablet: TabletId
@@ -88,7 +89,7 @@ class FillHole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropDouble:
+class DropDouble(Guarded):
     """Take a file out of a tablet, because another one, which holds its keys, has it, too."""
 
     tablet: TabletId
@@ -98,7 +99,7 @@ class DropDouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrimTablet:
+class TrimTablet(Guarded):
     """Let a tablet that reaches into the one before it begin where that one ends.
 
     Refused while a file of it lies, or may lie, below that.
@@ -112,7 +113,7 @@ class TrimTablet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinTablets:
+class JoinTablets(Guarded):
     """Give everything of a tablet to the next one, which reaches into it.
 
     Refused while somebody works in one of them, and if dead rows were dropped in one of
@@ -144,6 +145,8 @@ class AcceptGeneration:
 
     table: str
     generation: int
+    lost: bool = False
+    """Whether changes were lost: then files that nobody knows may be rows of users."""
 
 
 RepairChange = (

@@ -5,6 +5,7 @@ Like `common.metadata.changes`, which joins them to `Change`.
 
 from dataclasses import dataclass
 
+from common.metadata.upkeep_changes import Guarded
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import OperationKind, OperationStep, TabletId
 
@@ -12,14 +13,16 @@ REASON_CHARS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitRequest:
+class SubmitRequest(Guarded):
     """Store a request as ACTIVE. The same id with the same content again succeeds."""
 
     request: Request
+    call: str | None = None
+    """Id of the call of a user who submits it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkWaiting:
+class MarkWaiting(Guarded):
     """Let a request's marker stand in a tablet: no new SYSTEM reservation meanwhile."""
 
     tablet: TabletId
@@ -27,7 +30,7 @@ class MarkWaiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Select:
+class Select(Guarded):
     """Hold the files that a request's selector chose; nothing chosen: done here."""
 
     tablet: TabletId
@@ -38,7 +41,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteHere:
+class CompleteHere(Guarded):
     """End a selection whose files are all results and for which no job is wanted."""
 
     tablet: TabletId
@@ -48,10 +51,10 @@ class CompleteHere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelHere:
+class CancelHere(Guarded):
     """Remove a request's marker, selection and running entries from a tablet.
 
-    The request is CANCELLING, or ACTIVE with a cancelled range that meets the tablet: then
+    The request is CANCELLING, or ACTIVE and all that it wants of the tablet is cancelled: then
     it is done here.
     """
 
@@ -60,7 +63,7 @@ class CancelHere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishHere:
+class FinishHere(Guarded):
     """Remove the done marker of a request that has ended."""
 
     tablet: TabletId
@@ -71,8 +74,9 @@ class FinishHere:
 class MoveRequest:
     """Move a request on.
 
-    DONE requires its done marker on every tablet of its range (`CancelHere` leaves one where
-    a part was cancelled); CANCELLED and FAILED require that no tablet has a marker, selection
+    DONE requires its done marker on every tablet of its range, and that no part was cancelled;
+    DONE_IN_PART requires the same markers (`CancelHere` leaves one where a part was cancelled)
+    and that a part was; CANCELLED and FAILED require that no tablet has a marker, selection
     or running entry of it; CANCELLING requires ACTIVE.
     """
 
@@ -102,7 +106,7 @@ class CloseRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginOperation:
+class BeginOperation(Guarded):
     """Begin a split of one tablet, or a merge of two neighbours (the left one first)."""
 
     kind: OperationKind
@@ -116,7 +120,7 @@ class BeginOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepOperation:
+class StepOperation(Guarded):
     """Take an operation's next step, in all its tablets at once."""
 
     tablets: tuple[TabletId, ...]
@@ -125,7 +129,7 @@ class StepOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndOperation:
+class EndOperation(Guarded):
     """Carry a split or merge out, in one transaction over all its tablets."""
 
     tablets: tuple[TabletId, ...]
@@ -133,7 +137,7 @@ class EndOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbandonOperation:
+class AbandonOperation(Guarded):
     """Give a split or merge up, at any step: bounds and files stay as they are.
 
     Whoever comes first counts, this or `EndOperation`: both succeed when it is over.

@@ -9,7 +9,8 @@ from dataclasses import replace
 from common.metadata.predicates import named
 from common.model.outcome import Refusal
 from common.model.request import KeyRange, Request, RequestState
-from common.model.tablet import Bounds, Selection, Tablet
+from common.model.tablet import PLUS_INFINITY, Bounds, Selection, Tablet
+from common.model.tablet_range import first_key
 
 CANCELLED_RANGES_MAX = 100
 """Parts of a request that can be cancelled by themselves."""
@@ -26,8 +27,24 @@ def meets(keys: KeyRange, bounds: Bounds) -> bool:
 
 
 def cancelled_here(request: Request, bounds: Bounds) -> bool:
-    """Return whether a part of the request was cancelled that meets the tablet."""
-    return any(meets(keys, bounds) for keys in request.cancelled_ranges)
+    """Return whether all keys that a request wants of a tablet were cancelled.
+
+    A tablet that a cancelled range only meets, as after a merge, goes on: the transform then
+    leaves out the keys that were cancelled.
+    """
+    reached = max(first_key(bounds) or b"", request.range.start or b"")
+    whole = bounds.partition is None and bounds.end == PLUS_INFINITY
+    ends = (None if whole else bounds.end + b"\x00", request.range.until)
+    until = min((end for end in ends if end is not None), default=None)
+    for keys in sorted(request.cancelled_ranges, key=lambda each: each.start or b""):
+        if (keys.start or b"") > reached:
+            return False
+        if keys.until is None:
+            return True
+        reached = max(reached, keys.until)
+        if until is not None and reached >= until:
+            return True
+    return False
 
 
 def may_wait(tablet: Tablet, request: Request) -> Refusal | None:
@@ -153,6 +170,7 @@ def may_move(request: Request, state: RequestState) -> Refusal | None:
         RequestState.ACTIVE: None,
         RequestState.CANCELLING: RequestState.ACTIVE,
         RequestState.DONE: RequestState.ACTIVE,
+        RequestState.DONE_IN_PART: RequestState.ACTIVE,
         RequestState.CANCELLED: RequestState.CANCELLING,
         RequestState.FAILED: RequestState.CANCELLING,
     }[state]
@@ -163,10 +181,17 @@ def may_move(request: Request, state: RequestState) -> Refusal | None:
             "request",
             f"{subject} is {request.state.value}, only {expected} becomes {state.value}",
         )
-    end = RequestState.FAILED if request.fails else RequestState.CANCELLED
-    if before is RequestState.CANCELLING and state is not end:
+    end = _end_of(request)
+    if state.ended and state is not end:
         return Refusal("request", f"{subject} is to end {end.value}, not {state.value}")
     return None
+
+
+def _end_of(request: Request) -> RequestState:
+    """Return the state in which a request that is not over will end, as it is now."""
+    if request.state is RequestState.CANCELLING:
+        return RequestState.FAILED if request.fails else RequestState.CANCELLED
+    return request.done_state
 
 
 def running_of(tablet: Tablet, request: str) -> list[str]:

@@ -10,6 +10,18 @@ from common.model.tablet import Analysis, TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """A change that is refused if the store has gone back in time since somebody looked.
+
+    A store that has lost changes knows a lower generation than the table's location
+    (`common.parquet.generation`).
+    """
+
+    generation: int = 0
+    """The highest generation of the table that the maker of the change knows of. 0: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAnalysis:
     """Remember what the planner said of a tablet, if it has not changed since.
 
@@ -40,11 +52,13 @@ class WriteAnalyses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StampGarbage:
+class StampGarbage(Guarded):
     """Stamp entries that a collector sees for the first time, with Redis `TIME`."""
 
     table: str
     paths: tuple[str, ...]
+    settled: tuple[str, ...] = ()
+    """Uncommitted attempts whose inputs were seen in storage: their outputs may go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +71,12 @@ class KeepGarbage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetGarbage:
-    """Remove an entry after its file was deleted."""
+    """Remove entries after their files were deleted."""
 
     table: str
-    path: str
+    paths: tuple[str, ...]
+    retired_s: float = 0.0
+    """How long no file of a user may be added again under one of these names; 0: no bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +86,8 @@ class Pin:
     table: str
     pin: str
     lease_s: float
+    renews: bool = False
+    """Refused unless the pin is there: the files that were listed under it are kept still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +122,7 @@ class BumpGeneration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishManifest:
+class PublishManifest(Guarded):
     """Note that readers are pointed to a manifest; its pointer is out already."""
 
     table: str

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+FAULTY_LAYOUT = ("layout", "faulty")
+"""Tag of a file of which some readers miss rows, because of where its column chunks lie."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
@@ -26,11 +29,13 @@ class DataFile:
     tombstones_since_s: float | None = None
     """When the oldest tombstone in it was first added; it triggers planners, no more."""
     live_bytes: int | None = None
+    """Bytes of rows that nothing has replaced or deleted; not used yet: nobody measures them."""
     schema_id: int = 0
     clean: bool = False
     """Keys are unique within the file and none is a tombstone."""
     open: bool = False
-    """Still being written by its producer: visible to no planner."""
+    """Still being written by its producer: visible to no planner. Not used yet: every file that
+    is added is complete."""
     added_at_s: float = 0.0
     tags: tuple[tuple[str, str], ...] = ()
     """Level, window, run: what planners and tiers wrote on it."""
@@ -38,6 +43,11 @@ class DataFile:
     """The job that made it; None for files that users added."""
     request: str | None = None
     """The user request of the job that made it (its transform is already applied)."""
+
+    @property
+    def has_faulty_layout(self) -> bool:
+        """Whether it was seen that some readers miss rows of it; see `FAULTY_LAYOUT`."""
+        return FAULTY_LAYOUT in self.tags
 
     def __post_init__(self) -> None:
         """Refuse what no file can be."""

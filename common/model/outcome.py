@@ -4,12 +4,37 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+class RefusalCode(StrEnum):
+    """Why a call of a user, or a change at an old generation, is refused. Stable words."""
+
+    CALL_FORM = "call-form"
+    """The call id is no UUIDv7, so nothing tells when it was made."""
+    CALL_TOO_OLD = "call-too-old"
+    """Nobody can tell any more whether the call was made before."""
+    CALL_TOO_NEW = "call-too-new"
+    """The call id carries a time in the future: the clock of the caller is wrong."""
+    CALL_CONTENT = "call-content"
+    """The call id was used before, for something else."""
+    EXISTS = "exists"
+    """The table, file or request is there already."""
+    REPLACED = "replaced"
+    """A compaction has replaced the file, and the collector will delete it."""
+    RETIRED = "retired"
+    """A file of this name was deleted a short while ago."""
+    LOOK_TOO_OLD = "look-too-old"
+    """Too much time has passed since the files were looked at: look again."""
+    GENERATION = "generation"
+    """The store has gone back in time: it is older than the table's location."""
+    PIN = "pin"
+    """The pin has run out, or the store has forgotten it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why something is not allowed now: a sentence with subject, fact and expectation.
 
-    `code` is one stable word for programs (`gone`, `reserved`, `selected`, `waiting`,
-    `operation`, `paused`, `purged`, `bounds`, `exists`, …).
+    `code` is one stable word for programs: a `RefusalCode`, or one of `gone`, `reserved`,
+    `selected`, `waiting`, `operation`, `paused`, `purged`, `bounds`, ….
     """
 
     code: str

@@ -16,13 +16,15 @@ class RequestState(StrEnum):
     CANCELLING = "cancelling"
     """Its holds and markers are being removed; it ends CANCELLED or FAILED."""
     DONE = "done"
+    DONE_IN_PART = "done_in_part"
+    """Done but for the ranges that were cancelled by themselves."""
     CANCELLED = "cancelled"
     FAILED = "failed"
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen to the request."""
-        return self in {RequestState.DONE, RequestState.CANCELLED, RequestState.FAILED}
+        return self not in {RequestState.ACTIVE, RequestState.CANCELLING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,15 @@ class Request:
     """Parts that were cancelled by themselves."""
     submitted_at_s: float = 0.0
     ended_at_s: float | None = None
+
+    @property
+    def done_state(self) -> RequestState:
+        """The state in which it ends when it is done in every tablet."""
+        return RequestState.DONE_IN_PART if self.cancelled_ranges else RequestState.DONE
+
+    def means(self, key: bytes) -> bool:
+        """Return whether a row is to be transformed: in the range, and not cancelled."""
+        return self.range.holds(key) and not any(part.holds(key) for part in self.cancelled_ranges)
 
 
 class TabletProgress(StrEnum):

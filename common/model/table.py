@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.model.field_types import check_field_types
+
+PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
+"""Settings of a table that nobody but planners reads."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -26,6 +30,10 @@ class Column:
     nullable: bool = True
     since: int = 0
     """Id of the first schema of its table that has it in this form."""
+
+    def __post_init__(self) -> None:
+        """Refuse other types."""
+        check_field_types(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +91,10 @@ class TableSettings:
     configurer_options: Mapping[str, str] = field(default_factory=dict)
     """What the configurer is told."""
 
+    def __post_init__(self) -> None:
+        """Refuse other types; which values are allowed is checked where users write them."""
+        check_field_types(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -106,3 +118,14 @@ class Table:
     settings_version: int = 1
     state: TableState = TableState.LIVE
     created_at_s: float = 0.0
+    former_ids: tuple[str, ...] = ()
+    """Ids that it had before it was restored or rebuilt: its files may carry them."""
+
+    def __post_init__(self) -> None:
+        """Refuse other types."""
+        check_field_types(self)
+
+    @property
+    def own_ids(self) -> frozenset[str]:
+        """All ids under which files have been written for it."""
+        return frozenset((self.id, *self.former_ids))

@@ -183,6 +183,7 @@ class Record:
     selector_due_s: float | None = None
     """When that answer may be another though nothing has changed; None: never."""
     read_heat: float = 0.0
+    """How often rows here are read; not used yet: nobody counts reads."""
     abandoned_s: float = 0.0
     """The store's time when a split or merge was abandoned here last; 0: none was."""
     settled: tuple[tuple[float, bytes], ...] = ()

@@ -1,19 +1,20 @@
 """What is in a Parquet file: read once when it is added, in bounded memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyarrow import parquet as pq
 
 from common.errors import RequestError, UnavailableError
-from common.model.file import DataFile
+from common.model.file import FAULTY_LAYOUT, DataFile
+from common.parquet.chunk_order import chunk_fault
 from common.parquet.location import Location, size_of
 from common.parquet.opening import parquet_of
 from common.parquet.soundness import footer_fault
 from common.rows.arrays import BATCH_ROWS
-from common.rows.conform import conform
+from common.rows.conform import conform, refuse_nulls, requires_values
 from common.rows.facts import RowFacts, RowTally, file_of
 from common.rows.partitions import fill_of_path, filled
 from common.rows.rules import RowRules
@@ -32,16 +33,19 @@ class FileFacts:
     schema: pa.Schema
     rows: RowFacts
     row_groups: int
+    layout_fault: str | None = None
+    """Why some readers miss rows of it; None: they do not."""
 
     def data_file(self, *, added_at_s: float) -> DataFile:
         """Return the file as the store knows one that a user adds."""
-        return file_of(
+        file = file_of(
             self.rows,
             self.path,
             self.size_bytes,
             added_at_s=added_at_s,
             tombstones_since_s=added_at_s,
         )
+        return file if self.layout_fault is None else replace(file, tags=(FAULTY_LAYOUT,))
 
 
 @contextmanager
@@ -85,17 +89,22 @@ def opened(
         raise RequestError(message) from error
 
 
-def inspect_file(location: Location, path: str, rules: RowRules) -> FileFacts:
+def inspect_file(
+    location: Location, path: str, rules: RowRules, *, is_new: bool = False
+) -> FileFacts:
     """Return exact facts of a file, reading only the columns that they are about.
 
     Args:
         location: Of the table.
         path: Relative to it, or an absolute one below it.
         rules: Of the table; columns that its schema lacks are allowed.
+        is_new: Whether it is to be added: then columns that must not be null are looked at,
+            too. What is in the table already is not thrown out by such a look.
 
     Raises:
-        RequestError: The file is missing, not Parquet, damaged or of a schema that does not
-            widen to the table's; the message says what was found and what was wanted.
+        RequestError: The file is missing, not Parquet, damaged, of a schema that does not
+            widen to the table's, or with nulls that the table does not allow; the message
+            says what was found and what was wanted.
         UnavailableError: The storage does not answer.
     """
     path = location.relative(path)
@@ -108,6 +117,8 @@ def inspect_file(location: Location, path: str, rules: RowRules) -> FileFacts:
         fill = fill_of_path(rules.partition_by, arrow_schema(rules.schema), path)
         mine = {name: value for name, value in fill.items() if name in tally.columns}
         tally.require([*schema.names, *fill], source)
+        if is_new:
+            _require_values(file, arrow_schema(rules.schema), fill, source)
         for rows in _batches(file, [name for name in tally.columns if name in schema.names]):
             tally.see(filled(rows, mine), source)
         return FileFacts(
@@ -116,7 +127,53 @@ def inspect_file(location: Location, path: str, rules: RowRules) -> FileFacts:
             schema=schema,
             rows=tally.facts(),
             row_groups=file.metadata.num_row_groups,
+            layout_fault=chunk_fault(file.metadata, size_bytes),
         )
+
+
+def _require_values(
+    file: pq.ParquetFile, wanted: pa.Schema, fill: Mapping[str, pa.Scalar], source: str
+) -> None:
+    """Refuse nulls in columns of the table that must not be null.
+
+    Nothing is read if the file's own schema allows none, or its statistics count none.
+    """
+    for field in filter(requires_values, wanted):
+        if field.name not in file.schema_arrow.names:
+            told = fill.get(field.name)
+            if not field.nullable and (told is None or not told.is_valid):
+                message = f"{source} lacks the column {field.name}, which must not be null"
+                raise RequestError(message)
+            continue
+        own = normal_field(file.schema_arrow.field(field.name))
+        if _allows_no_more(own, field) or _null_count(file, field) == 0:
+            continue
+        for rows in _batches(file, [field.name]):
+            refuse_nulls(conform(rows, pa.schema([field]), source), source)
+
+
+def _allows_no_more(own: pa.Field, wanted: pa.Field) -> bool:
+    """Return whether a column of a file can hold no null that the table does not allow."""
+    if own.nullable and not wanted.nullable:
+        return False
+    inside = (own.type.num_fields, wanted.type.num_fields)
+    return inside[0] == inside[1] and all(
+        _allows_no_more(own.type.field(at), wanted.type.field(at)) for at in range(inside[1])
+    )
+
+
+def _null_count(file: pq.ParquetFile, field: pa.Field) -> int | None:
+    """Return how many nulls a plain column has, by its statistics; None: they do not tell."""
+    if pa.types.is_nested(field.type):
+        return None
+    metadata, total = file.metadata, 0
+    names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    for group in range(metadata.num_row_groups):
+        found = metadata.row_group(group).column(names.index(field.name)).statistics
+        if found is None or not found.has_null_count:
+            return None
+        total += found.null_count
+    return total
 
 
 def read_rows(
@@ -142,6 +199,8 @@ def stream_rows(
 ) -> Iterator[pa.Table]:
     """Yield a file's rows as they lie, in the columns of the rules' schema.
 
+    What is null where the schema allows no null stays null: the rows are in the table.
+
     Args:
         location: Of the table.
         path: Relative to it, or an absolute one below it.
@@ -154,13 +213,15 @@ def stream_rows(
     """
     full = arrow_schema(rules.schema)
     schema = full if columns is None else pa.schema([full.field(name) for name in columns])
+    free = pa.schema([field.with_nullable(True) for field in schema])
     path = location.relative(path)
     fill = fill_of_path(rules.partition_by, full, path)
     mine = {name: value for name, value in fill.items() if name in schema.names}
     with opened(location, path) as file:
         known = [name for name in schema.names if name in file.schema_arrow.names]
         for rows in _batches(file, known):
-            yield conform(filled(rows.select(known), mine), schema, f"file {path}")
+            found = conform(filled(rows.select(known), mine), free, f"file {path}")
+            yield pa.Table.from_arrays(found.columns, schema=schema)
 
 
 def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:

@@ -5,15 +5,19 @@ with `..`, nor with another scheme or bucket, nor through a link.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from common.errors import ConfigError, RequestError, UnavailableError
+from common.model.location_identity import canonical_scheme
 from common.parquet.object_store import cause_of, s3_filesystem
 
+MAGIC = b"PAR1"
+"""What a Parquet file ends with; one that was broken off does not."""
 SCHEMES = ("file", "s3", "gs", "abfs", "abfss")
 
 
@@ -83,7 +87,12 @@ class Location:
         scheme, host, name = parts
         own_scheme, own_host, own_name = _split(self.uri)
         prefix = own_name.rstrip("/") + "/"
-        if (scheme, host) != (own_scheme, own_host) or not name.startswith(prefix):
+        same = (canonical_scheme(scheme), host) == (canonical_scheme(own_scheme), own_host)
+        if same and not name.startswith(prefix) and self.is_local:
+            # Perhaps by another way: links above the file are looked through, none at its end.
+            folder, _, last = name.rpartition("/")
+            name, prefix = f"{os.path.realpath(folder)}/{last}", f"{os.path.realpath(own_name)}/"
+        if not same or not name.startswith(prefix):
             message = f"path {path} is not in the table's location {self.uri}"
             raise RequestError(message)
         return name[len(prefix) :]
@@ -119,6 +128,12 @@ def _filesystem(uri: str) -> tuple[arrow_fs.FileSystem, str]:
     return s3_filesystem(host, os.environ), f"{host}/{path.strip('/')}"
 
 
+def child_of(uri: str, name: str) -> str:
+    """Return the URI of a folder in a location; what it says of its storage stays behind it."""
+    folder, mark, options = uri.partition("?")
+    return f"{folder.rstrip('/')}/{quote(name)}{mark}{options}"
+
+
 def fault(location: Location, path: str, error: OSError) -> str:
     """Return the sentence about an error of a location's storage, with what to do about it."""
     cause = cause_of(error)
@@ -152,6 +167,53 @@ def size_of(location: Location, path: str) -> int:
         message = f"file {path} {what} in {location.uri}"
         raise RequestError(message)
     return int(found.size)
+
+
+def existing(location: Location, paths: Sequence[str]) -> dict[str, int]:
+    """Return those of some files that are in storage, with their sizes.
+
+    Raises:
+        RequestError: A path is not below the location.
+        UnavailableError: The storage does not answer.
+    """
+    full = [location.full(path) for path in paths]
+    try:
+        found = location.filesystem.get_file_info(full)
+    except OSError as error:
+        raise UnavailableError(fault(location, "some files", error)) from error
+    return {
+        path: int(info.size)
+        for path, info in zip(paths, found, strict=True)
+        if info.type == arrow_fs.FileType.File
+    }
+
+
+def only_copies(location: Location, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
+    """Return the outputs of an attempt that are whole although an input of it is missing.
+
+    Only the last bytes of an output are read: what else is in it is for others to find out.
+
+    Args:
+        location: Of their table.
+        outputs: Paths that the attempt may have written.
+        inputs: Paths of what it read.
+
+    Raises:
+        RequestError: A path is not below the location.
+        UnavailableError: The storage does not answer.
+    """
+    if existing(location, inputs).keys() == {*inputs}:
+        return []
+    return sorted(path for path in existing(location, outputs) if _is_whole(location, path))
+
+
+def _is_whole(location: Location, path: str) -> bool:
+    try:
+        with location.filesystem.open_input_file(location.full(path)) as file:
+            size = file.size()
+            return bool(size > len(MAGIC) and file.read_at(len(MAGIC), size - len(MAGIC)) == MAGIC)
+    except OSError as error:
+        raise UnavailableError(fault(location, path, error)) from error
 
 
 def _split(uri: str) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from common.metadata.readings import Loss
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -121,7 +122,9 @@ def absolute_name(location: Location, path: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}/{path}"
 
 
-def header(table: Table, number: int, begun_s: float, totals: Totals | None) -> dict[str, Any]:
+def header(
+    table: Table, number: int, begun_s: float, totals: Totals | None, loss: Loss | None = None
+) -> dict[str, Any]:
     """Return what a manifest says before it names files or parts.
 
     Args:
@@ -129,6 +132,7 @@ def header(table: Table, number: int, begun_s: float, totals: Totals | None) -> 
         number: Of the manifest; 0: it was made for one reader only.
         begun_s: The store's time from before files were looked up.
         totals: Of all files; None: not known yet.
+        loss: What the manifest may not know of, for the store has lost it.
     """
     body: dict[str, Any] = {
         "format": FORMAT,
@@ -149,6 +153,8 @@ def header(table: Table, number: int, begun_s: float, totals: Totals | None) -> 
         "ttl_s": table.settings.ttl_s,
         "partition_by": list(table.partition_by),
     }
+    if loss is not None:
+        body["loss"] = asdict(loss)
     if totals is not None:
         body["totals"] = totals.plain()
     return body

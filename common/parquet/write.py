@@ -18,6 +18,8 @@ ROW_GROUP_ROWS_MIN = 1024
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MIN = 2 * 1024**2
 """Row groups of fewer rows than the least are no larger than that, decoded."""
+TABLE_FOOTER = "neve.table"
+"""Name in a footer: the id of the table that a file was written for."""
 _WITHOUT_LEVEL = ("none", "snappy", "lz4")
 
 

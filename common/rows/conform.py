@@ -1,5 +1,7 @@
 """Rows of a file in the columns and types of their table."""
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyarrow import types as is_type
 
@@ -28,6 +30,65 @@ def conform(table: pa.Table, schema: pa.Schema, source: str = "table") -> pa.Tab
         raise RequestError(message)
     columns = [_column(table, field, source) for field in schema]
     return pa.table(columns, schema=schema)
+
+
+def refuse_nulls(table: pa.Table, source: str) -> None:
+    """Refuse nulls where the schema of some rows allows none: of rows that come in anew.
+
+    A key may be null where its column may: null is a key like any other, and the first one.
+    What is in a table is read as it is.
+
+    Args:
+        table: Rows whose schema is their table's; nobody has looked at their values yet.
+        source: The file's path, for messages.
+
+    Raises:
+        RequestError: Names the column.
+    """
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if not requires_values(field):
+            continue
+        for chunk in column.chunks:
+            if (place := _null_place(chunk, field)) is not None:
+                message = f"column {place} of {source} holds nulls, but must not be null"
+                raise RequestError(message)
+
+
+def requires_values(field: pa.Field) -> bool:
+    """Return whether a column, or something inside of it, must not be null."""
+    if not field.nullable:
+        return True
+    if is_type.is_map(field.type):  # Its keys are never null.
+        return requires_values(field.type.item_field)
+    return any(requires_values(each) for each in _inner_fields(field.type))
+
+
+def _inner_fields(arrow: pa.DataType) -> list[pa.Field]:
+    if not is_type.is_nested(arrow) or is_type.is_run_end_encoded(arrow):
+        return []
+    return [arrow.field(at) for at in range(arrow.num_fields)]
+
+
+def _null_place(array: pa.Array, field: pa.Field) -> str | None:
+    """Return where there is a null that may not be, as `column.inside`; None: nowhere."""
+    if not field.nullable and array.null_count:
+        return str(field.name)
+    for inner, values in _inside(array):
+        if requires_values(inner) and (place := _null_place(values, inner)) is not None:
+            return f"{field.name}.{place}"
+    return None
+
+
+def _inside(array: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
+    """Yield the fields within an array and their values, without those under a null."""
+    arrow = array.type
+    if is_type.is_struct(arrow):
+        present = array.filter(array.is_valid())
+        yield from ((arrow.field(at), present.field(at)) for at in range(arrow.num_fields))
+    elif is_type.is_map(arrow):
+        yield arrow.item_field, array.filter(array.is_valid()).items
+    elif is_type.is_list(arrow) or is_type.is_large_list(arrow):
+        yield arrow.value_field, array.flatten()
 
 
 def _column(table: pa.Table, field: pa.Field, source: str) -> pa.ChunkedArray:

@@ -1,12 +1,16 @@
 """The planner door: files of a tablet in, jobs out. Entry point group `neve.planners`.
 
-A planner is pure: same parameters, same plan; no clock, no I/O, no randomness.
+A planner is pure: same parameters, same plan; no clock, no I/O, no randomness. It must
+have `plan`. It should have what `DeclaredPlanner` adds, so that a wrong option stops the
+start of a service and not its planning; a planner without it is taken as it is.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from common.errors import CompactionError, ConfigError
 from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind
@@ -71,3 +75,54 @@ class Planner(Protocol):
         Must reach a fixed point: planning and committing repeatedly ends in no jobs.
         """
         ...
+
+
+class DeclaredPlanner(Planner, Protocol):
+    """A planner that says what it reads. Each of these attributes may be left out."""
+
+    option_names: frozenset[str]
+    """Options of a service that it knows."""
+    setting_names: frozenset[str]
+    """Settings of a table that it reads: one that no planner reads has no effect."""
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options that are missing, unknown or wrong, whatever the tables' settings.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        ...
+
+
+def check_options(name: str, planner: Planner, options: Mapping[str, object]) -> None:
+    """Have a planner check the options that a service gives it, as far as it can.
+
+    Args:
+        name: The planner's.
+        planner: Any; one that declares nothing accepts everything.
+        options: The service's.
+
+    Raises:
+        ConfigError: An option is unknown or refused; the message names planner and option.
+    """
+    known = getattr(planner, "option_names", None)
+    if known is not None and (unknown := sorted(options.keys() - set(known))):
+        close = difflib.get_close_matches(unknown[0], sorted(known), n=1)
+        listed = ", ".join(sorted(known)) or "none"
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {listed}"
+        raise ConfigError(f"planner {name!r}: option {unknown[0]!r} is unknown; {hint}")
+    check = getattr(planner, "check", None)
+    if check is None:
+        return
+    try:
+        check(options)
+    except Exception as error:
+        # Whatever a plug-in raises here is its way to refuse.
+        cause = str(error) if isinstance(error, CompactionError) else repr(error)
+        raise ConfigError(f"planner {name!r} refuses its options: {cause}") from error
+
+
+def settings_read_by(planner: Planner) -> frozenset[str] | None:
+    """Return the table settings that a planner declares to read; None: it does not tell."""
+    declared = getattr(planner, "setting_names", None)
+    return None if declared is None else frozenset(declared)

@@ -63,6 +63,11 @@ class Attempt:
         return self.assignment.reservation.attempt
 
     @property
+    def rewriting(self) -> bool:
+        """Whether its end is up to the engine, and not yet to the store."""
+        return self.end is None and self._commit is None
+
+    @property
     def cancel_asked(self) -> bool:
         """Whether somebody wants it back; the rewrite need not begin."""
         return self._cancel is not None
@@ -128,8 +133,7 @@ class Attempt:
     def _rewrite_failed(self, event: on.RewriteFailed) -> list[do.Action]:
         if self._cancel is not None:
             return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
-        end = AttemptEnd.CANCELLED if event.cancelled else AttemptEnd.FAILED
-        return self._give_up(end, event.error_class, event.cause)
+        return self._give_up(event.end, event.error_class, event.cause)
 
     def _cancelled(self, event: on.CancelAsked) -> list[do.Action]:
         if self.end is not None or self._commit is not None:

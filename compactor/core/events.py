@@ -31,7 +31,7 @@ class RewriteFailed:
 
     error_class: str
     cause: str
-    cancelled: bool = False
+    end: AttemptEnd = AttemptEnd.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,13 @@ class Progress:
     waited_s: float = 0.0
     synced_bytes: int = 0
     sync_s: float = 0.0
+    steps: int = 0
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """Everything that changes while something is done, or waits for its part of a limit."""
+        done = (self.bytes_done, self.rows_done, self.moved_bytes, self.synced_bytes, self.steps)
+        return (self.state, self.fraction, self.waited_s, *done)
 
     def at(self, state: AttemptState) -> Self:
         """Return the progress in a later state; an earlier one changes nothing."""
@@ -59,10 +66,15 @@ class Progress:
             waited_s=max(self.waited_s, news.waited_s),
             synced_bytes=max(self.synced_bytes, news.synced_bytes),
             sync_s=max(self.sync_s, news.sync_s),
+            steps=max(self.steps, news.steps),
         )
 
-    def message(self) -> AttemptProgress:
-        """Return the progress as a heartbeat carries it."""
+    def message(self, quiet_s: float = 0.0) -> AttemptProgress:
+        """Return the progress as a heartbeat carries it.
+
+        Args:
+            quiet_s: For how long there was none.
+        """
         return AttemptProgress(
             attempt=self.attempt,
             state=self.state.value,
@@ -77,4 +89,5 @@ class Progress:
             waited_s=self.waited_s,
             synced_bytes=self.synced_bytes,
             sync_s=self.sync_s,
+            quiet_s=quiet_s,
         )

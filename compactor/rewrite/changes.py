@@ -14,7 +14,7 @@ from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.plugged import PluggedIn
 from compactor.rewrite.questions import Answers
 from compactor.rewrite.spark_values import from_spark
-from compactor.rewrite.touching import meant, with_deletions, with_values
+from compactor.rewrite.touching import with_deletions, with_values
 from compactor.rewrite.transforming import TransformPlan
 
 
@@ -81,7 +81,7 @@ class _Answered:
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         if at not in self._transform.inputs:
             return rows
-        asked = np.flatnonzero(meant(rows, self._plan.rules, self._transform.key_range))
+        asked = np.flatnonzero(self._transform.meant(rows, self._plan.rules))
         answers = self._answers.below(at, start + rows.num_rows)
         found = answers.column("row").to_numpy() - start if answers is not None else asked[:0]
         if not np.array_equal(asked, found):
@@ -110,4 +110,16 @@ class _Answered:
                 message = f"{said}: a value does not fit into column {one.column}: {error}"
                 raise RewriteError(message) from error
             values[one.column] = pa.chunked_array(chunks, arrow)
+            self._require_values(one.column, values[one.column])
         return with_values(rows, places, values)
+
+    def _require_values(self, name: str, values: pa.ChunkedArray) -> None:
+        """Refuse nulls for a column that must not be null.
+
+        Raises:
+            RewriteError: Names the transform and the column.
+        """
+        table = self._transform.table
+        if values.null_count and not next(c for c in table.schema if c.name == name).nullable:
+            said = self._transform.transform.said
+            raise RewriteError(f"{said}: a value is null, but column {name} must not be null")

@@ -3,6 +3,9 @@
 Arrow's writer encodes one column at a time. So each thread gives some columns to a writer
 of its own, as a file in memory; its pages are copied into the output, its indexes and its
 footer into the output's: what stitching does with row groups of files, for columns.
+
+Columns are written in the order of the schema, whoever was ready first: readers that split
+files look for a row group where its first column is (`common/parquet/chunk_order.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.rewrite.declared import leaves
 from compactor.rewrite.kernel.lanes import LANE_CORES, in_order
 from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.ending import ending
 from compactor.rewrite.stitch.footer import MAGIC, Group, Layout
 from compactor.rewrite.stitch.looking import placed_of
-from compactor.rewrite.stitch.moving import MovedChunk, MovedGroup
+from compactor.rewrite.stitch.moving import MovedGroup
 from compactor.rewrite.stitch.pieces import Footing, SortedBy
 from compactor.rewrite.stitch.sources import BufferSource, layout_of
 from compactor.rewrite.thrift.values import number_field
@@ -32,16 +34,15 @@ memory twice."""
 UNIT_BYTES = 4 * 1024**2
 """Decoded, that a thread encodes at a time, about; a column is never parted."""
 UNITS_MAX = 4 * LANE_CORES
+"""About: units are made of columns that follow each other."""
 
 Options = Callable[[pa.Schema], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """Some columns of a row group, as a file."""
+    """Columns of a row group that follow each other, as a file."""
 
-    fields: tuple[int, ...]
-    """Their numbers in the table."""
     source: BufferSource
     layout: Layout
 
@@ -97,19 +98,17 @@ class ColumnsBeside:
         self._write(end)
 
     def _write_group(self, rows: pa.Table) -> None:
-        calls = [partial(_encoded, rows, fields, self._options) for fields in _units(rows)]
-        start, struct, decoded_bytes = self._position, None, 0
-        columns: dict[int, tuple[MovedChunk, ...]] = {}
-        for encoded in in_order("encode columns", calls):
-            moved = self._copied(encoded)
-            struct = struct or moved.group.struct
-            decoded_bytes += moved.group.decoded_bytes
-            columns |= self._by_field(encoded.fields, moved.chunks)
-        assert struct is not None
-        chunks = tuple(chunk for at in sorted(columns) for chunk in columns[at])
-        struct = {**struct, ids.TOTAL_BYTES: number_field(decoded_bytes)}
-        group = Group(struct, rows.num_rows, decoded_bytes, tuple(each.chunk for each in chunks))
-        self._groups.append(MovedGroup(group, start, chunks))
+        sizes = [column.nbytes for column in rows.columns]
+        units = _units(sizes)
+        order = _work_order([sum(sizes[at] for at in unit) for unit in units])
+        calls = [partial(_encoded, rows, units[number], self._options) for number in order]
+        waiting: dict[int, _Encoded] = {}
+        moved: list[MovedGroup] = []
+        for number, encoded in zip(order, in_order("encode columns", calls), strict=True):
+            waiting[number] = encoded
+            while len(moved) in waiting:
+                moved.append(self._copied(waiting.pop(len(moved))))
+        self._groups.append(_joined(moved))
 
     def _copied(self, encoded: _Encoded) -> MovedGroup:
         """Write pages and Bloom filters of some columns; return them at their new places."""
@@ -119,16 +118,6 @@ class ColumnsBeside:
             self._write(source.view[span.start : span.end])
         (moved,) = placed.groups
         return moved
-
-    def _by_field(
-        self, fields: Sequence[int], chunks: Sequence[MovedChunk]
-    ) -> dict[int, tuple[MovedChunk, ...]]:
-        found, at = {}, 0
-        for number in fields:
-            count = leaves(self._schema.field(number).type)
-            found[number] = tuple(chunks[at : at + count])
-            at += count
-        return found
 
     def _write(self, written: bytes | memoryview) -> None:
         self._sink.write(written)
@@ -142,17 +131,48 @@ def _encoded(rows: pa.Table, fields: Sequence[int], options: Options) -> _Encode
         if rows.num_rows:
             writer.write_table(chosen, row_group_size=rows.num_rows)
     source = BufferSource(sink.getvalue())
-    return _Encoded(tuple(fields), source, layout_of(source))
+    return _Encoded(source, layout_of(source))
 
 
-def _units(rows: pa.Table) -> list[list[int]]:
-    """Return the columns in units of about the same size, each in the table's order."""
-    sizes = {at: rows.column(at).nbytes for at in range(rows.num_columns)}
-    count = min(max(LANE_CORES, sum(sizes.values()) // UNIT_BYTES), UNITS_MAX, len(sizes))
-    units: list[list[int]] = [[] for _ in range(count)]
-    taken = [0] * count
-    for at in sorted(sizes, key=lambda at: sizes[at], reverse=True):
-        least = taken.index(min(taken))
-        units[least].append(at)
-        taken[least] += sizes[at]
-    return [sorted(unit) for unit in units if unit]
+def _joined(moved: Sequence[MovedGroup]) -> MovedGroup:
+    """Return the row group whose columns these are, in their order."""
+    chunks = tuple(chunk for each in moved for chunk in each.chunks)
+    decoded_bytes = sum(each.group.decoded_bytes for each in moved)
+    first = moved[0].group
+    struct = {**first.struct, ids.TOTAL_BYTES: number_field(decoded_bytes)}
+    group = Group(struct, first.rows, decoded_bytes, tuple(each.chunk for each in chunks))
+    return MovedGroup(group, chunks)
+
+
+def _units(sizes: Sequence[int]) -> list[range]:
+    """Return the columns in units of about the same size, each of neighbours.
+
+    Args:
+        sizes: Of the columns, in their order.
+    """
+    count = min(max(LANE_CORES, sum(sizes) // UNIT_BYTES), UNITS_MAX)
+    share_bytes, units, start, taken = sum(sizes) / count, list[range](), 0, 0
+    for at, size in enumerate(sizes):
+        if at > start and taken + size > share_bytes:
+            units.append(range(start, at))
+            start, taken = at, 0
+        taken += size
+    return [*units, range(start, len(sizes))]
+
+
+def _work_order(sizes: Sequence[int]) -> list[int]:
+    """Return the units in the order in which they are begun.
+
+    That is their own order, so that each can be written, and let go of, when it is encoded. But
+    a unit with more than half of what is left comes first: at the end it would be encoded alone.
+
+    Args:
+        sizes: Of the units.
+    """
+    left, order = list(range(len(sizes))), list[int]()
+    while left:
+        largest = max(left, key=lambda unit: sizes[unit])
+        is_most = 2 * sizes[largest] > sum(sizes[unit] for unit in left)
+        order.append(largest if is_most else left[0])
+        left.remove(order[-1])
+    return order

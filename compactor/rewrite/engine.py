@@ -1,10 +1,9 @@
 """One attempt inside the driver process: plan, rewrite, verify. Spark's side calls `rewrite`."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from common.clock import SystemClock
 from common.errors import AttemptCancelledError
@@ -55,24 +54,24 @@ def rewrite(
     with attempt_folder() as folder:
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
-        told = _Told(progress, assignment, allowance)
-        plan = make_plan(assignment, folder, _task_memory(spark))
-        planned_s = clock.now_s()
-        _stop_if(cancelled)
-        try:
-            stitching = stitch_plan(plan, assignment)
-            with _watched(plan, told):
-                result, kernel = rewrite_with_spark(spark, plan, stitching)
-            written_s = clock.now_s()
+        with _Teller(progress, assignment, allowance, folder) as teller:
+            plan = make_plan(assignment, folder, _task_memory(spark), teller.step)
+            planned_s = clock.now_s()
             _stop_if(cancelled)
-            told.tell("verifying", WRITTEN_FRACTION, plan.rows)
-            facts = verify(plan, result, cancelled)
-            allowance.settle()
-        except BaseException:
-            # Nothing of this attempt was ever committed, and no other has its paths.
-            _delete(plan)
-            raise
-        told.tell("verifying", 1.0, plan.rows)
+            try:
+                stitching = stitch_plan(plan, assignment)
+                teller.rewriting(plan)
+                result, kernel = rewrite_with_spark(spark, plan, stitching)
+                written_s = clock.now_s()
+                _stop_if(cancelled)
+                teller.verifying(plan)
+                facts = verify(plan, result, teller.stepping(cancelled))
+                allowance.settle()
+            except BaseException:
+                # Nothing of this attempt was ever committed, and no other has its paths.
+                _delete(plan)
+                raise
+            teller.done(plan)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
         counts=result.counts,
@@ -118,51 +117,93 @@ def _task_memory(spark: Any) -> tuple[int, int]:
     return int(conf.get(TASK_SETTING, str(TASK_BYTES))), int(conf.get(LIMIT_SETTING, "0"))
 
 
-@contextmanager
-def _watched(plan: RewritePlan, told: "_Told") -> Iterator[None]:
-    """Pass on how far the tasks are while they run."""
-    done = threading.Event()
-    rows_expected = max(1, plan.rows * passes_of(plan))
-
-    def look() -> None:
-        while not done.wait(LOOK_INTERVAL_S):
-            _, rows = read_marks(plan.progress_folder)
-            fraction = min(1.0, rows / rows_expected)
-            rows_done = int(fraction * plan.rows)
-            told.tell("rewriting", fraction * WRITTEN_FRACTION, rows_done)
-
-    told.tell("rewriting", 0.0, 0)
-    watcher = threading.Thread(target=look, daemon=True, name="progress")
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-
-
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """Whoever hears how far an attempt is."""
+class _Stage:
+    """How far an attempt is, but for what its tasks leave word of."""
 
-    progress: OnProgress
-    assignment: Assignment
-    allowance: Allowance
+    state: str = "preparing"
+    fraction: float = 0.0
+    rows: int = 0
+    rows_expected: int = 0
+    """How many rows tasks will have told of in the end; 0: no task runs."""
 
-    def tell(self, state: str, fraction: float, rows: int) -> None:
+
+class _Teller:
+    """Tells again and again how far an attempt is, from a thread of its own."""
+
+    def __init__(
+        self, progress: OnProgress, assignment: Assignment, allowance: Allowance, folder: str
+    ) -> None:
+        self._progress = progress
+        self._size_bytes = sum(file.size_bytes for file in assignment.inputs)
+        self._allowance = allowance
+        self._folder = folder
+        self._stage = _Stage()
+        self._steps = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell_forever, daemon=True, name="progress")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def step(self) -> None:
+        """Count something that was done and that no other number shows."""
+        self._steps += 1  # A step that another thread overwrites is missed by nobody.
+
+    def stepping(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+        """Return the same question, each asking of which counts as a step."""
+
+        def asked() -> bool:
+            self.step()
+            return cancelled()
+
+        return asked
+
+    def rewriting(self, plan: RewritePlan) -> None:
+        """Tell of the tasks from now on."""
+        expected = max(1, plan.rows * passes_of(plan))
+        self._enter(_Stage("rewriting", 0.0, plan.rows, expected))
+
+    def verifying(self, plan: RewritePlan) -> None:
+        """Tell that everything is written."""
+        self._enter(_Stage("verifying", WRITTEN_FRACTION, plan.rows))
+
+    def done(self, plan: RewritePlan) -> None:
+        """Tell that everything is verified."""
+        self._enter(_Stage("verifying", 1.0, plan.rows))
+
+    def _enter(self, stage: _Stage) -> None:
+        self._stage = stage
+        self._tell()
+
+    def _tell_forever(self) -> None:
+        while not self._over.wait(LOOK_INTERVAL_S):
+            self._tell()
+
+    def _tell(self) -> None:
         """Tell how far it is, and what it has moved."""
-        size_bytes = sum(file.size_bytes for file in self.assignment.inputs)
-        usage = self.allowance.usage()
-        self.progress(
+        stage, usage = self._stage, self._allowance.usage()
+        done_bytes, done_rows = read_marks(self._folder)
+        fraction, rows = stage.fraction, stage.rows
+        if stage.rows_expected:
+            part = min(1.0, done_rows / stage.rows_expected)
+            fraction, rows = part * WRITTEN_FRACTION, int(part * stage.rows)
+        self._progress(
             RewriteProgress(
                 fraction=fraction,
-                bytes_done=int(fraction * size_bytes),
+                bytes_done=int(fraction * self._size_bytes),
                 rows_done=rows,
-                state=state,
+                state=stage.state,
                 moved_bytes=usage.moved_bytes,
                 waited_s=usage.waited_s,
                 synced_bytes=usage.synced_bytes,
                 sync_s=usage.sync_s,
+                steps=self._steps + done_bytes,
             )
         )
 

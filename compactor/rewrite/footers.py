@@ -1,9 +1,8 @@
 """What a rewrite asks of the footers of its inputs: read once each, several at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,21 +116,32 @@ def _small_bytes(metadata: pq.FileMetaData) -> int | None:
     return end - PAGES_START
 
 
-def read_footers(location: Location, paths: Sequence[str], asked: Asked) -> list[Footer]:
+def read_footers(
+    location: Location,
+    paths: Sequence[str],
+    asked: Asked,
+    on_read: Callable[[], None] = lambda: None,
+) -> list[Footer]:
     """Return what the footers of inputs say, in order; of an object store several at a time.
 
     Args:
         location: Of the table.
         paths: Of the inputs.
         asked: Columns.
+        on_read: Is called after each footer, perhaps in several threads.
 
     Raises:
         InputError: A file is missing or is no Parquet file.
         UnavailableError: The storage does not answer.
     """
+
+    def work(path: str, number: int) -> Footer:
+        footer = read_footer(location, path, asked, number)
+        on_read()
+        return footer
+
     numbers = range(len(paths))
-    work = partial(read_footer, location)
     if location.is_local:
-        return [work(path, asked, number) for number, path in enumerate(paths)]
+        return list(map(work, paths, numbers))
     with ThreadPoolExecutor(min(len(paths), FOOTERS_AT_A_TIME) or 1, "footer") as threads:
-        return list(threads.map(work, paths, [asked] * len(paths), numbers))
+        return list(threads.map(work, paths, numbers))

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from common.clock import Clock
-from common.errors import CompactionError, InputError
+from common.errors import CompactionError, InputError, RefusedError
 from common.model.table import Table
 from common.parquet.location import Location
-from common.parquet.owner import OWNER_PATH, owner_of
+from common.parquet.owner import Owner, read_owner, refuse_other
 from compactor.rewrite.files import delete_file, table_location
 
 TRUSTED_S = 60.0
 """How long a location that was ours is not looked at again."""
-LOCATIONS_MAX = 10_000
+TABLES_MAX = 10_000
 
 
 class StorageFiles:
@@ -30,27 +30,27 @@ class StorageFiles:
         self._trusted_until_s: dict[str, float] = {}
 
     async def check_location(self, table: Table) -> None:
-        """Make sure that the table's location belongs to this store.
+        """Make sure that the table's location belongs to this store, and to no other table.
 
         A location without an owner is refused like another's: the gateway claims it
         before a table exists, so somebody has taken the mark or the folder away.
 
         Raises:
-            InputError: It belongs to another store, or to none.
+            InputError: It belongs to another store or table, or to none.
             UnavailableError: The storage or the store does not answer.
         """
         now_s = self._clock.now_s()
-        if self._trusted_until_s.get(table.location, 0.0) > now_s:
+        if self._trusted_until_s.get(table.id, 0.0) > now_s:
             return
         ours = await self._store_id()
         found = await asyncio.to_thread(_owner, table.location)
-        if found != ours:
-            whose = f"the store {found}" if found else f"nobody ({OWNER_PATH} is missing)"
-            message = f"location {table.location} belongs to {whose}, wanted {ours}"
-            raise InputError(message)
-        if len(self._trusted_until_s) >= LOCATIONS_MAX:
+        try:
+            refuse_other(table.location, found, ours, table.id)
+        except RefusedError as error:
+            raise InputError(str(error)) from error
+        if len(self._trusted_until_s) >= TABLES_MAX:
             self._trusted_until_s.clear()
-        self._trusted_until_s[table.location] = now_s + TRUSTED_S
+        self._trusted_until_s[table.id] = now_s + TRUSTED_S
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         """Delete outputs; what cannot be deleted stays for the collector."""
@@ -58,8 +58,8 @@ class StorageFiles:
             await asyncio.to_thread(_delete, table.location, paths)
 
 
-def _owner(uri: str) -> str | None:
-    return owner_of(table_location(uri))
+def _owner(uri: str) -> Owner | None:
+    return read_owner(table_location(uri))
 
 
 def _delete(uri: str, paths: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ A plan is a value: it goes to Spark's tasks as it is, and says everything that t
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -84,7 +84,10 @@ class RewritePlan:
 
 
 def make_plan(
-    assignment: Assignment, progress_folder: str = "", task: tuple[int, int] = (TASK_BYTES, 0)
+    assignment: Assignment,
+    progress_folder: str = "",
+    task: tuple[int, int] = (TASK_BYTES, 0),
+    on_read: Callable[[], None] = lambda: None,
 ) -> RewritePlan:
     """Return the plan of an assignment, after a look at every input's footer.
 
@@ -92,6 +95,7 @@ def make_plan(
         assignment: The reserved job.
         progress_folder: See `RewritePlan`.
         task: Bytes that the process of a task may have, and with which it is ended; 0: never.
+        on_read: Is called after each footer, perhaps in several threads.
 
     Raises:
         InputError: An input is missing, unreadable or does not fit the others.
@@ -103,7 +107,7 @@ def make_plan(
     paths = [file.path for file in assignment.inputs]
     writing = output_settings(assignment)
     asked = Asked(table.key, writing.bloom_columns)
-    footers = dict(zip(paths, read_footers(location, paths, asked), strict=True))
+    footers = dict(zip(paths, read_footers(location, paths, asked, on_read), strict=True))
     require_unchanged(location, assignment, footers)
     memory = budget_of(task[0], assignment.halvings, writing.row_group_bytes, task[1])
     schema = _united(assignment, {path: footer.schema for path, footer in footers.items()})
@@ -130,16 +134,20 @@ def make_plan(
         transform=make_transform(assignment, schema),
         clean=_clean(assignment, rules, schema),
         groups=tuple(group for footer in footers.values() for group in footer.groups),
-        small={
-            at: footer.small_bytes
-            for at, footer in enumerate(footers.values())
-            if footer.small_bytes is not None and footer.schema.equals(schema)
-        },
+        small=_small(footers.values(), schema),
         alike=_alike(footers.values(), schema, writing),
         worth_stitching=worth_copying(
             [size for footer in footers.values() for size in footer.sizes], writing
         ),
     )
+
+
+def _small(footers: Iterable[Footer], schema: pa.Schema) -> dict[int, int]:
+    return {
+        at: footer.small_bytes
+        for at, footer in enumerate(footers)
+        if footer.small_bytes is not None and footer.schema.equals(schema)
+    }
 
 
 def _clean(assignment: Assignment, rules: RowRules, schema: pa.Schema) -> dict[int, RowFacts]:

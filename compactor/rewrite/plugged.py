@@ -11,7 +11,7 @@ from common.rows.conform import conform
 from common.rows.hash import row_hash
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.touching import meant, with_deletions, with_values
+from compactor.rewrite.touching import with_deletions, with_values
 from compactor.rewrite.transforming import TransformPlan
 
 
@@ -43,7 +43,7 @@ class PluggedIn:
         """
         if at not in self._transform.inputs:
             return rows
-        places = np.flatnonzero(meant(rows, self._plan.rules, self._transform.key_range))
+        places = np.flatnonzero(self._transform.meant(rows, self._plan.rules))
         if len(places) == 0:
             return rows
         before = rows.take(pa.array(places))

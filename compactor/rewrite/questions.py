@@ -18,7 +18,6 @@ from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import folder_fill, read_tables, table_location
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.spark_values import spark_type, to_spark
-from compactor.rewrite.touching import meant
 from compactor.rewrite.transforming import TransformPlan
 
 END = (1 << 63) - 1
@@ -94,7 +93,7 @@ def ask(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
     for at in inputs:
         if at in plan.transform.inputs:
             for start, rows in _read(plan, at, plan.transform):
-                chosen = np.flatnonzero(meant(rows, plan.rules, plan.transform.key_range))
+                chosen = np.flatnonzero(plan.transform.meant(rows, plan.rules))
                 if len(chosen):
                     asked = rows.take(pa.array(chosen))
                     yield asking.batch(at, asked, pa.array(chosen + start))

@@ -1,6 +1,6 @@
 """Which rows a transform means, and those rows changed: plain Arrow, whatever the types."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,10 @@ from common.rows.encode import encode_keys
 from common.rows.rules import RowRules
 
 
-def meant(rows: pa.Table, rules: RowRules, key_range: KeyRange) -> Flags:
-    """Return which rows a transform is applied to: in the range, and no tombstones.
+def meant(
+    rows: pa.Table, rules: RowRules, key_range: KeyRange, cancelled: Sequence[KeyRange] = ()
+) -> Flags:
+    """Return which rows a transform is applied to: in the range, not cancelled, no tombstones.
 
     Expired rows are meant, too: they would come back if the table's rows lived longer.
 
@@ -21,16 +23,25 @@ def meant(rows: pa.Table, rules: RowRules, key_range: KeyRange) -> Flags:
         rows: With at least the columns of key and tombstone.
         rules: Of the table.
         key_range: Of the request.
+        cancelled: Parts of it that a user took back.
     """
     flags = np.ones(rows.num_rows, np.bool_)
     if rules.tombstone_column is not None:
         flags &= ~_flags(pc.fill_null(rows.column(rules.tombstone_column), fill_value=False))
-    if rules.key and key_range != KeyRange() and rows.num_rows:
+    if rules.key and (key_range != KeyRange() or cancelled) and rows.num_rows:
         keys = encode_keys(rows, rules.key, rules.key_types)
-        if key_range.start is not None:
-            flags &= _flags(pc.greater_equal(keys, _bytes(key_range.start)))
-        if key_range.until is not None:
-            flags &= _flags(pc.less(keys, _bytes(key_range.until)))
+        flags &= _inside(keys, key_range)
+        for part in cancelled:
+            flags &= ~_inside(keys, part)
+    return flags
+
+
+def _inside(keys: pa.LargeBinaryArray, key_range: KeyRange) -> Flags:
+    flags = np.ones(len(keys), np.bool_)
+    if key_range.start is not None:
+        flags &= _flags(pc.greater_equal(keys, _bytes(key_range.start)))
+    if key_range.until is not None:
+        flags &= _flags(pc.less(keys, _bytes(key_range.until)))
     return flags
 
 

@@ -12,9 +12,12 @@ import pyarrow as pa
 from common.errors import RequestError, RewriteError
 from common.model.request import KeyRange
 from common.model.table import Table
+from common.rows.arrays import Flags
+from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.transforms import Transform, parse_transform, protected_columns
 from common.wire import Assignment
+from compactor.rewrite.touching import meant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,17 @@ class TransformPlan:
     inputs: frozenset[int]
     """Numbers of the inputs that it has not been applied to; never empty."""
     now_s: float
+    cancelled: tuple[KeyRange, ...] = ()
+    """Parts of the range that were cancelled: rows there are left as they are, too."""
+
+    def meant(self, rows: pa.Table, rules: RowRules) -> Flags:
+        """Return which rows it is applied to.
+
+        Args:
+            rows: With at least the columns of key and tombstone.
+            rules: Of the table.
+        """
+        return meant(rows, rules, self.key_range, self.cancelled)
 
     @property
     def now_us(self) -> int:
@@ -81,4 +95,5 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
         key_range=request.range,
         inputs=inputs,
         now_s=assignment.reservation.now_s,
+        cancelled=request.cancelled_ranges,
     )

@@ -1,7 +1,8 @@
 """Holds outputs against what the inputs say they must be, by reading them again.
 
 Every output is read whole from where it was written: pages with their checksums, keys
-ascending and unique within part and tablet, rows adding up. Of append-only tables the
+ascending and unique within part and tablet, rows adding up; column chunks lie where every
+reader looks for them. Of append-only tables the
 multiset of rows is compared, too, by the sum of their hashes. What was read becomes the
 outputs' statistics, so metadata is never better than the bytes.
 """
@@ -17,6 +18,7 @@ from common.errors import (
     UnavailableError,
     VerificationError,
 )
+from common.parquet.chunk_order import chunk_fault
 from common.parquet.inspect import opened
 from common.parquet.location import Location, size_of
 from common.parquet.opening import parquet_of
@@ -122,10 +124,10 @@ def _verified_footers(
     found = []
     for file, facts in zip(result.files, result.facts or (), strict=True):
         try:
-            with opened(location, file.path) as parquet:
-                _check_footer(plan, file, parquet)
-                rows = parquet.metadata.num_rows
             size_bytes = size_of(location, file.path)
+            with opened(location, file.path) as parquet:
+                _check_footer(plan, file, parquet, size_bytes)
+                rows = parquet.metadata.num_rows
         except RequestError as error:
             message = f"output {file.path} cannot be read back: {error}"
             raise VerificationError(message) from error
@@ -160,24 +162,27 @@ def _read_back(
 ) -> int:
     """Read an output whole and return its size."""
     try:
+        size_bytes = size_of(location, file.path)
         with (
             location.filesystem.open_input_file(location.full(file.path)) as source,
             parquet_of(source) as parquet,
         ):
-            _check_footer(plan, file, parquet)
+            _check_footer(plan, file, parquet, size_bytes)
             for batch in parquet.iter_batches(batch_size=plan.read_rows_max):
                 if cancelled():
                     raise AttemptCancelledError("cancelled while outputs were verified")
                 output.see(pa.Table.from_batches([batch]))
-        return size_of(location, file.path)
     except UnavailableError:
         raise
     except (OSError, pa.ArrowException, RequestError) as error:
         message = f"output {file.path} cannot be read back: {error}"
         raise VerificationError(message) from error
+    return size_bytes
 
 
-def _check_footer(plan: RewritePlan, file: WrittenFile, parquet: pq.ParquetFile) -> None:
+def _check_footer(
+    plan: RewritePlan, file: WrittenFile, parquet: pq.ParquetFile, size_bytes: int
+) -> None:
     found = parquet.metadata.metadata or {}
     for name, value in plan.footer:
         if found.get(name.encode()) != value.encode():
@@ -186,6 +191,9 @@ def _check_footer(plan: RewritePlan, file: WrittenFile, parquet: pq.ParquetFile)
             raise VerificationError(message)
     if not parquet.schema_arrow.equals(plan.schema):
         message = f"output {file.path} has columns {parquet.schema_arrow}, not {plan.schema}"
+        raise VerificationError(message)
+    if (fault := chunk_fault(parquet.metadata, size_bytes)) is not None:
+        message = f"output {file.path} has rows that some readers would miss: {fault}"
         raise VerificationError(message)
 
 

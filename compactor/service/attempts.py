@@ -7,14 +7,17 @@ from typing import assert_never
 from common.clock import Clock
 from common.errors import (
     AttemptCancelledError,
+    AttemptStalledError,
     CompactionError,
     ConflictError,
+    EngineRestartedError,
     MetadataError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from common.metadata.changes import Applied, Commit, Refused, Unknown
 from common.metadata.ports import TabletStore
+from common.model.outcome import AttemptEnd
 from common.telemetry import Log
 from common.wire import Report
 from compactor.core import actions as do
@@ -22,11 +25,18 @@ from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.backoff import Backoff
 from compactor.core.result import RewriteProgress
+from compactor.core.stalls import Stall
 from compactor.ports import Coordinator, Engine, OwnFiles
+
+_ENDS: dict[type[CompactionError], AttemptEnd] = {
+    AttemptCancelledError: AttemptEnd.CANCELLED,
+    EngineRestartedError: AttemptEnd.LOST,
+}
+"""How an attempt ends with an error; with any other, it has failed."""
 
 
 class AttemptRunner:
-    """Sees attempts through. Several at a time; it keeps nothing of them.
+    """Sees attempts through. Several at a time; of each it knows only the rewrite under way.
 
     Commits go to the store directly: the coordinator may be away all the while, and is
     only waited for when everything is done and there is a report to deliver.
@@ -49,6 +59,9 @@ class AttemptRunner:
         self._clock = clock
         self._log = log
         self._hurry = asyncio.Event()
+        self._rewrites: dict[str, asyncio.Task[on.Event]] = {}
+        self._stalled: dict[str, str] = {}
+        """Attempts under way that stand still, and why they are given up."""
 
     def hurry(self) -> None:
         """Wait no longer for a coordinator that does not answer: the process ends soon."""
@@ -67,6 +80,18 @@ class AttemptRunner:
         for action in attempt.handle(asked, self._clock.now_s()):
             assert isinstance(action, do.CancelRewrite), action
             await self._engine.cancel(attempt.id)
+
+    async def give_up(self, stall: Stall) -> None:
+        """Restart the engine because attempts stand still, and have these end.
+
+        What the engine writes is ended first, so that an attempt may delete its outputs.
+        """
+        self._stalled.update(dict.fromkeys(stall.attempts, stall.cause))
+        await self._engine.restart(stall.cause)
+        for attempt in stall.attempts:
+            # Whatever it waits for need not be the engine.
+            if (rewrite := self._rewrites.get(attempt)) is not None:
+                rewrite.cancel()
 
     async def grant(self, attempt: Attempt, bytes_s: float | None) -> None:
         """Tell an attempt and its engine what it may move from now on."""
@@ -95,6 +120,17 @@ class AttemptRunner:
                 assert_never(action)
 
     async def _rewrite(self, attempt: Attempt) -> on.Event:
+        """Let the engine rewrite; return early if the attempt is given up."""
+        rewrite = self._rewrites[attempt.id] = asyncio.create_task(self._rewritten(attempt))
+        try:
+            await asyncio.wait({rewrite})
+            return self._failed(attempt) if rewrite.cancelled() else rewrite.result()
+        finally:
+            rewrite.cancel()
+            del self._rewrites[attempt.id]
+            self._stalled.pop(attempt.id, None)
+
+    async def _rewritten(self, attempt: Attempt) -> on.Event:
         def on_progress(progress: RewriteProgress) -> None:
             if attempt.end is None:
                 attempt.handle(on.RewriteProgressed(progress), self._clock.now_s())
@@ -103,17 +139,22 @@ class AttemptRunner:
             await self._files.check_location(attempt.assignment.table)
             if attempt.cancel_asked:
                 return on.RewriteFailed(
-                    error_class="AttemptCancelledError", cause="not begun", cancelled=True
+                    error_class="AttemptCancelledError", cause="not begun", end=AttemptEnd.CANCELLED
                 )
             # It may have been told another grant while its location was looked at.
             granted = attempt.progress.granted_bytes_s
             assignment = replace(attempt.assignment, grant_bytes_s=granted)
             return on.RewriteDone(await self._engine.run(assignment, on_progress))
         except CompactionError as error:
-            name = type(error).__name__
-            self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
-            cancelled = isinstance(error, AttemptCancelledError)
-            return on.RewriteFailed(error_class=name, cause=str(error), cancelled=cancelled)
+            return self._failed(attempt, error)
+
+    def _failed(self, attempt: Attempt, error: CompactionError | None = None) -> on.RewriteFailed:
+        """Return how a rewrite has failed; one that was given up has stalled, whatever ended it."""
+        if error is None or attempt.id in self._stalled:
+            error = AttemptStalledError(self._stalled[attempt.id])
+        name, end = type(error).__name__, _ENDS.get(type(error), AttemptEnd.FAILED)
+        self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
+        return on.RewriteFailed(error_class=name, cause=str(error), end=end)
 
     async def _commit(self, commit: Commit) -> on.Event:
         try:

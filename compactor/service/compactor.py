@@ -8,15 +8,20 @@ from common.errors import EngineDiedError, UnavailableError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
-from common.settings import CompactorSettings
+from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.telemetry import Log
 from common.wire import Assignment, Beat, BeatReply, TakeRequest
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.backoff import Backoff
+from compactor.core.stalls import StallWatch
 from compactor.ports import Coordinator, Engine, OwnFiles
 from compactor.service.attempts import AttemptRunner
 
+LOOK_INTERVAL_S = 1.0
+"""How often attempts are looked at; sooner if they are given up sooner."""
+ENGINE_PAUSE_MAX_S = 2.0
+"""Longest pause before an engine that died is asked for again: its start waits by itself."""
 STOP_MAX_S = 30.0
 """Longest wait at a stop for attempts that were told to end."""
 
@@ -42,9 +47,11 @@ class CompactorService:
         ids: IdSource,
         clock: Clock,
         log: Log,
+        group: str = DEFAULT_GROUP,
     ) -> None:
         self._compactor = compactor
         self._settings = settings
+        self._group = group
         self._node = node
         self._coordinator = coordinator
         self._engine = engine
@@ -57,19 +64,23 @@ class CompactorService:
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted one starts with nothing held."""
         self._attempts: dict[str, Attempt] = {}
+        self._stalls = StallWatch(settings.attempt_stall_s)
         self._draining = asyncio.Event()
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._engine_lock = asyncio.Lock()
+        self._failed_starts = (0, "")
 
     async def run(self) -> None:
         """Work until drained, then say goodbye and stop the engine."""
         try:
             async with asyncio.TaskGroup() as group:
-                beats = group.create_task(self._beat_forever())
+                forever = [self._beat_forever(), self._watch_forever()]
+                endless = [group.create_task(each) for each in forever]
                 slots = [group.create_task(self._slot()) for _ in range(self._settings.slots)]
                 await asyncio.gather(*slots)
-                beats.cancel()
+                for task in endless:
+                    task.cancel()
             await self._leave("drained")
         finally:
             await self._engine.stop()
@@ -82,6 +93,10 @@ class CompactorService:
     async def wait_ready(self) -> None:
         """Return when the engine is up for the first time."""
         await self._ready.wait()
+
+    def failed_starts(self) -> tuple[int, str]:
+        """Return how often the engine has failed to start since it last did, and why."""
+        return self._failed_starts
 
     def drain(self) -> None:
         """Take nothing more; finish what is held."""
@@ -114,10 +129,13 @@ class CompactorService:
         return Beat(
             compactor=self._compactor,
             incarnation=self.incarnation,
-            group=self._settings.group,
+            group=self._group,
             node=self._node,
             slots=self._settings.slots,
-            attempts=tuple(held.progress.message() for held in self._attempts.values()),
+            attempts=tuple(
+                held.progress.message(self._stalls.quiet_s(held.id))
+                for held in self._attempts.values()
+            ),
             draining=self._draining.is_set(),
             engine_pid=self._engine.pid,
         )
@@ -129,6 +147,18 @@ class CompactorService:
             except UnavailableError as error:
                 self._log("heartbeat not heard", cause=str(error))
             await asyncio.sleep(self._settings.beat_interval_s)
+
+    async def _watch_forever(self) -> None:
+        """Give up attempts that stand still: those that hang would keep their slots for ever."""
+        stall_s = self._settings.attempt_stall_s
+        interval_s = min(LOOK_INTERVAL_S, stall_s / 5) if stall_s else LOOK_INTERVAL_S
+        while True:
+            await asyncio.sleep(interval_s)
+            held = [each.progress for each in self._attempts.values() if each.rewriting]
+            stall = self._stalls.look(held, self._engine.health(), self._clock.now_s())
+            if stall is not None:
+                self._log("engine restarted", cause=stall.cause, stalled=list(stall.attempts))
+                await self._runner.give_up(stall)
 
     async def _obey(self, reply: BeatReply) -> None:
         if reply.drain:
@@ -154,7 +184,9 @@ class CompactorService:
             except (UnavailableError, EngineDiedError) as error:
                 backoff = backoff.failed()
                 self._log("no job can be taken", cause=str(error))
-                await self._pause(backoff.wait_s())
+                died = isinstance(error, EngineDiedError)
+                wait_s = backoff.wait_s()
+                await self._pause(min(wait_s, ENGINE_PAUSE_MAX_S) if died else wait_s)
                 continue
             backoff = backoff.succeeded()
             take = self._ids.next("take")
@@ -183,7 +215,7 @@ class CompactorService:
             take=take,
             compactor=self._compactor,
             incarnation=self.incarnation,
-            group=self._settings.group,
+            group=self._group,
             node=self._node,
             wait_max_s=self._settings.take_wait_max_s,
         )
@@ -191,7 +223,12 @@ class CompactorService:
     async def _start_engine(self) -> None:
         """Make sure that the engine lives before a job is taken for it."""
         async with self._engine_lock:
-            await self._engine.start()
+            try:
+                await self._engine.start()
+            except EngineDiedError as error:
+                self._failed_starts = (self._failed_starts[0] + 1, str(error))
+                raise
+            self._failed_starts = (0, "")
             self._ready.set()
 
     async def _pause(self, seconds: float) -> None:

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import compactor
+from common.log_files import TASK_LOGS_VARIABLE
 from common.units import parse_size_bytes
 from compactor.rewrite.kernel.lanes import LANE_CORES
 from compactor.rewrite.memory import LIMIT_SETTING, TASK_ENVIRON, TASK_SETTING
@@ -18,6 +20,8 @@ EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
 MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
 PIN_AMOUNT = "0.001"
 """Enough to be placed on the node that has the resource, whatever its amount."""
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 APP_MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 ARROW_OPENINGS = " ".join(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")
@@ -37,11 +41,46 @@ EXECUTOR_COMPILER = " ".join(
 )
 """Ten times the usual: loops over rows are optimised all the same, what begins tasks is not."""
 JVM_END_WAIT_MAX_S = 10.0
+CRASH_REPORT = "hs_err_pid"
+"""How the file's name begins; `common.log_files` keeps the newest."""
 OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
 """Of an executor's JVM beside its heap: code, stacks, buffers."""
 
 
-def open_session(settings: DriverSettings, namespace: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open Spark session; on Ray, its application and what that one's parts know."""
+
+    spark: Any
+    application: Any = None
+    secret: Any = None
+
+    @property
+    def jvm(self) -> "subprocess.Popen[bytes]":
+        """The process of the session's JVM: a child of this one."""
+        jvm: subprocess.Popen[bytes] = self.spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark does not tell
+        return jvm
+
+    def close(self) -> None:
+        """End it in order: Ray's side is told at once, the JVM is gone on return."""
+        jvm = self.jvm
+        if self.application is None:
+            self.spark.stop()
+        else:
+            import ray
+
+            self.application.stop(cleanup_data=True)
+            self.secret.forget()
+            ray.shutdown()
+        assert jvm.stdin is not None, "Spark's JVM ends with its standard input"
+        jvm.stdin.close()
+        try:
+            jvm.wait(JVM_END_WAIT_MAX_S)
+        except subprocess.TimeoutExpired:
+            jvm.kill()
+
+
+def open_session(settings: DriverSettings, namespace: str) -> Session:
     """Return a Spark session.
 
     Args:
@@ -49,32 +88,13 @@ def open_session(settings: DriverSettings, namespace: str) -> Any:
         namespace: Ray namespace of this very driver, used by nobody before.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    configs = spark_configs(settings)
     local = settings.engine is Engines.LOCAL
-    spark = _local(settings, configs) if local else _raydp(settings, configs, namespace)
+    session = _local(settings) if local else _raydp(settings, namespace)
     # RayDP returns before an executor is there. A job waits for it, so that one that finds no
     # place fails the start and not the first attempt, which also need not load libraries.
-    cores = settings.executor_cores
-    spark.sparkContext.parallelize(range(cores), cores).foreach(warm)
-    return spark
-
-
-def close_session(spark: Any) -> None:
-    """End a session in order: Ray's side is told at once, the JVM is gone on return."""
-    jvm = spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark does not say when it is gone
-    if "raydp" in sys.modules:
-        import ray
-        import raydp
-
-        raydp.stop_spark()
-        ray.shutdown()
-    else:
-        spark.stop()
-    jvm.stdin.close()
-    try:
-        jvm.wait(JVM_END_WAIT_MAX_S)
-    except subprocess.TimeoutExpired:
-        jvm.kill()
+    cores = settings.executors * settings.executor_cores
+    session.spark.sparkContext.parallelize(range(cores), cores).foreach(warm)
+    return session
 
 
 def spark_configs(settings: DriverSettings) -> dict[str, str]:
@@ -83,33 +103,65 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         f"{EXECUTOR_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
         f"{MASTER_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
     }
-    # A JVM that is killed leaves files: let it be where the compactor's own go.
-    java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
+    # A JVM that is killed leaves files: let it be where the compactor's own go. Of one that
+    # crashes a report is enough; its memory would fill the disk.
+    crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
+    java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash"
     local = settings.engine is Engines.LOCAL
     compiler = EXECUTOR_COMPILER if local else DRIVER_COMPILER
     return {
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"{java_options} {compiler}",
-        "spark.executor.extraJavaOptions": f"{java_options} {EXECUTOR_COMPILER} {ARROW_OPENINGS}",
-        APP_MASTER_OPTIONS: java_options,
+        DRIVER_OPTIONS: f"{java_options} {compiler}",
+        EXECUTOR_OPTIONS: " ".join(
+            [java_options, EXECUTOR_COMPILER, ARROW_OPENINGS, *_log_options(settings)]
+        ),
+        APP_MASTER_OPTIONS: " ".join([java_options, *_log_options(settings)]),
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many as a merge keeps busy; more would only get in the way of other tasks.
         "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, LANE_CORES)),
         **{f"spark.executorEnv.{name}": value for name, value in TASK_ENVIRON.items()},
         "spark.python.daemon.module": "compactor.spark.task_daemon",
+        **_task_logs(settings),
         TASK_SETTING: str(settings.task_bytes),
         LIMIT_SETTING: str(settings.task_limit_bytes),
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.shuffle.partitions": str(2 * settings.executor_cores),
+        "spark.sql.shuffle.partitions": str(2 * settings.executors * settings.executor_cores),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **(pins if settings.node_resource else {}),
         **settings.configs,
     }
+
+
+def crash_folder(settings: DriverSettings) -> Path:
+    """Return where the JVMs of an application report that they crash: beside its log."""
+    logged = settings.log_file != os.devnull
+    return Path(settings.log_file).parent if logged else Path(tempfile.gettempdir())
+
+
+def _log_options(settings: DriverSettings) -> list[str]:
+    """Return options of a JVM that Ray starts, so that its log files lie where they are found.
+
+    Ray's runtime for Java reads them.
+    """
+    if not settings.executor_logs:
+        return []
+    return [
+        f"-Dray.logging.dir={settings.executor_logs}",
+        "-Dray.logging.level=WARN",
+        f"-Dray.logging.rotation.max-file-size={settings.executor_log_bytes_max}B",
+        "-Dray.logging.rotation.max-backup-files=1",
+    ]
+
+
+def _task_logs(settings: DriverSettings) -> dict[str, str]:
+    if not settings.executor_logs:
+        return {}
+    return {f"spark.executorEnv.{TASK_LOGS_VARIABLE}": settings.executor_logs}
 
 
 def executor_bytes(settings: DriverSettings) -> int:
@@ -119,39 +171,49 @@ def executor_bytes(settings: DriverSettings) -> int:
     return heap + beside + settings.executor_cores * settings.task_bytes
 
 
-def _raydp(settings: DriverSettings, configs: dict[str, str], namespace: str) -> Any:
-    """Join the Ray cluster and open a session with one executor in it."""
+def _raydp(settings: DriverSettings, namespace: str) -> Session:
+    """Join the Ray cluster and open a session with executors in it."""
     import ray  # only a driver on Ray may load it
-    import raydp
+
+    from compactor.spark.cluster import AUTHENTICATION, Application, Secret
 
     ray.init(
         address=settings.ray_address, namespace=namespace, log_to_driver=False, logging_level="WARN"
     )
+    # The parts' secret is a file of this node: they are started here, whatever was asked for.
+    here = settings.node_resource or f"node:{ray.util.get_node_ip_address()}"
+    configs = spark_configs(replace(settings, node_resource=here))
     # The app master only waits; a logical CPU would be wasted on it.
     configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
     # RayDP asks for the heap alone; Python tasks need as much again and more.
     configs.setdefault(f"{EXECUTOR_RESOURCE}memory", str(executor_bytes(settings)))
-    return raydp.init_spark(
-        app_name=settings.name,
-        num_executors=1,
+    secret = Secret.drawn()
+    for options in (DRIVER_OPTIONS, EXECUTOR_OPTIONS, APP_MASTER_OPTIONS):
+        configs[options] = f"{secret.option} {configs[options]}"
+    application = Application(
+        settings.name,
+        num_executors=settings.executors,
         executor_cores=settings.executor_cores,
         executor_memory=settings.executor_memory,
-        configs=configs,
-        fault_tolerant_mode=False,
+        enable_hive=False,
+        configs={**AUTHENTICATION, **configs},
     )
+    return Session(application.get_spark_session(), application, secret)
 
 
-def _local(settings: DriverSettings, configs: dict[str, str]) -> Any:
-    """Open a session whose tasks run in the driver's JVM."""
+def _local(settings: DriverSettings) -> Session:
+    """Open a session whose tasks run in the driver's JVM, which draws a secret of its own."""
     from pyspark.sql import SparkSession
 
     # There is no executor: its heap is the driver's.
     heap = {"spark.driver.memory": settings.executor_memory, **settings.configs}
-    builder = SparkSession.builder.master(f"local[{settings.executor_cores}]")
+    cores = settings.executors * settings.executor_cores
+    builder = SparkSession.builder.master(f"local[{cores}]")
     builder = builder.appName(settings.name)
-    for name, value in {**configs, "spark.driver.host": "127.0.0.1", **heap}.items():
+    here = {"spark.authenticate": "true", "spark.driver.host": "127.0.0.1"}
+    for name, value in {**spark_configs(settings), **here, **heap}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return Session(builder.getOrCreate())
 
 
 def _project_path() -> str:

@@ -1,7 +1,7 @@
 """The attempts under way in a driver: who waits for each, and how it ends."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,8 +60,8 @@ class Attempts:
                     waiter.result.set_result(result)
             case messages.Failed(attempt, error_class, cause):
                 self.fail(attempt, _error(error_class, cause))
-            case messages.Started() | messages.NotStarted():
-                raise AssertionError(f"{notice} after the start")
+            case messages.Started() | messages.NotStarted() | messages.LifeSign():
+                raise AssertionError(f"{notice} is not about an attempt")
 
     def fail(self, attempt: str, error: Exception) -> None:
         """Raise an error where an attempt is waited for."""
@@ -71,10 +71,16 @@ class Attempts:
             # Whoever waited may have left already; then nobody has to look at it.
             waiter.result.exception()
 
-    def fail_all(self, cause: str) -> None:
-        """Fail every open attempt because the driver is gone."""
-        for attempt in list(self._open):
-            self.fail(attempt, EngineDiedError(cause))
+    def ids(self) -> tuple[str, ...]:
+        """Return the open attempts."""
+        return tuple(self._open)
+
+    def fail_each(
+        self, attempts: Iterable[str], cause: str, error: type[RewriteError] = EngineDiedError
+    ) -> None:
+        """Fail attempts because their driver is gone; those that are over are left alone."""
+        for attempt in attempts:
+            self.fail(attempt, error(cause))
 
 
 def _error(error_class: str, cause: str) -> Exception:

@@ -1,8 +1,12 @@
 """The driver process: `python -m compactor.spark.child FD PARENT`.
 
-It lives exactly as long as its parent: the kernel kills it when the parent dies
+It lives exactly as long as its parent and its JVM: the kernel kills it when the parent dies
 (Linux), and the end of the pipe ends it everywhere. Its JVM ends with it, since Spark
 ties that to the driver's pipe; Ray ends app master and executors when the driver is gone.
+
+Nothing here fails in silence. The end of the JVM or of the Spark application, and an error
+in any thread, end the process, and the parent starts another one. What is frozen gives no
+life signs, by which the parent knows.
 """
 
 import os
@@ -10,15 +14,20 @@ import signal
 import socket
 import sys
 import threading
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from common.clock import SystemClock
 from compactor.spark import messages
-from compactor.spark.application import close_session, open_session
+from compactor.spark.application import open_session
 from compactor.spark.lifeline import die_with
 from compactor.spark.settings import DriverSettings
 from compactor.spark.turns import take_short_turns
-from compactor.spark.worker import Worker, load_work
+from compactor.spark.worker import Worker, end_process, load_work
+
+SIGN_INTERVAL_S = 2.0
+"""How often the parent hears that the JVM answers."""
+NO_EXECUTOR_SIGNS_MAX = 30
+"""After so many signs without an executor none will come: whoever starts them has died."""
 
 
 class Driver:
@@ -41,16 +50,19 @@ class Driver:
         try:
             # A namespace that no driver had before: the name of a dead one's app master may linger.
             work = load_work(settings.work)
-            spark = open_session(settings, f"{settings.name}-{os.getpid()}")
+            session = open_session(settings, f"{settings.name}-{os.getpid()}")
         except Exception as error:
             # A process boundary: whatever it is, the parent has to hear it before we end.
             self.send(messages.NotStarted(_sentence(error)))
             raise
-        self._worker = Worker(spark, work, self.send)
+        self._worker = Worker(session.spark, work, self.send)
+        jvm = session.jvm
         took_s = clock.now_s() - begun_s
-        self.send(messages.Started(spark.sparkContext.applicationId, took_s))
+        self.send(messages.Started(session.spark.sparkContext.applicationId, took_s, jvm.pid))
+        for follow in (self._follow_jvm, self._give_signs):
+            threading.Thread(target=follow, args=(jvm,), daemon=True, name=follow.__name__).start()
         self._stopping.wait()
-        close_session(spark)
+        session.close()
 
     def send(self, notice: messages.Notice) -> None:
         """Tell the parent something; if it is gone, so are we."""
@@ -60,6 +72,31 @@ class Driver:
                 self._link.sendall(data)
             except OSError:
                 _vanish()
+
+    def failed(self, error: threading.ExceptHookArgs) -> None:
+        """End the process because a thread has failed: the others may wait for it for ever."""
+        if not self._stopping.is_set():
+            threading.__excepthook__(error)
+            name = error.thread.name if error.thread else "unknown"
+            end_process("a thread has failed", thread=name)
+
+    def _follow_jvm(self, jvm: Any) -> None:
+        """End with the JVM: whoever asks a dead one waits in vain."""
+        os.waitid(os.P_PID, jvm.pid, os.WEXITED | os.WNOWAIT)
+        if not self._stopping.is_set():
+            end_process("the JVM has ended", pid=jvm.pid)
+
+    def _give_signs(self, _: Any) -> None:
+        """Tell the parent again and again that the JVM answers, and what it is busy with."""
+        assert self._worker is not None
+        alone = 0
+        while not self._stopping.wait(SIGN_INTERVAL_S):
+            if self._worker.broken():
+                end_process("the Spark application has ended")
+            alone = 0 if self._worker.has_executor() else alone + 1
+            if alone >= NO_EXECUTOR_SIGNS_MAX:
+                end_process("no executor has come back", waited_s=alone * SIGN_INTERVAL_S)
+            self.send(messages.LifeSign(self._worker.busy()))
 
     def _read_orders(self) -> None:
         """Follow the parent's orders; the thread that notices its end."""
@@ -103,7 +140,9 @@ def main() -> None:
     die_with(parent)
     take_short_turns()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Driver(socket.socket(fileno=descriptor)).serve()
+    driver = Driver(socket.socket(fileno=descriptor))
+    threading.excepthook = driver.failed
+    driver.serve()
 
 
 if __name__ == "__main__":

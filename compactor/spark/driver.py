@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
+
 from common.errors import EngineDiedError
 from compactor.spark.messages import Order, Stop, frame, read
 from compactor.spark.settings import DriverSettings
@@ -15,6 +17,9 @@ from compactor.spark.settings import DriverSettings
 STOP_WAIT_MAX_S = 15.0
 DEATH_WAIT_MAX_S = 0.5
 """A process whose pipe is closed is about to be reaped; killing it now would get in the way."""
+JVM_END_WAIT_MAX_S = 5.0
+"""How long a JVM whose driver is gone may take to clean up and end by itself."""
+JVM_POLL_S = 0.05
 ACTOR_VARIABLES = ("RAY_JOB_ID", "RAY_ADDRESS", "RAY_RAYLET_PID", "RAY_CLIENT_MODE")
 """What a Ray worker has in its environment and a driver must not inherit."""
 
@@ -32,6 +37,7 @@ class DriverProcess:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._jvm: psutil.Process | None = None
 
     @classmethod
     async def start(cls, settings: DriverSettings) -> "DriverProcess":
@@ -56,6 +62,15 @@ class DriverProcess:
         """The process id."""
         return self._process.pid
 
+    def started(self, jvm_pid: int) -> None:
+        """Note which process the driver's JVM is, so that `end` leaves none behind.
+
+        Args:
+            jvm_pid: As the driver has said.
+        """
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._jvm = psutil.Process(jvm_pid)
+
     async def receive(self) -> Any:
         """Return the next notice.
 
@@ -72,8 +87,14 @@ class DriverProcess:
         """
         await self._send(order)
 
+    async def kill(self) -> None:
+        """End the process at once, frozen or not; `end` is still to be called."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
     async def end(self, *, politely: bool) -> int:
-        """End the process and return its exit code.
+        """End the process and its JVM, and return the exit code.
 
         Args:
             politely: Let it close Spark first.
@@ -88,7 +109,24 @@ class DriverProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         self._writer.close()
-        return await self._process.wait()
+        code = await self._process.wait()
+        await self._end_jvm()
+        return code
+
+    async def _end_jvm(self) -> None:
+        """Wait for the JVM's end; a frozen or stuck one is killed.
+
+        psutil compares start times, so another process with the same number is safe.
+        """
+        jvm = self._jvm
+        with contextlib.suppress(psutil.NoSuchProcess, TimeoutError):
+            async with asyncio.timeout(JVM_END_WAIT_MAX_S):
+                while jvm is not None and _lives(jvm):
+                    await asyncio.sleep(JVM_POLL_S)
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if jvm is not None:
+                jvm.kill()
 
     async def _send(self, message: object) -> None:
         """Write one frame; frames are whole because the writer's buffer keeps order."""
@@ -97,6 +135,20 @@ class DriverProcess:
             await self._writer.drain()
         except ConnectionError as error:
             raise EngineDiedError(f"Spark driver {self.pid} is gone") from error
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Return whether a process goes on by itself, or may.
+
+    Raises:
+        TimeoutError: It is frozen: waiting is in vain.
+    """
+    if not process.is_running():
+        return False
+    status = process.status()
+    if status == psutil.STATUS_STOPPED:
+        raise TimeoutError
+    return bool(status != psutil.STATUS_ZOMBIE)
 
 
 async def _spawn(settings: DriverSettings, descriptor: int) -> asyncio.subprocess.Process:

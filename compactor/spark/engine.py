@@ -9,9 +9,14 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from common.errors import AttemptCancelledError, ConfigError, EngineDiedError
+from common.errors import (
+    AttemptCancelledError,
+    ConfigError,
+    EngineDiedError,
+    EngineRestartedError,
+)
 from common.wire import Assignment
-from compactor.core.result import RewriteResult
+from compactor.core.result import EngineHealth, RewriteResult
 from compactor.spark import messages
 from compactor.spark.attempts import Attempts, OnProgress
 from compactor.spark.driver import DriverProcess
@@ -36,6 +41,7 @@ class SparkEngine:
         self._granted: dict[str, float | None] = {}
         """Of open attempts, what they were told since they were assigned."""
         self._keeper: asyncio.Task[None] | None = None
+        self._signs, self._busy = 0, frozenset[str]()
         self.starts = 0
         """How many drivers came up so far."""
         self.start_took_s = 0.0
@@ -130,13 +136,28 @@ class SparkEngine:
         else:
             self._attempts.fail(attempt, AttemptCancelledError(f"attempt {attempt} was cancelled"))
 
+    def health(self) -> EngineHealth:
+        """Return what the driver shows of its life."""
+        return EngineHealth(up=self._up.is_set(), signs=self._signs, busy=self._busy)
+
+    async def restart(self, cause: str) -> None:
+        """End the driver, frozen or not; the keeper starts another one.
+
+        Args:
+            cause: Why; every attempt under way fails with it.
+        """
+        if self._driver is not None and self._up.is_set():
+            self._is_up(False)
+            self._attempts.fail_each(self._attempts.ids(), cause, EngineRestartedError)
+            await self._driver.kill()
+
     async def stop(self) -> None:
         """End everything and leave no process behind."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
-        self._attempts.fail_all("the engine was stopped")
+        self._attempts.fail_each(self._attempts.ids(), "the engine was stopped")
         driver, self._driver = self._driver, None
         self._is_up(False)
         if driver is not None:
@@ -184,6 +205,8 @@ class SparkEngine:
             await driver.end(politely=False)
             cause = getattr(notice, "cause", notice)
             raise ConfigError(f"Spark does not start: {cause} (see {self._settings.log_file})")
+        driver.started(notice.jvm_pid)
+        self._busy = frozenset()
         self.starts += 1
         self.start_took_s = notice.took_s
         self._is_up(True)
@@ -194,8 +217,9 @@ class SparkEngine:
         while True:
             await self._listen(driver)
             self._is_up(False)
+            lost = self._attempts.ids()  # Those that come from now on wait for the next driver.
             code = await driver.end(politely=False)
-            self._attempts.fail_all(f"Spark driver {driver.pid} died (code {code})")
+            self._attempts.fail_each(lost, f"Spark driver {driver.pid} died (code {code})")
             driver = await self._again()
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
@@ -203,7 +227,8 @@ class SparkEngine:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._keeper = None
             self._is_up(False)
-            self._attempts.fail_all(f"the Spark engine failed: {type(error).__name__}: {error}")
+            cause = f"the Spark engine failed: {type(error).__name__}: {error}"
+            self._attempts.fail_each(self._attempts.ids(), cause)
 
     async def _again(self) -> DriverProcess:
         """Bring up another driver, trying until it works."""
@@ -227,6 +252,10 @@ class SparkEngine:
         """Pass notices on until the driver is gone."""
         while True:
             try:
-                self._attempts.hear(await driver.receive())
+                notice = await driver.receive()
             except EOFError:
                 return
+            if isinstance(notice, messages.LifeSign):
+                self._signs, self._busy = self._signs + 1, notice.busy
+            else:
+                self._attempts.hear(notice)

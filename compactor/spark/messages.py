@@ -52,6 +52,7 @@ class Started:
 
     application: str
     took_s: float
+    jvm_pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,13 @@ class NotStarted:
     """Child: Spark did not come up; the child ends."""
 
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSign:
+    """Child: its JVM has answered; of these attempts tasks run now."""
+
+    busy: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ class Failed:
 
 
 Order = Run | Cancel | Grant | Stop
-Notice = Started | NotStarted | Progressed | Done | Failed
+Notice = Started | NotStarted | LifeSign | Progressed | Done | Failed
 
 
 def frame(message: object) -> bytes:

@@ -32,6 +32,7 @@ class DriverSettings:
     ray_address: str = ""
     node_resource: str = ""
     """A Ray resource that only the compactor's node has: it pins app master and executors."""
+    executors: int = 1
     executor_cores: int = 2
     executor_memory: str = "1g"
     driver_memory: str = "512m"
@@ -41,6 +42,9 @@ class DriverSettings:
     """One with more is ended; 0: none is."""
     start_timeout_s: float = 300.0
     log_file: str = os.devnull
+    executor_logs: str = ""
+    """Folder for the log files of executors; empty: where Ray keeps its own."""
+    executor_log_bytes_max: int = 16 * 1024**2
     work: str = WORK
     """`module:function`, called with Spark session, payload, progress and cancelled."""
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -54,6 +58,8 @@ def driver_settings(
     ray_address: str = "",
     node_resource: str = "",
     log_file: str = os.devnull,
+    executor_logs: str = "",
+    executor_log_bytes_max: int = 16 * 1024**2,
 ) -> DriverSettings:
     """Return a driver's settings from the compactor's.
 
@@ -63,6 +69,8 @@ def driver_settings(
         ray_address: The cluster that its actor is part of.
         node_resource: A resource of the actor's node.
         log_file: Where the driver's output goes.
+        executor_logs: Folder for what executors write; empty: where Ray keeps its own.
+        executor_log_bytes_max: How large each of those files may become.
 
     Raises:
         ConfigError: A size is none.
@@ -72,14 +80,22 @@ def driver_settings(
         engine=Engines(settings.engine),
         ray_address=ray_address,
         node_resource=node_resource,
+        executors=settings.executors,
         executor_cores=settings.executor_cores,
-        executor_memory=settings.executor_memory,
-        driver_memory=settings.driver_memory,
+        executor_memory=_heap(settings.executor_memory, "executor_memory"),
+        driver_memory=_heap(settings.driver_memory, "driver_memory"),
         task_bytes=_size_bytes(settings.task_memory, "task_memory"),
         task_limit_bytes=_size_bytes(settings.task_memory_max, "task_memory_max"),
         start_timeout_s=settings.start_timeout_s,
         log_file=log_file,
+        executor_logs=executor_logs,
+        executor_log_bytes_max=executor_log_bytes_max,
     )
+
+
+def _heap(text: str, name: str) -> str:
+    """Return a heap's size in the form that every JVM reads, whichever unit it came in."""
+    return f"{_size_bytes(text, name) >> 20}m"
 
 
 def _size_bytes(text: str, name: str) -> int:

@@ -3,13 +3,15 @@
 import importlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from common import errors
 from common.clock import SystemClock
+from common.telemetry import event_log
 from compactor.core.result import RewriteProgress
+from compactor.rewrite.handing import SHARED
 from compactor.spark.messages import Done, Failed, Notice, Progressed
 
 PROGRESS_INTERVAL_S = 0.2
@@ -88,6 +90,34 @@ class Worker:
                 if (valve := self._valves.get(attempt)) is not None:
                     valve.grant(bytes_s)
 
+    def broken(self) -> bool:
+        """Return whether the Spark application is gone under the driver."""
+        try:
+            context = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no public question
+            return context is None or bool(context.sc().isStopped())
+        except Exception:  # a JVM that cannot be asked is none: every kind of error says so
+            return True
+
+    def has_executor(self) -> bool:
+        """Return whether there is a process that tasks can run in."""
+        context = self._spark.sparkContext
+        if context.master.startswith("local"):
+            return True  # The driver itself.
+        known = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark does not tell
+        return int(known.size()) > 1  # The driver is among them.
+
+    def busy(self) -> frozenset[str]:
+        """Return the attempts of which Spark runs tasks now; the others wait, or need none."""
+        tracker = self._spark.sparkContext.statusTracker()
+        active = set(tracker.getActiveJobsIds())
+        with self._lock:
+            attempts = list(self._cancelled)
+        if not active or not attempts:
+            return frozenset()
+        if _runs(tracker, SHARED, active):
+            return frozenset(attempts)  # Nobody says whose small jobs these are.
+        return frozenset(each for each in attempts if _runs(tracker, each, active))
+
     def _attach(self, attempt: str, valve: Valve) -> None:
         """Take note of an attempt's valve; what it was told before holds."""
         with self._lock:
@@ -124,9 +154,9 @@ class Worker:
             attach = partial(self._attach, attempt)
             result = self._work(self._spark, payload, report, event.is_set, attach)
         except BaseException as error:  # a boundary: it ends the attempt, and is told
-            if not event.is_set() and self._broken():
+            if not event.is_set() and self.broken():
                 # Every attempt is lost with the application; the end of the pipe says so.
-                os._exit(1)
+                end_process("the Spark application has ended", attempt=attempt, cause=str(error))
             return _failure(attempt, error, cancelled=event.is_set())
         if event.is_set():
             return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
@@ -151,10 +181,29 @@ class Worker:
 
         return report
 
-    def _broken(self) -> bool:
-        """Return whether the Spark application is gone under the driver."""
-        context = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no public question
-        return context is None or bool(context.sc().isStopped())
+
+def end_process(event: str, **fields: object) -> NoReturn:
+    """End the driver at once, whatever its threads do; the parent starts another one.
+
+    Args:
+        event: Why, for the log.
+        fields: More of it.
+    """
+    event_log("spark driver")(event, **fields)
+    os._exit(1)
+
+
+def _runs(tracker: Any, group: str, active: Collection[int]) -> bool:
+    """Return whether a task of a group's active jobs runs.
+
+    Args:
+        tracker: Spark's.
+        group: Of jobs.
+        active: Ids of all active jobs.
+    """
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group) if job in active]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return any(stage.numActiveTasks for stage in stages if stage)
 
 
 def load_work(work: str) -> Work:

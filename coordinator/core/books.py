@@ -1,5 +1,7 @@
 """Everything that the coordinator knows, by the class that owns it. No decisions here."""
 
+from collections.abc import Collection
+
 from common.model.job import Job
 from common.model.limit import DEFAULT_VOLUME, Scope, scopes_of
 from common.model.table import Table, TableState
@@ -25,12 +27,23 @@ from coordinator.core.takes import Takes
 class Counters:
     """How often something happened since the coordinator was started."""
 
-    __slots__ = ("cancelled", "committed", "failed", "orphaned", "refused", "released", "turns")
+    __slots__ = (
+        "cancelled",
+        "committed",
+        "failed",
+        "orphaned",
+        "refused",
+        "released",
+        "stalled",
+        "turns",
+    )
 
     def __init__(self) -> None:
         self.turns = 0
         self.committed = 0
         self.failed = 0
+        self.stalled = 0
+        """Of those that failed, given up by their compactor for want of progress."""
         self.cancelled = 0
         self.released = 0
         """Attempts that ended in any other way than by a commit."""
@@ -42,8 +55,10 @@ class Counters:
 class Books:
     """The coordinator's whole memory; changed only in a turn, by the deciders of the core."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, groups: Collection[str] = ()) -> None:
         self.limits = limits
+        self.configured_groups = tuple(sorted(groups))
+        """Groups that the settings name; others may be known by their compactors or jobs."""
         self.started_s: float | None = None
         """When the first turn was."""
         self.turned_s = 0.0
@@ -109,6 +124,19 @@ class Books:
         """Return the volume of a table; of one that is not known: the default."""
         known = self.tables.get(table)
         return DEFAULT_VOLUME if known is None else known.settings.volume
+
+    def unserved(self, group: str) -> str | None:
+        """Return a sentence on a group that has no compactor, or None if it has one."""
+        if self.compactors.of_group(group):
+            return None
+        jobs = len(self.queues.queue(group))
+        waiting = "no job waits for it now"
+        if jobs:
+            waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
+        return (
+            f"group {group} has no compactor: {waiting}; start one with"
+            f" groups.{group}.compactors in the settings and a restart of the service"
+        )
 
     def queued_jobs(self) -> list[Job]:
         """Return all queued jobs, by group and rank."""

@@ -15,6 +15,8 @@ from coordinator.core.retry import Failure
 
 SHORT_OF_MEMORY = frozenset({"MemoryShortError", "EngineDiedError"})
 """Classes of errors after which the next attempt holds half as much at a time."""
+STALLED = "AttemptStalledError"
+"""The class of error of an attempt that its compactor has given up for want of progress."""
 
 
 def decide(books: Books, event: on.AttemptEvent, now_s: float) -> list[Action]:
@@ -69,25 +71,50 @@ def _end_as_reported(
         return []
     if event.end is AttemptEnd.COMMITTED:
         return finish(books, attempt.id, event.end)
-    told = _note_failure(books, attempt, event, now_s) if event.end is AttemptEnd.FAILED else []
-    # Killed processes are counted, too: nobody can say that it was not for memory.
-    short = event.end is AttemptEnd.FAILED and event.error_class in SHORT_OF_MEMORY
-    halvings = event.halvings + 1 if short else event.halvings
+    told, halvings = list[Action](), event.halvings
+    if event.end is AttemptEnd.FAILED and event.error_class == STALLED:
+        told, halvings = _note_stall(books, attempt, event, now_s)
+    elif event.end is AttemptEnd.FAILED:
+        told = _note_failure(books, attempt, event, now_s)
+        # Killed processes are counted, too: nobody can say that it was not for memory.
+        halvings += event.error_class in SHORT_OF_MEMORY
     books.deaths.halved(attempt.tablet, attempt.inputs, halvings)
     ending = Ending(end=event.end, cause=event.cause, for_silence=False, halvings=halvings)
     return told + release(books, attempt, ending, now_s)
 
 
-def _note_failure(
+def _note_stall(
     books: Books, attempt: Attempt, event: on.AttemptReported, now_s: float
-) -> list[Action]:
-    failure = Failure(
+) -> tuple[list[Action], int]:
+    """Hold a first stall against the compactor alone: once is chance, twice may be the job.
+
+    Returns:
+        What to tell, and how often the job is halved from now on.
+    """
+    books.counters.stalled += 1
+    death = books.deaths.died(attempt.tablet, attempt.inputs)
+    if death.again:
+        halvings = max(death.halvings, event.halvings + 1)
+        return _note_failure(books, attempt, event, now_s), halvings
+    failure = _failure(attempt, event)
+    books.retry.failed_by_compactor(failure, now_s)
+    return [tell_failure(attempt, failure)], event.halvings
+
+
+def _failure(attempt: Attempt, event: on.AttemptReported) -> Failure:
+    return Failure(
         compactor=event.compactor,
         tablet=attempt.tablet,
         inputs=attempt.inputs,
         error_class=event.error_class,
         cause=event.cause,
     )
+
+
+def _note_failure(
+    books: Books, attempt: Attempt, event: on.AttemptReported, now_s: float
+) -> list[Action]:
+    failure = _failure(attempt, event)
     pause = books.retry.failed(failure, now_s)
     return [tell_failure(attempt, failure), *tell_pause(attempt, pause)]
 

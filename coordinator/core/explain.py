@@ -97,8 +97,8 @@ def _why_waiting(books: Books, job: Job) -> str:
     group = job.group
     if group in books.paused_groups:
         return "the group is paused"
-    if not books.compactors.of_group(group):
-        return "no compactor serves the group"
+    if (unserved := books.unserved(group)) is not None:
+        return unserved
     full = books.capacity.full(group)
     if full is not None:
         return full

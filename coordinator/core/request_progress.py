@@ -12,6 +12,7 @@ from coordinator.core.requests import Wait, first_here, next_step
 
 _ENDS = {
     RequestState.DONE: TabletProgress.DONE,
+    RequestState.DONE_IN_PART: TabletProgress.DONE,
     RequestState.CANCELLED: TabletProgress.CANCELLED,
     RequestState.FAILED: TabletProgress.CANCELLED,
 }

@@ -171,7 +171,7 @@ def next_state(request: Request, unsettled: int) -> MoveRequest | None:
     """
     if unsettled or request.state.ended:
         return None
-    state = RequestState.DONE
+    state = request.done_state
     if request.state is RequestState.CANCELLING:
         state = RequestState.FAILED if request.fails else RequestState.CANCELLED
     return MoveRequest(table=request.table, request=request.id, state=state, cause=request.cause)

@@ -76,13 +76,18 @@ class Retry:
         inputs = (failure.tablet, failure.inputs)
         pause = self._pause_inputs(inputs, failure.cause, now_s)
         self._pause_class(inputs, failure, now_s)
+        self.failed_by_compactor(failure, now_s)
+        return pause
+
+    def failed_by_compactor(self, failure: Failure, now_s: float) -> None:
+        """Note a failure that is the compactor's alone: nothing of the job is to blame."""
+        inputs = (failure.tablet, failure.inputs)
         known = self._compactors.get(failure.compactor)
         count = _in_a_row(known, inputs)
         reason = f"compactor {failure.compactor} failed {_times(count)}: {failure.cause}"
         until_s = now_s + (self.length_s(count - 1) if count > 1 else 0.0)
         row = Pause(failures=count, until_s=until_s, reason=reason)
         self._compactors.put(failure.compactor, _RowPause(pause=row, inputs=inputs))
-        return pause
 
     def died(self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float) -> Pause:
         """Note that an attempt has ended with its compactor again; nobody else is to blame."""

@@ -4,6 +4,7 @@ No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn a
 the decider of the event's family, then hands out what can be handed out.
 """
 
+from collections.abc import Collection
 from typing import assert_never
 
 from common.model.job import Job
@@ -26,6 +27,7 @@ class CoordinatorState:
         coordinator: str = "",
         *,
         limits: Limits | None = None,
+        groups: Collection[str] = (),
     ) -> None:
         """Know nothing yet.
 
@@ -33,9 +35,10 @@ class CoordinatorState:
             settings: The operator's.
             coordinator: Id of this coordinator, for its status.
             limits: Taken instead of what the settings ask for.
+            groups: Compaction groups that the settings name, with compactors or without.
         """
         self._coordinator = coordinator
-        self._books = Books(limits or Limits.of(settings))
+        self._books = Books(limits or Limits.of(settings), groups)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
         """Take an event in; return what shall be done, in this order.
@@ -67,7 +70,7 @@ class CoordinatorState:
 
     def running(self, now_s: float) -> list[RunningAttempt]:
         """Return the attempts that are not over."""
-        return views.running(self._books)
+        return views.running(self._books, now_s)
 
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether it is known what planners last said of a tablet."""

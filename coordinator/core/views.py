@@ -30,10 +30,14 @@ def status(
         committed=counters.committed,
         failed=counters.failed,
         released=counters.released,
+        stalled=counters.stalled,
         conflicts=conflicts,
         quarantined=len(books.retry.quarantined()),
         turns=turns or counters.turns,
         scopes=books.grants.statuses(),
+        warnings=tuple(
+            sentence for group in _groups(books) if (sentence := books.unserved(group)) is not None
+        ),
     )
 
 
@@ -51,14 +55,15 @@ def queued(books: Books, group: str | None, count: int, now_s: float) -> list[Qu
     return lines
 
 
-def running(books: Books) -> list[RunningAttempt]:
+def running(books: Books, now_s: float) -> list[RunningAttempt]:
     """Return the attempts that are not over, oldest first."""
     attempts = sorted(books.attempts, key=lambda attempt: attempt.since_s)
-    return [_attempt(books, each) for each in attempts if each.state is not AttemptState.DOUBTFUL]
+    known = [each for each in attempts if each.state is not AttemptState.DOUBTFUL]
+    return [_attempt(books, each, now_s) for each in known]
 
 
 def _groups(books: Books) -> list[str]:
-    names = [group for group, _ in books.queues]
+    names = [*books.configured_groups, *(group for group, _ in books.queues)]
     names += [*books.takes.groups(), *books.paused_groups]
     names += [compactor.group for compactor in books.compactors.every()]
     return sorted(dict.fromkeys(names))
@@ -80,6 +85,7 @@ def _group(books: Books, group: str, now_s: float) -> GroupStatus:
         oldest_age_s=queue.oldest_age_s(now_s),
         paused=group in books.paused_groups,
         longest_s=_longest_s(books, group, now_s),
+        quiet_s=_quietest_s(books, group, now_s),
     )
 
 
@@ -90,6 +96,21 @@ def _longest_s(books: Books, group: str, now_s: float) -> float:
         if attempt.group == group and attempt.state is AttemptState.RUNNING
     ]
     return max(0.0, now_s - min(begun, default=now_s))
+
+
+def _quietest_s(books: Books, group: str, now_s: float) -> float:
+    quiet = [
+        _quiet_s(attempt, now_s)
+        for attempt in books.attempts
+        if attempt.group == group and attempt.state is AttemptState.RUNNING
+    ]
+    return max(quiet, default=0.0)
+
+
+def _quiet_s(attempt: Attempt, now_s: float) -> float:
+    """Return how long ago an attempt made progress: of a silent compactor nobody can say more."""
+    listed = 0.0 if attempt.progress is None else attempt.progress.quiet_s
+    return listed + max(0.0, now_s - attempt.listed_s)
 
 
 def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorStatus:
@@ -109,7 +130,7 @@ def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorSta
     )
 
 
-def _attempt(books: Books, attempt: Attempt) -> RunningAttempt:
+def _attempt(books: Books, attempt: Attempt, now_s: float) -> RunningAttempt:
     holder = books.grants.holder(attempt.id)
     return RunningAttempt(
         job_id=attempt.job_id,
@@ -125,4 +146,5 @@ def _attempt(books: Books, attempt: Attempt) -> RunningAttempt:
         progress=attempt.progress,
         reason=attempt.reason,
         throttled=holder is not None and holder.throttled,
+        quiet_s=_quiet_s(attempt, now_s),
     )

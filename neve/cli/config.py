@@ -1,17 +1,27 @@
-"""`neve config check`: are the settings of a service as it would read them?"""
+"""`neve config check` and `neve config show`: the settings of a service, asked for or running."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Protocol
 
 import typer
+from rich.console import RenderableType
 
-from common.config import load_settings, setting_rows
-from common.settings import Settings
 from neve.cli import render
 from neve.cli.session import Session, verb
 
-HIDDEN = "(set, not shown)"
+
+class _Shown(Protocol):
+    """What is told of a setting, here or by a service."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def change(self) -> str: ...
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +29,7 @@ def register(app: typer.Typer) -> None:
     config = typer.Typer(no_args_is_help=True, help="The settings of a service.")
     app.add_typer(config, name="config")
     verb(config, "check", remote=False)(check)
+    verb(config, "show")(show)
 
 
 def check(
@@ -28,32 +39,34 @@ def check(
         list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
     ] = None,
 ) -> None:
-    """Read the settings as a service would: defaults, file, environment, flags."""
-    loaded = load_settings(file, flags=settings or [])
-    shown = visible(loaded)
-    rows = [(name, value) for name, value in shown.items() if name != "services"]
+    """Read the settings as `neve up` would: defaults, file, environment, flags."""
+    # Here, so that the client's verbs start without the parts of a service.
+    from neve.service_settings import as_document, load_service_settings, remarks, shown_settings
+
+    loaded = load_service_settings(file, flags=settings or [])
+    shown, said = shown_settings(loaded), remarks(loaded)
     session.show(
-        shown,
-        lambda: render.lines(
-            render.grid([("SETTING", ""), ("VALUE", "")], rows),
-            "",
-            render.grid(
-                [("SERVICE", ""), ("PLANNER", ""), ("GROUPS", "")],
-                [
-                    (each.name, each.planner, ", ".join(group.name for group in each.groups))
-                    for each in loaded.services.values()
-                ],
-            ),
-        ),
+        {"settings": as_document(shown), "remarks": said},
+        lambda: render.lines(_grid(shown), *(f"note: {each}" for each in said)),
     )
 
 
-def visible(loaded: Settings) -> dict[str, Any]:
-    """Return every setting by its full name, secrets hidden."""
-    shown: dict[str, Any] = {}
-    for row in setting_rows():
-        value = getattr(getattr(loaded, row.section), row.name)
-        secret = row.secret and value and value != row.default
-        shown[f"{row.section}.{row.name}"] = HIDDEN if secret else value
-    shown["services"] = {name: asdict(each) for name, each in loaded.services.items()}
-    return shown
+def show(
+    session: Session,
+    *,
+    given: Annotated[
+        bool, typer.Option("--given", help="Only settings that differ from the defaults.")
+    ] = False,
+) -> None:
+    """Show the settings of the running service, and where each value comes from."""
+    found = session.client.config()
+    if given:
+        found = [each for each in found if each.source != "default"]
+    session.show({"settings": found}, lambda: _grid(found))
+
+
+def _grid(shown: Sequence[_Shown]) -> RenderableType:
+    return render.grid(
+        [("SETTING", ""), ("VALUE", ""), ("SOURCE", ""), ("A CHANGE NEEDS", "")],
+        [(each.name, each.text, each.source, each.change) for each in shown],
+    )

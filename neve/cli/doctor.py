@@ -45,6 +45,7 @@ def _checks(session: Session, location: str | None, compactors: int) -> Iterator
     yield "shared memory", checks.shared_memory
     yield "ports", checks.ports
     yield "service", lambda: _service(session)
+    yield "groups", lambda: _groups(session)
     if location is not None:
         yield "storage", lambda: checks.storage(location)
 
@@ -52,11 +53,23 @@ def _checks(session: Session, location: str | None, compactors: int) -> Iterator
 def _service(session: Session) -> str:
     """Ask the service that is meant, if there is one."""
     try:
-        find_target(session.url)
+        find_target(session.url, stack=session.stack)
     except UnavailableError as error:
         raise checks.SkippedError(str(error)) from error
     status = session.client.status()
     return f"{session.client.url} answers, {len(status.compactors)} compactors"
+
+
+def _groups(session: Session) -> str:
+    """Tell of compaction groups without compactors; jobs that wait for one are a failure."""
+    try:
+        status = session.client.status()
+    except NeveError as error:
+        raise checks.SkippedError("no service answers") from error
+    unserved = [each.group for each in status.groups if not each.compactors and each.queued]
+    if unserved:
+        raise ConfigError("; ".join(status.warnings))
+    return "; ".join(status.warnings) or f"{len(status.groups)} with compactors"
 
 
 def _run(name: str, check: Callable[[], str]) -> checks.Finding:
@@ -64,6 +77,8 @@ def _run(name: str, check: Callable[[], str]) -> checks.Finding:
         return checks.Finding(check=name, state=checks.OK, found=check())
     except checks.SkippedError as error:
         return checks.Finding(check=name, state=checks.SKIPPED, found=str(error))
+    except checks.WarningError as error:
+        return checks.Finding(check=name, state=checks.WARNING, found=str(error))
     except (CompactionError, NeveError) as error:
         return checks.Finding(check=name, state=checks.FAILED, found=str(error))
 

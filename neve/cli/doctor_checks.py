@@ -11,14 +11,18 @@ from importlib.metadata import PackageNotFoundError, version
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
 
-OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
 SHARED_MEMORY_BYTES = 200 * 1024**2
-GATEWAY_PORT, REDIS_PORT = 8642, 6389
+GATEWAY_PORT = 8642
 
 
 class SkippedError(CompactionError):
     """The check has no meaning here."""
+
+
+class WarningError(CompactionError):
+    """Névé works, but something ought to be changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +52,15 @@ def java(environ: Mapping[str, str]) -> str:
     return f"version {found.major} in {found.home}"
 
 
-def redis_server(environ: Mapping[str, str]) -> str:
+def redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> str:
     """Check for a Redis server that a local stack can start."""
     _needs("psutil")
     from neve.local.find import find_redis_server
 
-    return str(find_redis_server(environ))
+    found = find_redis_server(environ, wheels=wheels)
+    if found.missing_fixes:
+        raise WarningError(f"{found}: {found.missing_fixes}")
+    return str(found)
 
 
 def ray_version() -> str:
@@ -72,7 +79,7 @@ def memory(compactors: int) -> str:
     from neve.local import StackOptions
     from neve.local.checks import check_memory, free_memory_bytes
 
-    check_memory(compactors, StackOptions().compactor_bytes)
+    check_memory(StackOptions(compactors=compactors).heap_bytes)
     return f"{format_bytes(free_memory_bytes())} free, enough for {compactors} compactors"
 
 
@@ -89,14 +96,13 @@ def shared_memory() -> str:
 
 
 def ports() -> str:
-    """Tell whether the usual ports are free; a stack takes others if not."""
+    """Tell whether the gateway's usual port is free; a stack takes another one if not."""
     _needs("psutil")
     from neve.local.ports import is_free
 
-    taken = [str(port) for port in (GATEWAY_PORT, REDIS_PORT) if not is_free(port)]
-    return (
-        f"{', '.join(taken)} in use; others will be chosen" if taken else "the usual ones are free"
-    )
+    if is_free(GATEWAY_PORT):
+        return f"{GATEWAY_PORT}, the usual one of the gateway, is free"
+    return f"{GATEWAY_PORT} is in use; another one will be chosen for the gateway"
 
 
 def storage(location: str) -> str:

@@ -1,6 +1,7 @@
 """Results as tables for people. Values in, renderables out; nothing is printed here."""
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group as Lines
@@ -57,7 +58,10 @@ def tables(found: Sequence[api.Table]) -> RenderableType:
 
 def table(found: api.Table) -> RenderableType:
     """Return a table with everything that is known of it."""
-    settings = {name: _setting(name, value) for name, value in found.settings.items()}
+    settings = [
+        (name, _setting(name, value), found.without_effect.get(name, ""))
+        for name, value in found.settings.items()
+    ]
     return lines(
         facts(
             [
@@ -79,7 +83,7 @@ def table(found: api.Table) -> RenderableType:
         ),
         "",
         grid(
-            [(f"SETTING (version {found.settings_version})", ""), ("VALUE", "")], settings.items()
+            [(f"SETTING (version {found.settings_version})", ""), ("VALUE", ""), ("", "")], settings
         ),
     )
 
@@ -138,11 +142,29 @@ def tablets(found: Sequence[api.Tablet]) -> RenderableType:
 
 def added(found: api.Added) -> str:
     """Return what an add brought in, as a sentence."""
-    count = len(found.files)
-    tablet_count = len({each.tablet for each in found.files})
+    done = f"{_count(found.rows)} rows ({format_bytes(found.size_bytes)})"
+    if found.repeated:
+        return f"call {found.call} was accepted before, with {done}: nothing was added now"
     return (
-        f"added {_count(found.rows)} rows ({format_bytes(found.size_bytes)}) "
-        f"in {_plural(count, 'file')} to {_plural(tablet_count, 'tablet')}"
+        f"added {done} in {_plural(found.file_count, 'file')} "
+        f"to {_plural(len(found.tablets), 'tablet')}"
+    )
+
+
+def call(found: api.Call) -> str:
+    """Return what became of a call, as a sentence."""
+    if found.state == "too-old":
+        return f"call {found.call} is too old: nobody can tell any more what became of it"
+    if found.state != "accepted":
+        return f"call {found.call} was not accepted so far: it can be sent (again)"
+    when = datetime.fromtimestamp(found.at_s or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    if found.request is not None:
+        return f"call {found.call} was accepted at {when}, as request {found.request}"
+    where = f" to {', '.join(map(short, found.tablets))}" if found.tablets else ""
+    files = f"({format_bytes(found.size_bytes or 0)}) in {_plural(found.file_count or 0, 'file')}"
+    return (
+        f"call {found.call} was accepted at {when}: {found.kind} of {_count(found.rows)} rows "
+        f"{files}{where}"
     )
 
 

@@ -42,8 +42,13 @@ def gc(report: GcReport) -> RenderableType:
         f"{report.table}: {count:,} files {what}, {format_bytes(report.size_bytes)}; "
         f"{report.young:,} too young, {report.marks:,} marks kept"
     )
+    stays = (
+        [f"{report.evidence:,} files stay: they may hold the only copy of rows (docs/recovery.md)"]
+        if report.evidence
+        else []
+    )
     rows = [(each.path, each.sentence, each.repair or None) for each in report.orphans]
-    return lines(grid([("PATH", ""), ("FOUND", ""), ("REPAIR", "")], rows), summary)
+    return lines(grid([("PATH", ""), ("FOUND", ""), ("REPAIR", "")], rows), summary, *stays)
 
 
 def rebuilt(report: RebuildReport) -> RenderableType:

@@ -51,7 +51,7 @@ def request(found: api_requests.Request) -> RenderableType:
             ("selector", _plugin(found.selector)),
             ("transform", found.transform or None),
             *_asked(found),
-            *((("cancelled"), _keys(each)) for each in found.cancelled),
+            *((("cancelled"), each.text) for each in found.cancelled),
             ("asked", f"{_time(found.submitted_at_s)} UTC"),
             *_progress(found),
         ]
@@ -154,16 +154,7 @@ def _progress(found: api_requests.Request) -> list[tuple[str, str]]:
 
 
 def _keys(keys: api_requests.Keys | None) -> str:
-    if keys is None:
-        return "all"
-    start = _bound(keys.start, "first", included=keys.start_included)
-    return f"{start} to {_bound(keys.end, 'last', included=keys.end_included)}"
-
-
-def _bound(key: str | None, unbounded: str, *, included: bool) -> str:
-    if key is None:
-        return unbounded
-    return key if included else f"{key} (not included)"
+    return "all" if keys is None else keys.text
 
 
 def _plugin(plugin: api_requests.Plugin | None) -> str | None:

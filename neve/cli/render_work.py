@@ -9,6 +9,9 @@ from common.units import format_bytes, format_duration
 from neve import api_work
 from neve.cli.render import RIGHT, facts, grid, lines, short
 
+NOW_MAX_S = 5.0
+"""Heartbeats come every few seconds: progress seen at the last one is as new as can be."""
+
 
 def status(found: api_work.Status) -> RenderableType:
     """Return the service as a whole."""
@@ -23,6 +26,7 @@ def status(found: api_work.Status) -> RenderableType:
                 ("released", f"{found.released:,} reservations"),
                 ("quarantined", f"{found.quarantined:,} tablets"),
                 *(("error", each) for each in found.errors),
+                *(("note", each) for each in found.warnings),
             ]
         ),
         "",
@@ -98,6 +102,7 @@ def jobs(found: Sequence[api_work.Job], now_s: float) -> RenderableType:
             ("SIZE", RIGHT),
             ("COMPACTOR", ""),
             ("SINCE", RIGHT),
+            ("PROGRESS", RIGHT),
             ("STATE", ""),
         ],
         [
@@ -110,6 +115,7 @@ def jobs(found: Sequence[api_work.Job], now_s: float) -> RenderableType:
                 format_bytes(each.input_bytes),
                 each.compactor,
                 format_duration(max(now_s - each.since_s, 0)),
+                _ago(each.quiet_s),
                 _job_state(each),
             )
             for each in found
@@ -221,9 +227,13 @@ def history(found: Sequence[api_work.Finished]) -> RenderableType:
 def _group_state(group: api_work.Group) -> str:
     if group.paused:
         return "paused"
-    if group.queued and not group.compactors:
-        return "no compactor available"
+    if not group.compactors:
+        return "no compactor"
     return "working" if group.running else "idle"
+
+
+def _ago(quiet_s: float) -> str:
+    return "now" if quiet_s < NOW_MAX_S else f"{format_duration(quiet_s)} ago"
 
 
 def _job_state(job: api_work.Job) -> str:

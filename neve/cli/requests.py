@@ -79,6 +79,12 @@ def cancel_job(
     session: Session,
     attempt: Annotated[str, typer.Argument(help="As `jobs` tells it.", metavar="ATTEMPT")],
 ) -> None:
-    """Take a running job back; the same files are not planned again for a while."""
+    """Take a running job back; the same files are not planned again for a while.
+
+    A job of a request takes its tablet out of the request, which ends `done_in_part`.
+    """
+    jobs = [each for each in session.client.jobs() if each.attempt == attempt]
     session.client.cancel_job(attempt)
-    session.show({"cancelled": attempt}, f"asked to cancel {attempt}")
+    of_request = any(each.kind == "USER" for each in jobs)
+    told = "; its request leaves this tablet out, and ends done in part" if of_request else ""
+    session.show({"cancelled": attempt}, f"asked to cancel {attempt}{told}")

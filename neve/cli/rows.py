@@ -1,4 +1,4 @@
-"""`neve add`, `neve append`, `neve scan`: rows in and out."""
+"""`neve add`, `neve append`, `neve call`, `neve scan`: rows in and out."""
 
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     verb(app, "add")(add)
     verb(app, "append")(append)
+    verb(app, "call")(call)
     verb(app, "scan")(scan)
 
 
@@ -46,6 +47,18 @@ def append(
     rows = row_files.read(file, lambda: session.client.describe(name).schema)
     added = session.client.append(name, rows, call=call)
     session.show(added, render.added(added))
+
+
+def call(
+    session: Session,
+    name: Name,
+    call: Annotated[
+        str, typer.Argument(help="Id of the call, as it was sent or answered.", metavar="CALL")
+    ],
+) -> None:
+    """Show what became of a call: accepted with what, unknown, or too old to tell."""
+    found = session.client.call(name, call)
+    session.show(found, lambda: render.call(found))
 
 
 def scan(

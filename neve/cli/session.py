@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 
 from common.errors import (
     CompactionError,
+    ConfigError,
     ConflictError,
     RefusedError,
     RequestError,
@@ -52,15 +53,30 @@ UrlOption = Annotated[
     str | None,
     typer.Option("--url", help="Of the service; else NEVE_URL, else this machine's stack."),
 ]
+StackOption = Annotated[
+    str | None,
+    typer.Option("--stack", help="A stack of this machine; else NEVE_STACK, else the only one."),
+]
 TokenOption = Annotated[str | None, typer.Option("--token", help="Bearer token; else NEVE_TOKEN.")]
+
+REMOTE = {"url": UrlOption, "stack": StackOption, "token": TokenOption}
+"""Options of every verb that talks to a service."""
 
 
 class Session:
     """One run of a verb: where its answers go, and the client, once it is asked for."""
 
-    def __init__(self, *, as_json: bool, url: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        as_json: bool,
+        url: str | None = None,
+        token: str | None = None,
+        stack: str | None = None,
+    ) -> None:
         self.as_json = as_json
         self.url = url
+        self.stack = stack
         self._token = token
         self._client: Client | None = None
         self._out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_PIPED)
@@ -70,7 +86,7 @@ class Session:
     def client(self) -> Client:
         """The client of the service that is meant."""
         if self._client is None:
-            self._client = connect(self.url, self._token)
+            self._client = connect(self.url, self._token, stack=self.stack)
         return self._client
 
     def show(self, value: Any, render: Callable[[], RenderableType] | RenderableType) -> None:
@@ -83,8 +99,9 @@ class Session:
             self.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))
 
     def write(self, text: str) -> None:
-        """Write text to standard output as it is."""
+        """Write text to standard output as it is, at once."""
         sys.stdout.write(text)
+        sys.stdout.flush()
 
     def say(self, text: str) -> None:
         """Tell a person something on standard error; not with `--json`."""
@@ -122,16 +139,15 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
     Args:
         app: Where the verb belongs.
         name: As users write it.
-        remote: Whether it talks to a service, and so has `--url` and `--token`.
+        remote: Whether it talks to a service, and so has `--url`, `--stack` and `--token`.
     """
 
     def register(work: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(work)
         def run(**given: Any) -> None:
             as_json = given.pop("as_json")
-            session = Session(
-                as_json=as_json, url=given.pop("url", None), token=given.pop("token", None)
-            )
+            where = {name: given.pop(name, None) for name in REMOTE} if remote else {}
+            session = Session(as_json=as_json, **where)
             code = guarded(session, functools.partial(work, session, **given))
             if code:
                 raise typer.Exit(code)
@@ -139,7 +155,7 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
         common = [_option("as_json", JsonFlag, default=False)]
         if remote:
-            common += [_option("url", UrlOption), _option("token", TokenOption)]
+            common += [_option(name, annotation) for name, annotation in REMOTE.items()]
         run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]  # typer reads it
         run.__annotations__ = {each.name: each.annotation for each in [*own, *common]}
         app.command(name)(run)
@@ -162,12 +178,21 @@ def guarded(session: Session, work: Callable[[], None]) -> int:
         # Whoever read our output has had enough; Python would complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        session.fail(ConfigError(_about_file(error)), "ConfigError")
+        return EXIT_FAILED
     except KeyboardInterrupt:
         session.say("interrupted")
         return EXIT_INTERRUPTED
     finally:
         session.close()
     return 0
+
+
+def _about_file(error: OSError) -> str:
+    """Return what is wrong with a file or folder that the user has named."""
+    cause = error.strerror or str(error)
+    return f"{error.filename} cannot be used: {cause}" if error.filename else cause
 
 
 def _option(name: str, annotation: Any, *, default: Any = None) -> inspect.Parameter:

@@ -1,16 +1,32 @@
-"""`neve up`, `neve down`, `neve demo`: a whole service on this machine."""
+"""`neve up`, `neve down`, `neve demo`, `neve logs`: a whole service on this machine."""
 
 import importlib.util
+import os
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import ConfigError
+from common.errors import ConfigError, RequestError
 from neve.cli.session import Session, verb
 
+if TYPE_CHECKING:
+    from neve.local.state import StackFolder
+
+DEFAULT_STACK = "default"
 StackName = Annotated[str, typer.Option("--stack", help="Name of the stack.", envvar="NEVE_STACK")]
+AnyStack = Annotated[
+    str | None,
+    typer.Option("--stack", help="Name of the stack; else the only one.", envvar="NEVE_STACK"),
+]
 Home = Annotated[Path | None, typer.Option(help="Where stacks live.", envvar="NEVE_HOME")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Settings file (TOML); else NEVE_CONFIG.")
+]
+SetFlags = Annotated[
+    list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,57 +34,123 @@ def register(app: typer.Typer) -> None:
     verb(app, "up", remote=False)(up)
     verb(app, "down", remote=False)(down)
     verb(app, "demo", remote=False)(demo)
+    verb(app, "logs", remote=False)(logs)
 
 
 def up(
     session: Session,
     *,
-    stack: StackName = "default",
+    stack: StackName = DEFAULT_STACK,
     home: Home = None,
-    compactors: Annotated[int, typer.Option(help="Each takes about 1.5 GB of memory.")] = 1,
-    slots: Annotated[int | None, typer.Option(help="Jobs at a time per compactor.")] = None,
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    compactors: Annotated[
+        int | None,
+        typer.Option(help="Of the default group; each takes about 1.5 GB of memory. Else 1."),
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Jobs at a time per compactor of the default group.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Of the gateway; else a free one.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Folder, bucket or prefix where tables may be; may be repeated, is remembered."
+            " Home, the working directory and the folder for temporary files are allowed anyway,"
+            " unless `gateway.locations` is set.",
+        ),
+    ] = None,
 ) -> None:
     """Start Redis, Ray, a coordinator, compactors and a gateway on this machine."""
     needs_server()
     # Here, so that the client's verbs start without it.
     from neve.local import LocalStack, StackOptions
+    from neve.service_settings import load_service_settings, remarks
 
-    options = StackOptions(compactors=compactors, gateway_port=port).with_slots(slots)
+    chosen = load_service_settings(
+        config, flags=settings or [], compactors=compactors, slots=slots, port=port
+    )
+    for remark in remarks(chosen):
+        session.say(f"note: {remark}")
+    options = StackOptions(settings=chosen, allow=tuple(allow or ()))
     started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
     told = {
         "stack": started.name,
         "url": started.gateway_url,
         "token_file": str(started.folder.token_file),
+        "logs": str(started.folder.logs),
+        "locations": list(started.locations),
     }
     session.show(
         told,
         f"Névé runs at {started.gateway_url}\n"
+        f"tables may be below {', '.join(started.locations)}; more with --allow\n"
         f"its interface: {started.gateway_url}/docs   its token: {started.folder.token_file}\n"
+        f"its logs: {started.folder.logs}, or neve logs\n"
         "next: neve status, neve table create, neve demo; neve down ends it",
     )
 
 
 def down(
     session: Session,
-    stack: StackName = "default",
+    stack: AnyStack = None,
     home: Home = None,
     *,
     delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="Also forget its tables and token.")
+        bool,
+        typer.Option(
+            "--delete-data",
+            help="Also forget its tables, logs and token; files of tables go only from the stack's"
+            " own folder.",
+        ),
     ] = False,
 ) -> None:
-    """End the stack of this machine, and nothing else; its data stays."""
+    """End the stack of this machine, and nothing else; its data and logs stay."""
     needs_server()
-    import os
-
     from neve.local.stack import stop
-    from neve.local.state import StackFolder
 
-    ended = stop(StackFolder.of(home, stack, os.environ), delete_data=delete_data)
+    folder = _folder(home, stack)
+    ended = stop(folder, delete_data=delete_data)
+    name = folder.path.name
     session.show(
-        {"stack": stack, "ended": ended}, f"stack {stack} {'ended' if ended else 'was not running'}"
+        {"stack": name, "ended": ended}, f"stack {name} {'ended' if ended else 'was not running'}"
     )
+
+
+def logs(
+    session: Session,
+    part: Annotated[
+        str | None, typer.Argument(help="One part, as `gateway`; else the list of parts.")
+    ] = None,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what it says from now on.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="At most so many.")] = 100,
+    stack: AnyStack = None,
+    home: Home = None,
+) -> None:
+    """Show what a part of the stack of this machine has logged; its logs outlive `down`."""
+    needs_server()
+    from neve.local.logs import StackLogs
+
+    folder = _folder(home, stack, ended=True)
+    state = folder.load()
+    found = StackLogs(folder.logs, None if state is None else state.ray_folder)
+    if part is None:
+        if follow:
+            raise RequestError("--follow wants a part; `neve logs` lists them")
+        told = {each: str(found.files(each)[-1]) for each in found.parts()}
+        session.show(told, "\n".join(f"{name:24} {path}" for name, path in told.items()) or "none")
+        return
+    said = found.tail(part, lines) if lines else []
+    if not follow:
+        session.show({"part": part, "lines": said}, lambda: "\n".join(said))
+        return
+    session.write("".join(f"{line}\n" for line in said))
+    for line in found.follow(part, threading.Event().wait):
+        session.write(f"{line}\n")
 
 
 def demo(
@@ -86,6 +168,33 @@ def demo(
     module = importlib.import_module("neve.demo")
     if code := module.main(keep=keep, compactors=compactors):
         raise typer.Exit(code)
+
+
+def _folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "StackFolder":
+    """Return the folder of the stack that is meant: named, the only one that runs, the default.
+
+    Args:
+        home: Where stacks live.
+        stack: Its name, if the user has said it.
+        ended: Whether the only one that has ended is meant if none runs.
+
+    Raises:
+        RequestError: There are several, and none is named.
+    """
+    from neve.local.state import StackFolder
+
+    if stack is not None:
+        return StackFolder.of(home, stack, os.environ)
+    chosen, what = StackFolder.started(home, os.environ), "run"
+    if ended and not chosen:
+        chosen, what = StackFolder.known(home, os.environ), "have logs"
+    if len(chosen) > 1:
+        names = ", ".join(each.path.name for each in chosen)
+        raise RequestError(
+            f"{len(chosen)} stacks {what} on this machine: {names}; say which one is meant with"
+            " --stack or NEVE_STACK"
+        )
+    return chosen[0] if chosen else StackFolder.of(home, DEFAULT_STACK, os.environ)
 
 
 def needs_server() -> None:

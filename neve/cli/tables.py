@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
+from neve import api
 from neve.cli import imports, operations, render
 from neve.cli.row_files import read_schema
 from neve.cli.session import Session, pairs, verb
 from neve.cli.words import Columns, Name, Settings, absolute, names
+from neve.setting_values import known_name
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +72,7 @@ def create(
         partition_by=names(partition_by),
         paused=paused,
     )
+    _say_unread(session, made, settings or [])
     session.show(made, lambda: render.table(made))
 
 
@@ -121,6 +124,7 @@ def set_settings(
         add_columns=_columns(add_column),
         widen_columns=_columns(widen_column),
     )
+    _say_unread(session, changed, settings or [])
     session.show(changed, lambda: render.table(changed))
 
 
@@ -151,6 +155,14 @@ def resume(session: Session, name: Name) -> None:
     """End a pause of a table."""
     found = session.client.resume(name)
     session.show(found, f"{name} is {found.state}")
+
+
+def _say_unread(session: Session, table: api.Table, written: list[str]) -> None:
+    """Say of the settings that were given which ones change nothing."""
+    for text in written:
+        name = known_name(text.partition("=")[0].strip()) or ""
+        if name in table.without_effect:
+            session.say(f"note: {name} {table.without_effect[name]}")
 
 
 def _columns(texts: list[str] | None) -> dict[str, str]:

@@ -17,7 +17,9 @@ import uvicorn
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError, UnavailableError
 from common.ids import RandomIds
+from common.log_files import LogFiles
 from common.metadata.redis import connect
+from common.metadata.silence import StoreWatch
 from common.settings import Settings
 from common.telemetry import event_log
 from common.wire import (
@@ -30,9 +32,10 @@ from common.wire import (
     QueuedJob,
     RunningAttempt,
 )
-from coordinator.registry import planner_for
+from coordinator.registry import load_planners, planner_for, unread_settings
 from neve.gateway.app import create_app
 from neve.gateway.services import Services, Threads
+from neve.gateway.storage import locations_of
 
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 DRAIN_MAX_S = 5
+LOG_PART = "gateway"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -129,17 +133,23 @@ def _cause(error: "ray.exceptions.RayTaskError") -> CompactionError:
 class GatewayActor:
     """Serves HTTP until its process ends."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, log_folder: str = "") -> None:
         """Wire the parts and start to serve."""
+        self._log_files = LogFiles.of(log_folder, settings.log)
+        self._log_files.take_output(LOG_PART)
         self._log = event_log("gateway")
         gateway = settings.gateway
+        locations_of(gateway)  # What nobody can use shall end the start.
         self._store = connect(settings.store)
+        clock = SystemClock()
         services = Services(
             store=self._store,
+            store_watch=StoreWatch(self._store, clock, self._log),
             coordinator=RayCoordinator(),
             plan=planner_for(settings),
+            unread_settings=unread_settings(load_planners(settings.services)),
             settings=settings,
-            clock=SystemClock(),
+            clock=clock,
             ids=RandomIds(),
             log=self._log,
             footers=Threads(gateway.footers_at_once),
@@ -155,7 +165,9 @@ class GatewayActor:
                 timeout_graceful_shutdown=DRAIN_MAX_S,
             )
         )
-        self._serving = asyncio.get_running_loop().create_task(self._serve())
+        loop = asyncio.get_running_loop()
+        self._serving = loop.create_task(self._serve())
+        self._rotating = loop.create_task(self._log_files.rotate_forever([LOG_PART]))
 
     async def _serve(self) -> None:
         """Serve; whatever ends it ends the process, so that Ray starts it again."""
@@ -176,11 +188,12 @@ class GatewayActor:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def start(settings: Settings, **options: Any) -> Any:
+def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
     """Start the gateway as a detached actor, or return the one that runs, once it answers.
 
     Args:
         settings: All settings of the service; the token must be set.
+        log_folder: Where it keeps its log file; empty: where Ray keeps its output.
         options: Further Ray actor options, such as `resources`.
 
     Raises:
@@ -198,7 +211,7 @@ def start(settings: Settings, **options: Any) -> Any:
         num_cpus=0,
         **options,
     )
-    handle = actor.remote(settings)
+    handle = actor.remote(settings, log_folder)
     where = f"{settings.gateway.host}:{settings.gateway.port}"
     try:
         ray.get(handle.address.remote(), timeout=START_WAIT_MAX_S)

@@ -1,30 +1,54 @@
 """Add files that lie in a table's location: look into each, route it, one change for all.
 
+    mark of the call? ─yes─► answered from it          (looked for again if it is refused)
+        │ no
+        ▼
+    time → is one in garbage? → footers, routes → [long ago? all still there?] → change
+        ▲                                                                        │
+        └────────── tablets have moved, or the look is too old ──────────────────┘
+
 Nothing is written before every file was found to fit, and then all in one transaction.
-The mark of the call makes a repetition harmless.
+`append` goes the same way with files that it has just written.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from common.errors import RefusedError
-from common.metadata.changes import AddFiles, Applied, Refused
-from common.metadata.ports import TabletStore
+from common.metadata.changes import AddFiles, Applied
+from common.metadata.mutation.adds import files_digest, names_digest
+from common.metadata.readings import CallKind, CallMark
+from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.parquet.inspect import FileFacts, inspect_file
-from common.parquet.location import Location, open_location
+from common.parquet.location import Location, existing, open_location
 from common.rows.evolution import schema_id_of
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from neve import api
+from neve.gateway.calls import checked_call, once, repeated_view, require_same
 from neve.gateway.columns import refuse_unknown
 from neve.gateway.moving import Moving
 from neve.gateway.problems import ChangeRefusedError, applied
-from neve.gateway.route import Routed, checked_call, distinct, tablet_of
+from neve.gateway.route import Routed, distinct, tablet_of
 from neve.gateway.services import Services, check_writable
 
 FILES_MAX = 10_000
+
+Prepare = Callable[[float, Collection[bytes]], Awaitable[Routed]]
+"""Return files by tablet, given the store's time and the tablets of the last try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """One call that brings files into a table."""
+
+    services: Services
+    table: Table
+    location: Location
+    call: str
+    kind: CallKind
 
 
 async def add_files(
@@ -43,41 +67,115 @@ async def add_files(
             or crosses tablets; the message names it.
         RefusedError: The table or a tablet does not take it now.
     """
-    call = checked_call(call, await services.store.now_s())
-    await check_writable(services, table)
+    call = checked_call(services, call)
     location = open_location(table.location)
     plain = distinct([location.relative(path.strip()) for path in paths], FILES_MAX)
-    grace_s = services.settings.coordinator.garbage_grace_s
-    moving = Moving()
-    while not moving.tired:
-        began_s = await services.store.now_s()
-        await _refuse_garbage(services, table, plain, call)
+
+    async def prepare(now_s: float, _ends: Collection[bytes]) -> Routed:
+        await _refuse_garbage(services, table, plain)
         facts = await _inspect(services, location, table, plain)
         refuse_unknown(table, [(f"file {each.path}", each.schema) for each in facts])
-        routed = await _route(services, table, facts, began_s)
-        if await services.store.now_s() - began_s > grace_s:
-            # Within so long a collector may have deleted a file that we saw.
-            moving.took_too_long()
-            continue
-        outcome = await services.store.apply(routed_change(table, call, routed))
-        if await moving.again(outcome, cuts=False):
-            continue
-        applied(outcome)
-        return routed.view(table, call)
-    raise RefusedError(f"table {table.name!r}: its tablets keep changing; try again")
+        return await _route(services, table, facts, now_s)
+
+    incoming = Incoming(
+        services=services, table=table, location=location, call=call, kind=CallKind.ADD
+    )
+    return await once(
+        services,
+        table,
+        call,
+        same=lambda mark: services.footers.run(_require_same_files, location, call, mark, plain),
+        make=lambda: bring_in(incoming, prepare),
+    )
 
 
-def routed_change(table: Table, call: str, routed: Routed) -> AddFiles:
-    """Return the one change that adds all files."""
-    files = {end: tuple(each) for end, each in routed.files.items()}
-    return AddFiles(table=table.id, call=call, files=files, partitions=routed.partitions)
+async def bring_in(incoming: Incoming, prepare: Prepare) -> api.Added:
+    """Bring files into a table in one change; begin anew where that helps.
+
+    A collector may have deleted a file between the moment at which somebody saw it and the
+    change. So the change says when that was, and the store refuses one whose look is older
+    than the grace that every deletion waits for.
+
+    Args:
+        incoming: The call.
+        prepare: Sees or writes the files.
+
+    Raises:
+        RequestError: A file does not fit.
+        RefusedError: The table does not take it now.
+    """
+    services, table = incoming.services, incoming.table
+    generation = await check_writable(services, table)
+    moving, routed = Moving(), Routed()
+    while not moving.tired:
+        looked_s: float | None = await services.store.now_s()
+        assert looked_s is not None
+        routed = await prepare(looked_s, routed.files)
+        looked_s = await _looked_s(incoming, routed.sizes(), looked_s)
+        if looked_s is None:
+            moving.count()
+            continue
+        change = AddFiles(
+            table=table.id,
+            call=incoming.call,
+            files={end: tuple(each) for end, each in routed.files.items()},
+            partitions=routed.partitions,
+            kind=incoming.kind,
+            content=routed.content,
+            looked_s=looked_s,
+            look_max_s=services.settings.coordinator.garbage_grace_s,
+            generation=generation,
+        )
+        outcome = await services.store.apply(change)
+        if not await moving.again(outcome, writes=incoming.kind is CallKind.APPEND):
+            return _answer(incoming, routed, applied(outcome))
+    raise RefusedError(f"table {table.name!r}: {moving.reason}; try again")
+
+
+def _answer(incoming: Incoming, routed: Routed, outcome: Applied) -> api.Added:
+    """Return what came in: now, or when the call was accepted before."""
+    mark = outcome.call
+    if outcome.repeated and mark is not None and mark.names != names_digest(routed.sizes()):
+        return repeated_view(incoming.call, mark)
+    return routed.view(incoming.table, incoming.call)
+
+
+async def _looked_s(incoming: Incoming, sizes: Mapping[str, int], looked_s: float) -> float | None:
+    """Return when all files were seen, looked at again if that was long ago; None: one is gone."""
+    services = incoming.services
+    now_s = await services.store.now_s()
+    if now_s - looked_s <= services.settings.coordinator.garbage_grace_s / 2:
+        return looked_s
+    if await services.store.garbage_among(incoming.table.id, [*sizes]):
+        return None
+    found = await services.footers.run(existing, incoming.location, [*sizes])
+    return now_s if found == sizes else None
+
+
+def _require_same_files(
+    location: Location, call: str, mark: CallMark, paths: Sequence[str]
+) -> None:
+    """Refuse a repeated call that names other files, or files that are others by now.
+
+    Those that are gone were compacted and deleted since; then their names have to do.
+
+    Raises:
+        RefusedError: The call id was used for something else.
+    """
+    sizes = existing(location, paths)
+    content = files_digest(sizes)
+    if len(sizes) < len(paths) and names_digest(paths) == mark.names:
+        content = mark.content
+    require_same(call, mark, CallKind.ADD, content)
 
 
 async def _inspect(
     services: Services, location: Location, table: Table, paths: Sequence[str]
 ) -> list[FileFacts]:
     rules = RowRules.of(table)
-    work = [services.footers.run(inspect_file, location, path, rules) for path in paths]
+    work = [
+        services.footers.run(inspect_file, location, path, rules, is_new=True) for path in paths
+    ]
     # All are awaited, so that none goes on behind a refusal's back; the first refusal tells.
     results = await asyncio.gather(*work, return_exceptions=True)
     facts: list[FileFacts] = []
@@ -103,25 +201,15 @@ async def _route(
     return routed
 
 
-async def _refuse_garbage(
-    services: Services, table: Table, paths: Sequence[str], call: str
-) -> None:
+async def _refuse_garbage(services: Services, table: Table, paths: Sequence[str]) -> None:
     """Refuse files that a collector may be deleting at this moment.
 
     Looked at before the footers, because afterwards the entry may be gone, and the file
-    with it. A call that was made before is let through: its mark answers it.
+    with it.
     """
-    garbage = {entry.path for entry in await services.store.garbage(table.id)}
-    taken = [path for path in paths if path in garbage]
-    if taken and not await _was_made(services.store, table, call):
+    if taken := await services.store.garbage_among(table.id, paths):
         raise ChangeRefusedError(
             f"file {taken[0]} was replaced by a compaction and is being deleted; "
             "add it under another name",
-            "exists",
+            RefusalCode.REPLACED,
         )
-
-
-async def _was_made(store: TabletStore, table: Table, call: str) -> bool:
-    """Return whether a call has its mark: a call without files is told so before all else."""
-    outcome = await store.apply(AddFiles(table=table.id, call=call, files={}))
-    return isinstance(outcome, Applied) or (isinstance(outcome, Refused) and outcome.code == "call")

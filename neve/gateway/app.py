@@ -6,6 +6,7 @@
 /metrics   for Prometheus                 wants the token, like everything else
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +17,8 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import iter_route_contexts
 from fastapi.security import HTTPBearer
 
-from common.errors import CompactionError, UnavailableError
+from common.errors import UnavailableError
+from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.guard import Counted, Guard
 from neve.gateway.metrics import RequestMetrics
@@ -43,7 +45,9 @@ def create_app(services: Services) -> FastAPI:
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(services.store_watch.run_forever())
         yield
+        watching.cancel()
         services.footers.close()
         services.rows.close()
 
@@ -97,11 +101,10 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
     @app.get("/readyz", tags=["service"])
     async def readyz() -> dict[str, str]:
         """Tell that the store and the coordinator answer; 503 if not."""
-        try:
-            await services.store.now_s()
-        except CompactionError as error:
+        await services.store_watch.until_looked()
+        if silent_s := services.store_watch.silent_s:
             # Anyone may ask: no address, no cause.
-            raise UnavailableError("the store does not answer") from error
+            raise UnavailableError(f"the store has not answered for {format_duration(silent_s)}")
         await services.coordinator.status()
         return {"status": "ready"}
 

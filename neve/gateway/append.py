@@ -1,39 +1,39 @@
 """Append rows: cut by tablet, sorted, written below `_neve/append/`, then added.
 
-The name of a file says call and content, so a repeated call writes nothing twice: what
-is there is what it would write. Files that were never added are found by the listing
-sweep. On this machine a file gets its name when it is whole; object stores do so anyway.
+The call's mark makes a repetition harmless: it carries a digest of the rows in any order.
+Every try writes files of its own; those that were never added are found by the listing
+sweep.
 """
 
-import hashlib
+import asyncio
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
 
-from common.digests import digest
-from common.errors import RefusedError, RequestError
-from common.metadata.changes import Refused
+from common.errors import RequestError
+from common.metadata.readings import CallKind, CallMark
 from common.model.table import Table
-from common.parquet.inspect import FileFacts, inspect_file
+from common.parquet.inspect import FileFacts
 from common.parquet.location import Location, open_location
-from common.parquet.write import write_table
-from common.rows.conform import conform
+from common.parquet.write import TABLE_FOOTER, write_table
+from common.rows.conform import conform, refuse_nulls
 from common.rows.encode import encode_keys
 from common.rows.facts import RowTally
+from common.rows.hash import row_hash, rows_digest
 from common.rows.partitions import Partition, partition_of, partition_types
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
-from neve.gateway.add import routed_change
+from neve.gateway.add import Incoming, bring_in
+from neve.gateway.calls import checked_call, once, require_same
 from neve.gateway.columns import refuse_unknown
-from neve.gateway.moving import Moving, Place, places_of
-from neve.gateway.problems import TooLargeError, applied
-from neve.gateway.route import Routed, checked_call
-from neve.gateway.services import Services, check_writable
+from neve.gateway.moving import Place, places_of
+from neve.gateway.problems import TooLargeError
+from neve.gateway.route import Routed
+from neve.gateway.services import Services
 
 FOLDER = "_neve/append"
 DECODED_FACTOR_MAX = 4
@@ -47,8 +47,6 @@ class Part:
     end: bytes
     rows: pa.Table
     partition: Partition | None = None
-    between: tuple[bytes, bytes] = (b"", b"")
-    """Behind which key and up to which its rows lie; other tablets make other files."""
 
     def path(self, name: str) -> str:
         """Return where its file lies."""
@@ -68,37 +66,69 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
         RequestError: It is no Arrow stream, holds no row, or does not fit the schema.
         RefusedError: The table or a tablet does not take it now.
     """
-    call = checked_call(call, await services.store.now_s())
-    await check_writable(services, table)
-    rows = await services.rows.run(
-        read_stream, body, DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
-    )
+    call = checked_call(services, call)
+
+    async def same(mark: CallMark) -> None:
+        rows = await _rows_of(services, table, body)
+        content = await services.rows.run(content_digest, rows)
+        require_same(call, mark, CallKind.APPEND, content)
+
+    async def make() -> api.Added:
+        rows = await _rows_of(services, table, body)
+        return await _append(services, table, rows, call)
+
+    return await once(services, table, call, same=same, make=make)
+
+
+async def _rows_of(services: Services, table: Table, body: bytes) -> pa.Table:
+    """Return the rows of a body in the columns of their table."""
+    bytes_max = DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
+    rows = await services.rows.run(read_stream, body, bytes_max)
     refuse_unknown(table, [("the body", rows.schema)])
-    RowTally(RowRules.of(table)).require(rows.schema.names, "the body")
+    return await services.rows.run(fitted, rows, table)
+
+
+async def _append(services: Services, table: Table, rows: pa.Table, call: str) -> api.Added:
     location = open_location(table.location)
-    content = hashlib.sha256(body).hexdigest()
-    own = own_call(call, content)
-    moving, routed = Moving(), Routed()
-    while not moving.tired:
-        now_s = await services.store.now_s()
-        places = [] if table.partition_by else await places_of(services, table, routed.files)
-        parts = await services.rows.run(cut, rows, table, places)
+    # Beside the writing: of long texts it takes as much of a processor.
+    digesting = asyncio.create_task(services.rows.run(content_digest, rows))
+
+    async def prepare(now_s: float, ends: Collection[bytes]) -> Routed:
+        places = [] if table.partition_by else await places_of(services, table, ends)
         routed = Routed()
-        for part in parts:
-            path = part.path(f"{call}-{digest([content, part.end, *part.between])}")
-            scratch = f"{path}.{services.ids.next('part')}"
-            facts = await services.rows.run(write_once, location, path, scratch, part.rows, table)
+        for part in await services.rows.run(cut, rows, table, places):
+            # A name of its own for every try: a sweep may have an eye on the one before.
+            path = part.path(f"{call}-{services.ids.next('part')}")
+            facts = await services.rows.run(write_part, location, path, part.rows, table)
             file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
             routed.put(part.end, file, part.partition)
-        outcome = await services.store.apply(routed_change(table, own, routed))
-        if await moving.again(outcome, cuts=True):
-            continue
-        if isinstance(outcome, Refused) and outcome.code == "call":
-            # The same rows came under this id before, and were cut by other tablets then.
-            return api.Added(call=call, files=(), rows=rows.num_rows, size_bytes=0)
-        applied(outcome)
-        return routed.view(table, call)
-    raise RefusedError(f"table {table.name!r}: its tablets keep changing; try again")
+        routed.content = await digesting
+        return routed
+
+    incoming = Incoming(
+        services=services, table=table, location=location, call=call, kind=CallKind.APPEND
+    )
+    try:
+        return await bring_in(incoming, prepare)
+    finally:
+        digesting.cancel()
+
+
+def fitted(rows: pa.Table, table: Table) -> pa.Table:
+    """Return rows in the columns and types of their table.
+
+    Raises:
+        RequestError: A column is missing, does not fit, or holds nulls that it must not hold.
+    """
+    RowTally(RowRules.of(table)).require(rows.schema.names, "the body")
+    known = conform(rows, arrow_schema(table.schema), "the body")
+    refuse_nulls(known, "the body")  # Arrow lets whoever makes rows say that there are none.
+    return known
+
+
+def content_digest(rows: pa.Table) -> str:
+    """Return what identifies rows in any order, in the columns and types of their table."""
+    return f"{rows.num_rows}:{rows_digest(row_hash(rows)):016x}"
 
 
 def read_stream(body: bytes, bytes_max: int) -> pa.Table:
@@ -132,29 +162,25 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
 
 
 def cut(rows: pa.Table, table: Table, places: Sequence[Place]) -> list[Part]:
-    """Return rows by tablet, in the table's columns.
+    """Return rows by tablet.
 
     Args:
-        rows: With some of the table's columns.
-        table: Whose columns and key count.
+        rows: In the table's columns.
+        table: Whose key counts.
         places: Where rows go, ascending; of a partitioned table none.
-
-    Raises:
-        RequestError: A column is missing or does not fit.
     """
-    known = conform(rows, arrow_schema(table.schema), "the body")
     if table.partition_by:
-        return list(_by_partition(known, table))
+        return list(_by_partition(rows, table))
     if not table.key or len(places) == 1:
-        return [Part(places[0].end, known)]
-    keys = encode_keys(known, table.key, RowRules.of(table).key_types)
+        return [Part(places[0].end, rows)]
+    keys = encode_keys(rows, table.key, RowRules.of(table).key_types)
     numbers = pc.array_sort_indices(keys)
     ordered, parts, begin = keys.take(numbers), [], 0
     while begin < len(numbers):
         place = places[_first(places, ordered[begin].as_py())]
         behind = _behind(ordered, begin, place.up_to)
-        mine = known.take(numbers.slice(begin, behind - begin))
-        parts.append(Part(place.end, mine, between=(place.after or b"", place.up_to)))
+        mine = rows.take(numbers.slice(begin, behind - begin))
+        parts.append(Part(place.end, mine))
         begin = behind
     return parts
 
@@ -182,33 +208,19 @@ def _behind(ordered: pa.Array, low: int, end: bytes) -> int:
     return low
 
 
-def write_once(
-    location: Location, path: str, scratch: str, rows: pa.Table, table: Table
-) -> FileFacts:
-    """Write a file, or look into the one that an earlier try of the same call has written.
+def write_part(location: Location, path: str, rows: pa.Table, table: Table) -> FileFacts:
+    """Write a file under a name that nobody else uses.
 
     Args:
         location: Of the table.
-        path: Names call and content.
-        scratch: Name until the file is whole: two tries of one call may run at once.
+        path: Relative to it. On this machine the file gets this name when it is whole.
         rows: Of one tablet.
         table: Whose rules and settings count.
     """
-    rules = RowRules.of(table)
-    if location.filesystem.get_file_info(location.full(path)).type == fs.FileType.File:
-        return inspect_file(location, path, rules)
+    rules, footer = RowRules.of(table), {TABLE_FOOTER: table.id}
     if not location.is_local:
-        return write_table(location, path, rows, rules, table.settings)
-    facts = write_table(location, scratch, rows, rules, table.settings)
+        return write_table(location, path, rows, rules, table.settings, footer=footer)
+    scratch = f"{path}.part"
+    facts = write_table(location, scratch, rows, rules, table.settings, footer=footer)
     location.filesystem.move(location.full(scratch), location.full(path))
     return replace(facts, path=path)
-
-
-def own_call(call: str, content: str) -> str:
-    """Return the id under which rows are added: of the caller's time, call and content.
-
-    Under the caller's id alone, a repetition that another split of tablets has cut into
-    other files would look like another call.
-    """
-    chance = digest([call, content], 18)
-    return f"{call[:14]}7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"

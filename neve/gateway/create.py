@@ -1,32 +1,41 @@
 """Create a table out of what a user wrote: check everything, claim the location, write.
 
 Nothing is written before the last check has passed, but the mark of the location,
-which says whose it is and does no harm if the table is then refused.
+which says whose it is and does no harm if the table is then refused. What an archive or
+a location says of a table passes the same checks (`TableDoor`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 
 from common.errors import RequestError, UnavailableError
-from common.metadata.changes import CreateTable
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
 from common.model.table import Column, Table, TableSettings, TableState
-from common.parquet.description import write_description
-from common.parquet.location import open_location
-from common.parquet.owner import claim
+from common.parquet.identities import Site
 from common.rows.schema import arrow_schema, columns_of
 from coordinator.core.operations import has_ranges
 from neve import api
 from neve.gateway import storage
 from neve.gateway.problems import ChangeRefusedError, applied
-from neve.gateway.services import Services, checked_label
+from neve.gateway.services import Services, Threads, checked_label
 from neve.gateway.table_settings import changed_settings
+from neve.recovery.founding import FreeSite, claim_site, find_free_site, sign_site
 
 TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT})
 SPLITS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A table that can be created, and where."""
+
+    table: Table
+    splits: tuple[bytes, ...]
+    free: FreeSite
 
 
 async def create_table(services: Services, body: api.NewTable) -> Table:
@@ -36,24 +45,24 @@ async def create_table(services: Services, body: api.NewTable) -> Table:
         RequestError: Something was written wrongly; the message names it.
         RefusedError: The name is taken, or the location belongs to another.
     """
-    table, splits = await new_table(services, body)
-    store = await services.store.store_id()
-    await services.footers.run(lambda: claim(open_location(table.location), store))
-    applied(await services.store.apply(CreateTable(table=table, splits=splits)))
+    new = await new_table(services, body)
+    await claim_site(services.footers, new.free)
+    applied(await services.store.apply(new.free.creation(new.table, new.splits)))
     with suppress(UnavailableError):  # The coordinator writes it, too, but later.
-        await services.footers.run(write_description, open_location(table.location), table)
-    return await services.table(table.name)
+        await sign_site(services.footers, new.free, new.table)
+    return await services.table(new.table.name)
 
 
-async def new_table(services: Services, body: api.NewTable) -> tuple[Table, tuple[bytes, ...]]:
-    """Return the table that would be created, and its splits; nothing is written.
+async def new_table(services: Services, body: api.NewTable) -> Creation:
+    """Return the table that would be created; nothing is written.
 
     Raises:
         RequestError: Something was written wrongly; the message names it.
         RefusedError: The name is taken, or the location belongs to another.
     """
     checked_label(body.name, "table name")
-    location = storage.normal_location(body.location)
+    site = await services.footers.run(services.locations.admitted, body.location)
+    location = site.uri
     columns = await _columns(services, body, location)
     table = Table(
         id=services.ids.next("t"),
@@ -73,8 +82,66 @@ async def new_table(services: Services, body: api.NewTable) -> tuple[Table, tupl
     )
     check_columns(table)
     splits = parse_splits(table, body.splits)
-    await _refuse_taken(services, table)
-    return table, splits
+    if table.name in await services.store.names():
+        raise ChangeRefusedError(
+            f"table {table.name!r} exists already; choose another name or drop it", "exists"
+        )
+    free = await find_free_site(services.store, services.footers, site)
+    return Creation(table=table, splits=splits, free=free)
+
+
+class TableDoor:
+    """Lets in what may be a table here, whoever describes it (`neve.recovery.scope.Door`)."""
+
+    def __init__(
+        self, locations: storage.Locations, threads: Threads, services: Collection[str]
+    ) -> None:
+        """Ask what the operator has set.
+
+        Args:
+            locations: Where tables may be.
+            threads: Where links are looked up.
+            services: Names of the services that are configured.
+        """
+        self._locations = locations
+        self._threads = threads
+        self._services = services
+
+    @classmethod
+    def of(cls, services: Services) -> "TableDoor":
+        """Return the door of a gateway."""
+        return cls(services.locations, services.footers, services.settings.services)
+
+    async def site(self, written: str) -> Site:
+        """Return a location where a table may be.
+
+        Raises:
+            RequestError: It is no location.
+            RefusedError: No table may be there.
+        """
+        return await self._threads.run(self._locations.admitted, written)
+
+    def checked(self, table: Table) -> Table:
+        """Return a table as it would have been created, its settings as they would be set.
+
+        Raises:
+            RequestError: Its name, columns or settings are none that a table can have.
+        """
+        checked_label(table.name, "table name")
+        schema = columns_of(arrow_schema(table.schema))
+        if not schema:
+            raise RequestError(f"table {table.name!r} has no columns, wanted at least one")
+        columns = (
+            replace(was, type=is_.type) for was, is_ in zip(table.schema, schema, strict=True)
+        )
+        settings = {each.name: getattr(table.settings, each.name) for each in fields(TableSettings)}
+        table = replace(
+            table,
+            schema=tuple(columns),
+            settings=changed_settings(TableSettings(), settings, services=self._services),
+        )
+        check_columns(table)
+        return table
 
 
 async def _columns(services: Services, body: api.NewTable, location: str) -> tuple[Column, ...]:
@@ -214,23 +281,3 @@ def _type(types: Mapping[str, str], name: str, what: str) -> str:
     if name not in types:
         raise RequestError(f"{what} {name!r} is no column; there are {', '.join(types)}")
     return types[name]
-
-
-async def _refuse_taken(services: Services, wanted: Table) -> None:
-    """Refuse what the store would refuse, before the location is touched.
-
-    Raises:
-        ChangeRefusedError: The name is taken, or the locations overlap.
-    """
-    if wanted.name in await services.store.names():
-        raise ChangeRefusedError(
-            f"table {wanted.name!r} exists already; choose another name or drop it", "exists"
-        )
-    for other in await services.store.tables():
-        mine, theirs = f"{wanted.location}/", f"{other.location}/"
-        if mine.startswith(theirs) or theirs.startswith(mine):
-            raise ChangeRefusedError(
-                f"location {wanted.location} overlaps {other.location} of table {other.name!r}; "
-                "two tables may not share files",
-                "location",
-            )

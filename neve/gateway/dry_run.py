@@ -29,6 +29,7 @@ from neve import api_requests
 from neve.gateway.request_door import selector_named
 from neve.gateway.request_views import transform_text
 from neve.gateway.requests import tablets_of
+from neve.gateway.scan import pinned
 from neve.gateway.services import Services
 from neve.gateway.views import key_text, key_types
 
@@ -47,10 +48,14 @@ async def dry_run(services: Services, table: Table, request: Request) -> api_req
     """
     counter = _Counter(table, request, await services.store.now_s())
     taken: list[api_requests.DryTablet] = []
-    async for page in tablets_of(services, table, request):
-        for tablet in page:
-            found = await services.rows.run(counter.of, tablet)
-            taken += [found] if found.files else []
+    async with pinned(services, table) as pin:
+        async for page in tablets_of(services, table, request):
+            for tablet in page:
+                try:
+                    found = await services.rows.run(counter.of, tablet)
+                finally:
+                    pin.check()
+                taken += [found] if found.files else []
     counted = [each.rows_in_range for each in taken if each.rows_in_range is not None]
     return api_requests.DryRun(
         table=table.name,

@@ -1,6 +1,11 @@
-"""May a table be written? Not while its store is older than its location says."""
+"""May a table be written? Not while its store is older than its location says.
 
-import asyncio
+The location is read once a minute; in between, each change requires of the store what was
+read there.
+"""
+
+from collections.abc import Callable
+from typing import ParamSpec, Protocol, TypeVar
 
 from common.errors import RefusedError
 from common.metadata.ports import TabletStore
@@ -11,6 +16,17 @@ from common.parquet.location import open_location
 CHECK_INTERVAL_S = 60.0
 TABLES_MAX = 100_000
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads(Protocol):
+    """Where blocking work runs."""
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work` returns, from a thread."""
+        ...
+
 
 class Generations:
     """Remembers which tables were found whole, and looks again every minute.
@@ -20,23 +36,24 @@ class Generations:
     """
 
     def __init__(self) -> None:
-        self._seen_s: dict[str, float] = {}
+        self._seen: dict[str, tuple[float, int]] = {}
 
-    async def check(self, store: TabletStore, table: Table, now_s: float) -> None:
-        """Refuse a table whose store has gone back in time.
+    async def check(self, store: TabletStore, table: Table, now_s: float, threads: Threads) -> int:
+        """Return the generation that a table's store must have, and has.
 
         Raises:
-            RefusedError: It has; the message says how to accept it.
+            RefusedError: The store has gone back in time; the message says how to accept it.
             UnavailableError: The storage does not answer.
         """
-        seen_s = self._seen_s.get(table.id)
+        seen_s, known = self._seen.get(table.id, (None, 0))
         if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
-            return
+            return known
         # The location first: what is counted up meanwhile is then not taken for a lag.
-        written = await asyncio.to_thread(written_generation, open_location(table.location))
+        written = await threads.run(written_generation, open_location(table.location))
         reason = behind(table.name, await store.generation(table.id), written)
         if reason is not None:
             raise RefusedError(reason)
-        if len(self._seen_s) >= TABLES_MAX:
-            self._seen_s.clear()
-        self._seen_s[table.id] = now_s
+        if len(self._seen) >= TABLES_MAX:
+            self._seen.clear()
+        self._seen[table.id] = now_s, written
+        return written

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from common.digests import digest
 from common.errors import RefusedError, RequestError
 from common.metadata.walk import walk_tiles
+from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.parquet.inspect import inspect_file
 from common.rows.rules import RowRules
@@ -18,6 +19,8 @@ BATCH_FILES = 500
 """Files of one change; each has its own watches, so larger ones lose more races."""
 CALL_HOUR_S = 3600
 TRIES_MAX = 4
+KNOWN_BY_NOW = frozenset({RefusalCode.EXISTS, RefusalCode.REPLACED, RefusalCode.CALL_CONTENT})
+"""Some of the files are in the table, or were: the others are added without them."""
 Tell = Callable[..., None]
 
 
@@ -65,7 +68,7 @@ async def _add_batch(
             return 0
         done = await _tried(services, directory, table, paths)
         if isinstance(done, api.Added):
-            directory.added += len(done.files)
+            directory.added += done.file_count
             return done.rows
         paths = done
     raise RefusedError(f"table {table.name!r}: its files keep changing; repeat the import")
@@ -79,7 +82,7 @@ async def _tried(
         call = batch_call(table.id, paths, await services.store.now_s())
         return await add_files(services, table, paths, call)
     except ChangeRefusedError as error:
-        if error.code not in {"exists", "call"}:
+        if error.code not in KNOWN_BY_NOW:
             raise
         await read_known(services, directory)
         left = [path for path in paths if path not in directory.known]
@@ -101,7 +104,7 @@ async def _readable(
     rules, good = RowRules.of(table), list[str]()
     for path in paths:
         try:
-            await services.footers.run(inspect_file, directory.place, path, rules)
+            await services.footers.run(inspect_file, directory.place, path, rules, is_new=True)
         except RequestError as error:
             directory.survey.misfits[path] = str(error)
         else:

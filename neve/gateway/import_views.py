@@ -62,10 +62,12 @@ def _notes(directory: Directory, table: Table) -> list[str]:
         )
     if table.settings.manifest_interval_s is None:
         notes.append("no manifest is published: the setting manifest_interval_s is off")
+    lose = "rows without a version lose against every other row of their key"
+    if found.unversioned_rows:
+        notes.append(f"{body.version_column} is null in {found.unversioned_rows} rows; {lose}")
     if found.untold:
         notes.append(
-            f"{found.untold} files do not tell whether {body.version_column} is null; "
-            "rows without a version lose against every other row of their key"
+            f"{found.untold} files do not tell whether {body.version_column} is null; {lose}"
         )
     if found.misfits:
         left = "would be left out" if body.dry_run else "were left out: readers of the manifest"

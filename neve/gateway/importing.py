@@ -21,10 +21,9 @@ from neve.gateway.import_batches import Tell, add_all, read_known
 from neve.gateway.import_views import import_view
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.services import Services, checked_label
-from neve.gateway.storage import normal_location
 from neve.importing.directory import Directory
 from neve.importing.footers import Footer, look
-from neve.importing.listing import Found, check_place, list_directory
+from neve.importing.listing import Found, check_place, list_directory, list_former
 from neve.importing.survey import survey
 from neve.importing.values import Wanted
 
@@ -49,6 +48,9 @@ async def import_directory(
     directory = await _opened(services, body)
     tell(f"listing {directory.place.uri}")
     directory.listing = await services.rows.run(list_directory, directory.place)
+    if directory.table is None:
+        former = await services.rows.run(list_former, directory.place)
+        directory.listing.misfits |= former
     await read_known(services, directory)
     new = [each for each in directory.listing.files if each.path not in directory.known]
     directory.already = len(directory.listing.files) - len(new)
@@ -67,7 +69,8 @@ async def import_directory(
 
 async def _opened(services: Services, body: wire.NewImport) -> Directory:
     checked_label(body.name, "table name")
-    place = open_location(normal_location(body.location))
+    site = await services.footers.run(services.locations.admitted, body.location)
+    place = open_location(site.uri)
     await services.footers.run(check_place, place, await services.store.store_id())
     table = await services.store.table_named(body.name)
     if table is not None:
@@ -119,7 +122,9 @@ async def _looked(
     body, looked = directory.body, list[tuple[Found, Footer | str]]()
     folders = {part for each in files for part in each.path.split("/")[:-1] if "=" in part}
     partition = sorted({part.partition("=")[0] for part in folders})
-    names = [*filter(None, [body.version_column]), *partition]
+    known = () if directory.table is None else directory.table.schema
+    required = [column.name for column in known if not column.nullable]
+    names = [*dict.fromkeys([*filter(None, [body.version_column]), *required, *partition])]
     whole_bytes, done_bytes, rows = sum(each.size_bytes for each in files), 0, 0
     for first in range(0, len(files), FOOTERS_AT_ONCE):
         some = files[first : first + FOOTERS_AT_ONCE]
@@ -144,7 +149,7 @@ def _new_table(directory: Directory) -> api.NewTable:
     body, found = directory.body, directory.survey
     return api.NewTable(
         name=body.name,
-        location=body.location,
+        location=directory.place.uri,
         schema=tuple(
             api.Column(name=each.name, type=each.type, nullable=each.nullable)
             for each in found.columns
@@ -169,8 +174,7 @@ async def _described(services: Services, directory: Directory) -> Table:
         raise RequestError(
             f"location {directory.place.uri} holds no file that can be imported{hint}"
         )
-    table, _ = await new_table(services, _new_table(directory))
-    return table
+    return (await new_table(services, _new_table(directory))).table
 
 
 def _refuse_misfits(directory: Directory) -> None:

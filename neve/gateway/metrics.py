@@ -35,11 +35,13 @@ _OF_GROUP = {
     "neve_queue_evicted_total": "evicted",
     "neve_jobs_running": "running",
     "neve_jobs_longest_seconds": "longest_s",
+    "neve_jobs_quiet_seconds": "quiet_s",
     "neve_compactors": "compactors",
 }
 _OF_SERVICE = {
     "neve_jobs_committed_total": "committed",
     "neve_jobs_failed_total": "failed",
+    "neve_jobs_stalled_total": "stalled",
     "neve_jobs_released_total": "released",
     "neve_store_conflicts_total": "conflicts",
     "neve_tablets_quarantined": "quarantined",

@@ -3,6 +3,8 @@
 bounds, tablet   a split or merge has ended since the tablets were read: route again
 crosses          a split has begun: rows are cut there, too; a user's file is refused
 operation        a split or merge is just ending: wait a moment, then route again
+look-too-old     a collector may have deleted a file since it was seen: look again
+replaced         of an append: a sweep took its file for one that nobody adds: write anew
 """
 
 import asyncio
@@ -10,15 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.metadata.changes import Outcome, Refused
+from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.model.tablet import OperationKind, TabletId
 from neve.gateway.services import Services
 
 TRIES_MAX = 4
-MOVED = frozenset({"bounds", "tablet"})
-"""A tablet was split or merged between routing and writing."""
+AGAIN = frozenset({"bounds", "tablet", RefusalCode.LOOK_TOO_OLD})
+"""A tablet was split or merged between routing and writing, or too much time has passed."""
 ENDS = "operation"
-CROSSES = "crosses"
+WRITTEN_AGAIN = frozenset({"crosses", RefusalCode.REPLACED})
+SLOW = frozenset({RefusalCode.LOOK_TOO_OLD, RefusalCode.REPLACED})
+KEEPS_CHANGING = "its tablets keep changing"
+TOO_SLOW = "its storage takes longer than files that nobody knows are kept"
 WAITS_MAX = 40
 WAIT_S = 0.05
 """The end of a split or merge follows its last step at once, if its driver lives."""
@@ -40,13 +46,15 @@ class Moving:
         """Begin."""
         self._tries = 0
         self._waits = 0
+        self.reason = KEEPS_CHANGING
+        """Why it begins anew, for whoever is told in the end."""
 
-    async def again(self, outcome: Outcome, *, cuts: bool) -> bool:
+    async def again(self, outcome: Outcome, *, writes: bool) -> bool:
         """Return whether to route anew, after a wait if that helps.
 
         Args:
             outcome: Of the add.
-            cuts: Whether what is added can be cut.
+            writes: Whether the files are written for this call, so that it can write others.
         """
         if not isinstance(outcome, Refused):
             return False
@@ -55,11 +63,13 @@ class Moving:
             await asyncio.sleep(WAIT_S)
             return self._waits <= WAITS_MAX
         self._tries += 1
-        return outcome.code in MOVED or (cuts and outcome.code == CROSSES)
+        self.reason = TOO_SLOW if outcome.code in SLOW else KEEPS_CHANGING
+        return outcome.code in AGAIN or (writes and outcome.code in WRITTEN_AGAIN)
 
-    def took_too_long(self) -> None:
-        """Count a try that was not even made."""
+    def count(self) -> None:
+        """Count a try that was not even made: it took too long."""
         self._tries += 1
+        self.reason = TOO_SLOW
 
     @property
     def tired(self) -> bool:

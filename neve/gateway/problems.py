@@ -30,6 +30,7 @@ from common.errors import (
     UnknownTabletError,
 )
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.redaction import redacted
 from common.telemetry import Log
 from neve.api import PROBLEM
 
@@ -54,6 +55,10 @@ class UnknownRequestError(RequestError):
 
 class ChangeRefusedError(RefusedError):
     """The store refused a change; `code` says why in a word."""
+
+
+class CallIdError(RequestError):
+    """A call id cannot be taken; `code` says why in a word."""
 
     def __init__(self, reason: str, code: str) -> None:
         super().__init__(reason)
@@ -101,12 +106,22 @@ def applied(outcome: Outcome) -> Applied:
 
 def problem(error: CompactionError) -> JSONResponse:
     """Return the answer that tells an error of the tree."""
+    body = problem_body(error)
+    return _sent(body, {})
+
+
+def problem_body(error: CompactionError) -> dict[str, object]:
+    """Return what is told of an error of the tree."""
     # The code tells more of a refused change than a class of the gateway's own.
-    kind = RefusedError if isinstance(error, ChangeRefusedError) else type(error)
+    kind: type[CompactionError] = type(error)
+    if isinstance(error, ChangeRefusedError):
+        kind = RefusedError
+    elif isinstance(error, CallIdError):
+        kind = RequestError
     name = kind.__name__
     title = (kind.__doc__ or name).strip().splitlines()[0]
     code = str(getattr(error, "code", ""))
-    return _answer(status_of(error), error=name, title=title, detail=str(error), code=code)
+    return _body(status_of(error), error=name, title=title, detail=str(error), code=code)
 
 
 def install(app: FastAPI, log: Log) -> None:
@@ -169,18 +184,24 @@ def _answer(
     error: str,
     title: str,
     detail: str,
-    code: str = "",
     more: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    body = {
+    return _sent(_body(status, error=error, title=title, detail=detail), more or {})
+
+
+def _body(status: int, *, error: str, title: str, detail: str, code: str = "") -> dict[str, object]:
+    return {
         "type": f"urn:neve:error:{error}",
         "title": title,
         "status": status,
-        "detail": detail,
+        "detail": redacted(detail),
         "error": error,
         **({"code": code} if code else {}),
     }
-    headers = dict(more or {})
+
+
+def _sent(body: Mapping[str, object], more: Mapping[str, str]) -> JSONResponse:
+    status, headers = int(str(body["status"])), dict(more)
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status == 503:

@@ -5,7 +5,7 @@ from itertools import islice
 
 from common.model.table import Table
 from neve import api_recovery as api
-from neve.recovery.findings import NOTES, Finding, Settled
+from neve.recovery.findings import NOTES, UNDER_WAY, Finding, Settled
 from neve.recovery.founding import Founded
 from neve.recovery.gc import Collected
 from neve.recovery.rebuild import Rebuilt
@@ -21,10 +21,11 @@ def fsck_view(table: Table, report: Report) -> api.FsckReport:
     first = report.checked.findings
     findings = [*first, *(each for each in known if each not in first)]
     views = [finding_view(each, _settled(each, report.settled, settled)) for each in findings]
-    wrong = [view for view, each in zip(views, findings, strict=True) if each.code not in NOTES]
+    pairs = list(zip(views, findings, strict=True))
+    wrong = [view for view, each in pairs if each.code not in NOTES]
     return api.FsckReport(
         table=table.name,
-        sound=all(view.done for view in wrong),
+        sound=all(view.done and view.code not in UNDER_WAY for view in wrong),
         findings=tuple(views[:LISTED_MAX]),
         more=max(0, len(views) - LISTED_MAX),
         tablets=report.checked.tablets,
@@ -63,6 +64,7 @@ def gc_view(table: Table, done: Collected) -> api.GcReport:
         size_bytes=done.orphan_bytes,
         given=done.given,
         young=done.young,
+        evidence=done.evidence,
         marks=done.marks,
     )
 

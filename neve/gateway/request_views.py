@@ -204,6 +204,6 @@ def _bound(key: bytes | None, types: Sequence[KeyType]) -> tuple[str | None, boo
 
 
 def _of_ended(request: Request) -> api_requests.Progress | None:
-    if request.state is not RequestState.DONE:
+    if request.state not in (RequestState.DONE, RequestState.DONE_IN_PART):
         return None
     return api_requests.Progress(fraction=1.0)

@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
-from common.errors import RequestError, UnavailableError
-from common.metadata.changes import Refused
+from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
+from common.metadata.changes import Outcome
+from common.metadata.readings import CallKind
 from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
 from common.model.keys import PLUS_INFINITY
 from common.model.request import KeyRange, Request, RequestState
@@ -15,10 +16,10 @@ from common.wire import AttemptProgress
 from coordinator.core.request_facts import concerns
 from coordinator.core.request_progress import progress_here
 from neve import api_requests
+from neve.gateway.calls import checked_call, known_call, require_same
 from neve.gateway.problems import UnknownRequestError, applied
 from neve.gateway.request_door import checked_request, key_range
 from neve.gateway.request_views import Followed, request_view
-from neve.gateway.route import checked_call
 from neve.gateway.scan import before
 from neve.gateway.services import Services, check_writable
 
@@ -35,24 +36,36 @@ async def submit(
         RefusedError: The table does not take it now, or the call was made with other content.
     """
     now_s = await services.store.now_s()
-    call = checked_call(call, now_s)
+    call = checked_call(services, call)
     wanted = checked_request(table, body, call, now_s)
-    await check_writable(services, table)
     known = await services.store.request(table.id, wanted.id)
-    outcome = await services.store.apply(_submit(wanted, known))
-    if known is None and isinstance(outcome, Refused):
-        # Perhaps by the same call, which was quicker.
-        known = await services.store.request(table.id, wanted.id)
-        outcome = await services.store.apply(_submit(wanted, known)) if known else outcome
-    applied(outcome)
+    if known is None:
+        try:
+            applied(await _submit_first(services, table, wanted, call))
+            return await stored(services, table, wanted.id)
+        except (RequestError, RefusedError, ConflictError):
+            # Perhaps for the sake of the same call, which was quicker.
+            known = await services.store.request(table.id, wanted.id)
+            if known is None:
+                raise
+    applied(await services.store.apply(_again(wanted, known, call)))
     return await stored(services, table, wanted.id)
 
 
-def _submit(wanted: Request, known: Request | None) -> SubmitRequest:
-    """Return the change; a repeated call has the deadline of the first, not a later one."""
-    if known is not None and None not in (known.deadline_s, wanted.deadline_s):
+async def _submit_first(services: Services, table: Table, wanted: Request, call: str) -> Outcome:
+    mark = await known_call(services, table, call)
+    if mark is not None:
+        require_same(call, mark, CallKind.COMPACT, wanted.id)
+    generation = await check_writable(services, table)
+    change = SubmitRequest(request=wanted, call=call, generation=generation)
+    return await services.store.apply(change)
+
+
+def _again(wanted: Request, known: Request, call: str) -> SubmitRequest:
+    """Return the change of a repeated call: the deadline is the first one's, not a later one."""
+    if None not in (known.deadline_s, wanted.deadline_s):
         wanted = replace(wanted, deadline_s=known.deadline_s)
-    return SubmitRequest(request=wanted)
+    return SubmitRequest(request=wanted, call=call)
 
 
 async def stored(services: Services, table: Table, request: str) -> Request:

@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from common.digests import CALL_LIFE_S, call_time_s
 from common.errors import RequestError
-from common.ids import call_id
-from common.metadata.keys import CALL_SKEW_S
 from common.model.file import DataFile
+from common.model.own_paths import is_own
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
@@ -16,7 +14,6 @@ from neve.gateway.services import Services
 from neve.gateway.views import file_view, key_text, key_types
 
 TABLETS_NAMED_MAX = 5
-OWN_FOLDER = "_neve/"
 
 
 @dataclass(slots=True)
@@ -25,6 +22,8 @@ class Routed:
 
     files: dict[bytes, list[DataFile]] = field(default_factory=dict)
     partitions: dict[bytes, str] = field(default_factory=dict)
+    content: str = ""
+    """Digest of what the caller sent; empty: the files are the content."""
 
     def put(self, end: bytes, file: DataFile, partition: Partition | None = None) -> None:
         """Add a file to a tablet."""
@@ -45,7 +44,13 @@ class Routed:
             files=tuple(files),
             rows=sum(file.rows for file in files),
             size_bytes=sum(file.size_bytes for file in files),
+            file_count=len(files),
+            tablets=tuple(sorted({file.tablet for file in files})),
         )
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file by its path."""
+        return {file.path: file.size_bytes for files in self.files.values() for file in files}
 
 
 async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
@@ -82,26 +87,6 @@ async def _crossing(
     )
 
 
-def checked_call(written: str | None, now_s: float) -> str:
-    """Return the id of a call, made now if the caller sent none.
-
-    Raises:
-        RequestError: It is no UUIDv7, or too old to be recognised.
-    """
-    if written is None:
-        return call_id()
-    made_s = call_time_s(written)
-    canonical = len(written) == 36 and written.count("-") == 4
-    if made_s is None or not canonical:
-        raise RequestError(f"call id {written[:64]!r} is not a UUIDv7; leave it out to get one")
-    if not now_s - CALL_LIFE_S <= made_s <= now_s + CALL_SKEW_S:
-        raise RequestError(
-            f"call id {written} was made {now_s - made_s:.0f} s ago, at most {CALL_LIFE_S} s are "
-            "allowed: whether it was done before cannot be told any more"
-        )
-    return written.lower()
-
-
 def distinct(paths: Iterable[str], most: int) -> Sequence[str]:
     """Return paths that are some, not too many, each there once, and none our own.
 
@@ -115,9 +100,9 @@ def distinct(paths: Iterable[str], most: int) -> Sequence[str]:
         twice = next(each for each in listed if listed.count(each) > 1)
         raise RequestError(f"file {twice} is given twice, wanted each once")
     for path in listed:
-        if path.startswith(OWN_FOLDER):
+        if is_own(path):
             raise RequestError(
-                f"file {path} lies in {OWN_FOLDER}, which the service keeps for itself; "
+                f"file {path} lies in _neve/, which the service keeps for itself; "
                 "wanted a file elsewhere below the table's location"
             )
     return listed

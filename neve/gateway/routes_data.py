@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from neve import api
 from neve.gateway.add import add_files
 from neve.gateway.append import append_rows
+from neve.gateway.calls import call_view
 from neve.gateway.problems import BodyError
 from neve.gateway.scan import scanned, streamed, wanted
 from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
@@ -45,6 +46,7 @@ class DataRoutes:
         router.post("/append", openapi_extra=_ARROW_BODY)(self.append)
         router.get("/scan", response_class=StreamingResponse)(self.scan)
         router.get("/count")(self.count)
+        router.get("/calls/{call}")(self.call)
         return router
 
     async def files(
@@ -82,6 +84,10 @@ class DataRoutes:
         async with self._appends:
             body = await request.body()
             return await append_rows(self._services, found, body, call)
+
+    async def call(self, table: str, call: str) -> api.Call:
+        """Return what became of a call id: accepted with what, unknown, or too old to tell."""
+        return await call_view(self._services, await self._services.table(table), call)
 
     async def scan(
         self, table: str, columns: Columns = None, start: Start = None, end: End = None

@@ -6,15 +6,16 @@ from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
 from neve import api_recovery as api
+from neve.gateway.create import TableDoor
 from neve.gateway.problems import BodyError
 from neve.gateway.recovery_views import fsck_view, gc_view, rebuilt_view, restored_view
 from neve.gateway.services import Services, checked_label
-from neve.gateway.storage import normal_location
 from neve.gateway.told import Work, error_line, told
 from neve.recovery.backup import BackupOptions, backup
 from neve.recovery.gc import collect_orphans
@@ -79,7 +80,6 @@ class RecoveryRoutes:
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
         """Make a table out of the files of a location, after its metadata was lost."""
         services = self._services
-        location = normal_location(body.location)
         options = RebuildOptions(
             name=checked_label(body.name, "table name"),
             given=_given(body),
@@ -90,9 +90,13 @@ class RecoveryRoutes:
 
         async def work(tell: Tell) -> api.RebuildReport:
             rebuilder = Rebuilder(
-                store=services.store, threads=services.footers, ids=services.ids, tell=tell
+                store=services.store,
+                threads=services.footers,
+                ids=services.ids,
+                door=TableDoor.of(services),
+                tell=tell,
             )
-            done = await rebuild(rebuilder, location, options)
+            done = await rebuild(rebuilder, body.location, options)
             return rebuilt_view(done, dry_run=body.dry_run)
 
         return self._lines(work)
@@ -109,10 +113,9 @@ class RecoveryRoutes:
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0
         if hold_s > HOLD_MAX_S:
             raise RequestError(f"hold {body.hold!r} is too long, at most {HOLD_MAX_S:g} s")
-        copy_to = normal_location(body.copy_to) if body.copy_to else None
-        options = BackupOptions(hold_s=hold_s, copy_to=copy_to)
+        options = BackupOptions(hold_s=hold_s, copy_to=body.copy_to or None)
         scopes = [self._scope(table, silent) for table in tables]
-        lines = backup(scopes, services.ids, options)
+        lines = backup(scopes, services.ids, TableDoor.of(services), options)
         # What fails before the first line is told as a problem.
         first = await anext(lines)
         return StreamingResponse(self._archive(first, lines), media_type=api.ARCHIVE)
@@ -134,9 +137,7 @@ class RecoveryRoutes:
             raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARCHIVE}")
         options = RestoreOptions(
             names=_pairs(name, "name"),
-            locations={
-                table: normal_location(uri) for table, uri in _pairs(location, "location").items()
-            },
+            locations=_pairs(location, "location"),
             only=only or (),
             adopt=adopt,
             dry_run=dry_run,
@@ -146,7 +147,11 @@ class RecoveryRoutes:
         async def work(tell: Tell) -> api.RestoreReport:
             with source:
                 restorer = Restorer(
-                    store=services.store, threads=services.footers, ids=services.ids, tell=tell
+                    store=services.store,
+                    threads=services.footers,
+                    ids=services.ids,
+                    door=TableDoor.of(services),
+                    tell=tell,
                 )
                 return restored_view(await restore(restorer, source, options), dry_run=dry_run)
 
@@ -180,6 +185,9 @@ class RecoveryRoutes:
         try:
             async for chunk in request.stream():
                 await self._services.footers.run(source.write, chunk)
+        except ClientDisconnect as error:
+            source.close()
+            raise BodyError("the archive broke off") from error
         except BaseException:
             source.close()
             raise

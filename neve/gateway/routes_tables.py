@@ -46,12 +46,13 @@ class TableRoutes:
 
     async def create(self, body: api.NewTable) -> api.Table:
         """Create a table: its location is claimed for this service, and holds all its files."""
-        return table_view(await create_table(self._services, body))
+        made = await create_table(self._services, body)
+        return table_view(made, without_effect=self._services.unread_settings)
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
         found = await self._services.table(table)
-        return table_view(found, await self._totals(found))
+        return table_view(found, await self._totals(found), self._services.unread_settings)
 
     async def change(self, table: str, body: api.TableChange) -> api.Table:
         """Change settings and schema. Refused as a whole if anything is not allowed."""
@@ -78,7 +79,7 @@ class TableRoutes:
                 found = again
                 continue
             applied(outcome)
-            return table_view(again)
+            return table_view(again, without_effect=services.unread_settings)
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 
     async def drop(

@@ -1,5 +1,6 @@
 """Routes about the work: status, jobs, queue, plan, explain, history, compactors, groups."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -19,6 +20,7 @@ from neve.gateway.views import (
     queued_view,
     status_view,
 )
+from neve.service_settings import as_document, shown_settings
 
 LIST_MAX = 10_000
 EXPLAINED_MAX = 100
@@ -35,6 +37,7 @@ class WorkRoutes:
         """Return the routes."""
         router = APIRouter(prefix="/v1", tags=["work"])
         router.get("/status")(self.status)
+        router.get("/config")(self.config)
         router.get("/jobs")(self.jobs)
         router.post("/jobs/{attempt}/cancel", status_code=202)(self.cancel)
         router.get("/queue")(self.queue)
@@ -51,14 +54,26 @@ class WorkRoutes:
 
     async def status(self) -> api_work.Status:
         """Return how the service as a whole is doing."""
-        return status_view(await self._services.coordinator.status())
+        found = await self._services.coordinator.status()
+        silence = self._services.store_watch.warning
+        errors = (silence, *found.errors) if silence else found.errors
+        return status_view(replace(found, errors=errors))
+
+    async def config(self) -> dict[str, list[api_work.Setting]]:
+        """Return every setting with its value and where that comes from; secrets are hidden."""
+        shown = shown_settings(self._services.settings)
+        return {"settings": [api_work.Setting(**each) for each in as_document(shown)]}
 
     async def jobs(self) -> dict[str, list[api_work.Job]]:
         """Return the jobs that run."""
         return {"jobs": [job_view(each) for each in await self._services.coordinator.running()]}
 
     async def cancel(self, attempt: str) -> None:
-        """Take a running job back; the same files are not planned again for a while."""
+        """Take a running job back; the same files are not planned again for a while.
+
+        A job of a request takes the key range of its tablet out of the request, which goes on
+        elsewhere and ends `done_in_part`.
+        """
         await self._services.coordinator.cancel(attempt)
 
     async def queue(

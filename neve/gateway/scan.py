@@ -1,29 +1,28 @@
 """Scan a table: pin, list, merge on read, stream as Arrow, unpin.
 
 One tablet after the other, and a large one in pieces by key, so that memory is bounded
-whatever the table's size. The pin is renewed while rows flow; it also ends by itself.
+whatever the table's size. The pin is renewed while rows flow; rows that were read when it
+had run out are not sent. A scan that fails in the middle ends its stream with the reason.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from common.errors import RequestError
-from common.metadata.upkeep_changes import Pin, Unpin
+from common.errors import CompactionError, RequestError
+from common.metadata.file_pin import FilePin
 from common.model.keys import parse_key
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from neve.gateway.problems import applied
+from neve.api import failed_stream
+from neve.gateway.problems import problem_body
 from neve.gateway.scan_tablet import TabletReader
 from neve.gateway.services import Services, check_owner
 
-LEASE_S = 120.0
-RENEW_S = 30.0
 BATCH_ROWS = 65_536
 
 
@@ -92,44 +91,65 @@ async def scanned(
         table: Which is read.
         asked: Columns and range.
     """
-    async with pinned(services, table):
+    async with pinned(services, table) as pin:
         # A partition may hold any key, so all are read; a file's own bounds tell more.
         span = (None, None) if table.partition_by else (asked.start, asked.end)
         tablets = await services.store.read_range(table.id, *span)
-        yield _pieces(services, table, tablets, asked)
+        yield _held(_pieces(services, table, tablets, asked), pin)
 
 
 @asynccontextmanager
-async def pinned(services: Services, table: Table) -> AsyncIterator[None]:
+async def pinned(services: Services, table: Table) -> AsyncIterator[FilePin]:
     """Keep every file that is listed in the block until its end.
 
     Raises:
-        RefusedError: The table's location is another store's.
+        RefusedError: The table's location is another store's, or the table goes.
     """
     await check_owner(services, table)
-    pin = services.ids.next("pin")
-    applied(await services.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S)))
-    renewing = asyncio.create_task(_renew(services, table, pin))
-    try:
-        yield
-    finally:
-        renewing.cancel()
-        # A task of its own: a reader who left has this one cancelled at every await.
-        services.later(services.store.apply(Unpin(table=table.id, pin=pin)))
+    name = services.ids.next("pin")
+    # It ends in a task of its own: a reader who left has this one cancelled at every await.
+    async with FilePin(services.store, table.id, name, later=services.later) as pin:
+        yield pin
+
+
+async def _held(pieces: AsyncIterator[pa.Table], pin: FilePin) -> AsyncIterator[pa.Table]:
+    """Yield pieces that were read under a pin that held.
+
+    Raises:
+        ConflictError: It ran out; then a file that is missing is no damage.
+    """
+    while True:
+        try:
+            piece = await anext(pieces, None)
+        except CompactionError:
+            pin.check()
+            raise
+        pin.check()
+        if piece is None:
+            return
+        yield piece
 
 
 async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGenerator[bytes, None]:
     """Yield an Arrow IPC stream of the visible rows."""
-    sink = _Sink()
+    sink, begun = _Sink(), False
     full = arrow_schema(table.schema)
     schema = pa.schema([full.field(name) for name in asked.columns])
-    async with scanned(services, table, asked) as pieces:
-        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema) as writer:
+    try:
+        async with scanned(services, table, asked) as pieces:
+            writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
             async for piece in pieces:
                 for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
                     writer.write_batch(batch)
                     yield sink.taken()
-        yield sink.taken()
+                    begun = True
+            writer.close()
+            yield sink.taken()
+    except CompactionError as error:
+        if not begun:
+            raise  # It is told as a problem: nothing was sent yet.
+        services.log("scan failed", table=table.name, cause=str(error))
+        yield failed_stream(problem_body(error))
 
 
 async def _pieces(
@@ -144,12 +164,6 @@ async def _pieces(
 
 def _next(rows: Iterator[pa.Table]) -> pa.Table | None:
     return next(rows, None)
-
-
-async def _renew(services: Services, table: Table, pin: str) -> None:
-    while True:
-        await asyncio.sleep(RENEW_S)
-        applied(await services.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S)))
 
 
 class _Sink:

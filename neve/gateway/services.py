@@ -2,7 +2,7 @@
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -11,6 +11,7 @@ from common.clock import Clock
 from common.errors import RequestError, UnknownTableError, UnknownTabletError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
+from common.metadata.silence import StoreWatch
 from common.model.table import DNS_LABEL, Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
@@ -18,7 +19,7 @@ from common.telemetry import Log
 from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
 from neve.gateway.split_hints import SplitHints
-from neve.gateway.storage import Owners
+from neve.gateway.storage import Locations, Owners, locations_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Services:
     """Everything that the routes need of the outside."""
 
     store: TabletStore
+    store_watch: StoreWatch
     coordinator: Coordinator
     plan: PlanTablet
     settings: Settings
@@ -63,9 +65,16 @@ class Services:
     """Long work on rows: scans and appends."""
     owners: Owners = field(default_factory=Owners)
     generations: Generations = field(default_factory=Generations)
+    unread_settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of tables that have no effect with the planners of this service, and why."""
     split_hints: SplitHints = field(default_factory=SplitHints)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
+
+    @property
+    def locations(self) -> Locations:
+        """Where tables may be."""
+        return locations_of(self.settings.gateway)
 
     def later(self, work: Coroutine[object, object, object]) -> None:
         """Do something that nobody waits for; its failure is logged."""
@@ -79,22 +88,25 @@ class Services:
             self.log("background work failed", cause=f"{type(error).__name__}: {error}")
 
     async def table(self, name: str) -> Table:
-        """Return a table by name.
+        """Return a table by name, or by its id: one whose name no URL can hold has that.
 
         Raises:
             RequestError: The text cannot be a name.
             UnknownTableError: No table has it.
         """
-        checked_label(name, "table name")
         table = await self.store.table_named(name)
         if table is not None:
             return table
-        names = sorted(await self.store.names())
-        close = difflib.get_close_matches(name, names, n=1)
+        names = await self.store.names()
+        if name in names.values() and (by_id := await self.store.table(name)) is not None:
+            return by_id
+        checked_label(name, "table name")
+        close = difflib.get_close_matches(name, sorted(names), n=1)
         if close:
             hint = f"did you mean {close[0]!r}?"
         else:
-            hint = "there is none yet" if not names else f"there are: {', '.join(names[:10])}"
+            known = ", ".join(sorted(names)[:10])
+            hint = f"there are: {known}" if known else "there is none yet"
         raise UnknownTableError(f"no table is named {name!r}; {hint}")
 
     async def tablet(self, table: Table, text: str) -> TabletId:
@@ -168,14 +180,29 @@ async def check_owner(services: Services, table: Table) -> None:
     """
     store = await services.store.store_id()
     now_s = services.clock.now_s()
-    await services.footers.run(services.owners.check, table.location, store, now_s)
+    await services.footers.run(services.owners.check, table, store, now_s)
 
 
-async def check_writable(services: Services, table: Table) -> None:
+async def check_admitted(services: Services, table: Table) -> None:
+    """Refuse a table that is not where the operator lets tables be.
+
+    Raises:
+        RefusedError: It is not.
+    """
+    now_s = services.clock.now_s()
+    await services.footers.run(services.owners.admit, table, services.locations, now_s)
+
+
+async def check_writable(services: Services, table: Table) -> int:
     """Refuse to write a table whose location is another's, or newer than the store.
+
+    Returns:
+        The generation of the location, which the store must still have when it is written.
 
     Raises:
         RefusedError: It is.
     """
+    await check_admitted(services, table)
     await check_owner(services, table)
-    await services.generations.check(services.store, table, services.clock.now_s())
+    now_s = services.clock.now_s()
+    return await services.generations.check(services.store, table, now_s, services.footers)

@@ -1,6 +1,6 @@
 """What the store and the coordinator tell, as wire models for users."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
@@ -55,12 +55,15 @@ class Totals:
         return replace(self, rows=None)
 
 
-def table_view(table: Table, totals: Totals | None = None) -> api.Table:
+def table_view(
+    table: Table, totals: Totals | None = None, without_effect: Mapping[str, str] | None = None
+) -> api.Table:
     """Return a table for users.
 
     Args:
         table: As stored.
         totals: Of its tablets, if they were asked for.
+        without_effect: Settings that nothing reads, and why.
     """
     return api.Table(
         id=table.id,
@@ -80,6 +83,7 @@ def table_view(table: Table, totals: Totals | None = None) -> api.Table:
         settings=asdict(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
+        without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
 
@@ -206,6 +210,7 @@ def job_view(running: RunningAttempt) -> api_work.Job:
         granted_bytes_s=None if progress is None else progress.granted_bytes_s,
         moved_bytes=0 if progress is None else progress.moved_bytes,
         waited_s=0.0 if progress is None else progress.waited_s,
+        quiet_s=running.quiet_s,
     )
 
 

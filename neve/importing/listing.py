@@ -15,10 +15,12 @@ from pyarrow import fs
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.parquet.location import Location
 from common.parquet.owner import OWNER_PATH, owner_of
+from neve.recovery.stored import Whose, list_location
 
 FILES_MAX = 1_000_000
 """Files of one directory that are imported; their names are held in memory."""
 OWN_FOLDER = "_neve"
+FORMER = frozenset({Whose.OUTPUT, Whose.APPENDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,20 @@ def list_directory(location: Location) -> Listing:
         raise UnavailableError(f"location {location.uri} cannot be listed: {error}") from error
     found.files.sort(key=lambda file: file.path)
     return found
+
+
+def list_former(location: Location) -> dict[str, str]:
+    """Return the files that an earlier table of a directory has left, and why none is imported.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    why = (
+        "it was written for a table that is gone, and may hold its rows alone: `neve rebuild` "
+        "brings that table back"
+    )
+    stored = list_location(location, OWN_FOLDER)
+    return {path: why for path, file in stored.items() if file.whose in FORMER}
 
 
 def _local(location: Location, found: Listing) -> Iterator[tuple[str, int, str | None]]:

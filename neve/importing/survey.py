@@ -87,28 +87,30 @@ def _named(columns: Sequence[str] | Mapping[str, object]) -> str:
 
 def _with_columns(files: list[_Looked], wanted: Wanted, found: Survey) -> list[_Looked]:
     needed = {*wanted.key, *filter(None, [wanted.version_column])} - {*found.partition_by}
+    required = [each.name for each in wanted.columns or () if not each.nullable]
     kept = []
     for each in files:
         missing = sorted(needed.difference(each.footer.schema.names))
-        nulls = _nulls(each, wanted.version_column)
-        found.untold += nulls is None
+        null = next((name for name in required if _nulls(each, name)), None)
         if missing:
             found.misfits[each.file.path] = (
                 f"it lacks the columns {', '.join(missing)} of the key or version"
             )
-        elif nulls:
-            found.misfits[each.file.path] = (
-                f"{nulls} of its rows have no version: {wanted.version_column} is null"
-            )
+        elif null is not None:
+            found.misfits[each.file.path] = f"its column {null} holds nulls, but must not be null"
         else:
+            nulls = _nulls(each, wanted.version_column)
+            found.untold += nulls is None
+            found.unversioned_rows += nulls or 0
             kept.append(each)
     return kept
 
 
-def _nulls(each: _Looked, version: str | None) -> int | None:
-    if version is None or version not in each.footer.columns:
+def _nulls(each: _Looked, name: str | None) -> int | None:
+    """Return how many nulls a column has, if that was asked; None: its statistics do not tell."""
+    if name is None or name not in each.footer.columns:
         return 0
-    return each.footer.columns[version].nulls
+    return each.footer.columns[name].nulls
 
 
 def _united(files: list[_Looked], wanted: Wanted, found: Survey) -> tuple[pa.Schema, list[_Looked]]:

@@ -48,3 +48,5 @@ class Survey:
     misfits: dict[str, str] = field(default_factory=dict)
     untold: int = 0
     """Files whose statistics do not tell whether a version is null."""
+    unversioned_rows: int = 0
+    """Rows whose version is null, as far as statistics tell."""

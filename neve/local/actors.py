@@ -11,24 +11,31 @@ import importlib
 import json
 import os
 import pickle
+import queue
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError
+from common.errors import CompactionError, ConfigError
 from common.settings import Settings
 from common.wire import NAMESPACE
+from neve.local.logs import START, StackLogs
 from neve.local.ports import bound
 
+Died = Callable[[], tuple[str, str] | None]
 DRIVER = "from neve.local.actors import main; main()"
 END_WAIT_MAX_S = 30.0
 READY_WAIT_MAX_S = 400.0
 """For one actor; Spark may start slowly on a small machine."""
-LOG_TAIL_BYTES = 4000
+LOOK_S = 1.0
+RESTARTS_MAX = 2
+"""An actor that dies more often while it is waited for will not come up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +44,18 @@ class ActorsPlan:
 
     ray_address: str
     settings: Settings
-    compactors: int
     node_resource: str
     logs: str
     gateway_port_insisted: bool = False
     """Whether the operator wants this port and no other."""
+
+
+class PartError(CompactionError):
+    """A part of the stack did not come up; `part` names its log file."""
+
+    def __init__(self, part: str, cause: str) -> None:
+        super().__init__(cause)
+        self.part = part
 
 
 def start_actors(
@@ -49,22 +63,25 @@ def start_actors(
     folder: Path,
     environ: Mapping[str, str],
     on_progress: Callable[[str], None],
+    died: Died,
 ) -> str:
     """Run the driver and return the address of the gateway.
 
     Args:
         plan: What to start.
-        folder: The stack's, where the plan is handed over and the driver's log is kept.
+        folder: The stack's, where the plan is handed over.
         environ: The stack's environment.
         on_progress: Hears one sentence per step.
+        died: Returns the part of the stack that has ended meanwhile, and which of its
+            processes that was; None: all live.
     """
     plan_file = folder / "actors.plan"
-    log = folder / "logs" / "actors.log"
+    log = StackLogs(Path(plan.logs)).path(START)
     descriptor = os.open(plan_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as output:
         pickle.dump(plan, output)
     try:
-        with log.open("wb") as errors:
+        with log.open("ab") as errors:
             driver = subprocess.Popen(
                 [sys.executable, "-c", DRIVER, str(plan_file)],
                 env=dict(environ),
@@ -76,34 +93,65 @@ def start_actors(
                 start_new_session=True,
             )
         with driver:
-            return _follow(driver, log, on_progress)
+            try:
+                return _follow(driver, StackLogs(Path(plan.logs)), on_progress, died)
+            except BaseException:
+                driver.kill()
+                raise
     finally:
         plan_file.unlink(missing_ok=True)
 
 
-def _follow(driver: subprocess.Popen[str], log: Path, on_progress: Callable[[str], None]) -> str:
-    """Pass the driver's steps on until it names the gateway's address."""
-    assert driver.stdout is not None
+def _follow(
+    driver: "subprocess.Popen[str]",
+    logs: StackLogs,
+    on_progress: Callable[[str], None],
+    died: Died,
+) -> str:
+    """Pass the driver's steps on until it names the gateway's address.
+
+    Raises:
+        PartError: A part died, or did not come up.
+    """
     said: dict[str, str] = {}
-    try:
-        for line in driver.stdout:
-            said = _said(line) or said
+    for line in _lines(driver):
+        if line is None:
+            if (ended := died()) is not None:
+                raise PartError(ended[0], f"process {ended[1]} ended during the start")
+            continue
+        if news := _said(line):
+            said = news
             if "step" in said:
                 on_progress(said["step"])
-            else:
-                driver.wait(timeout=END_WAIT_MAX_S)
-    except BaseException:
-        driver.kill()
-        raise
+    driver.wait(timeout=END_WAIT_MAX_S)
     if "gateway_url" in said:
         return said["gateway_url"]
-    raise ConfigError(f"starting the actors failed: {said.get('error') or _tail(log)} (see {log})")
+    part = said.get("part", START)
+    raise PartError(part, said.get("error") or f"the start ended: {logs.last_words(START)}")
 
 
-def _tail(log: Path) -> str:
-    """Return the last line of a log."""
-    lines = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "the driver said nothing"
+def _lines(driver: "subprocess.Popen[str]") -> Iterator[str | None]:
+    """Yield the lines of a process, and None whenever it has said nothing for a while."""
+    output = driver.stdout
+    assert output is not None
+    heard: queue.Queue[str | None] = queue.Queue()
+
+    def listen() -> None:
+        for line in output:
+            heard.put(line)
+        heard.put(None)
+
+    listener = threading.Thread(target=listen, daemon=True, name="start-output")
+    listener.start()
+    while True:
+        try:
+            line = heard.get(timeout=LOOK_S)
+        except queue.Empty:
+            yield None
+            continue
+        if line is None:
+            return
+        yield line
 
 
 def _said(line: str) -> dict[str, str]:
@@ -135,7 +183,13 @@ def drive(plan: ActorsPlan) -> str:
         port = _start_all(plan)
     finally:
         ray.shutdown()
-    return f"http://{plan.settings.gateway.host}:{port}"
+    return f"http://{reached_at(plan.settings.gateway.host)}:{port}"
+
+
+def reached_at(host: str) -> str:
+    """Return the host under which this machine reaches what listens on a host."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+    return own.get(host, f"[{host}]" if ":" in host else host)
 
 
 def _start_all(plan: ActorsPlan) -> int:
@@ -144,39 +198,107 @@ def _start_all(plan: ActorsPlan) -> int:
     Compactors open Spark side by side.
     """
     _say(step="starting the coordinator")
-    _wait(_start("coordinator.actor", plan.settings))
-    names = [f"local-{number}" for number in range(1, plan.compactors + 1)]
-    more = {"node_resource": plan.node_resource, "log_folder": plan.logs}
-    if names:
-        _say(step=f"starting {len(names)} compactors with Spark on RayDP")
-    compactors = [_start("compactor.actor", plan.settings, name=name, **more) for name in names]
+    logs = StackLogs(Path(plan.logs))
+    with _part("coordinator"):
+        _wait(_start("coordinator.actor", plan), partial(logs.last_words, "coordinator"))
+    chosen = list(plan.settings.compactor_names())
+    if chosen:
+        _say(step=f"starting {_counted(len(chosen), 'compactor')} with Spark on RayDP")
+    compactors = [
+        (name, _start("compactor.actor", plan, name=name, group=group, node=True))
+        for group, name in chosen
+    ]
     _say(step="starting the gateway")
-    port = bound(
-        partial(_start_gateway, plan.settings),
-        plan.settings.gateway.port,
-        insisted=plan.gateway_port_insisted,
-    )
-    for name, compactor in zip(names, compactors, strict=True):
+    with _part("gateway"):
+        port = bound(
+            partial(_start_gateway, plan),
+            plan.settings.gateway.port,
+            insisted=plan.gateway_port_insisted,
+        )
+    for name, compactor in compactors:
         _say(step=f"waiting for compactor {name}")
-        _wait(compactor)
+        with _part(part := f"compactor-{name}"):
+            _wait(compactor, partial(logs.last_words, part), engine=True)
     return port
 
 
-def _start_gateway(settings: Settings, port: int) -> None:
-    gateway = replace(settings.gateway, port=port)
-    _start("neve.gateway.actor", replace(settings, gateway=gateway))
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _start(module: str, settings: Settings, **more: Any) -> Any:
+@contextmanager
+def _part(part: str) -> Iterator[None]:
+    """Say of which part it is that does not come up."""
+    try:
+        yield
+    except Exception as error:
+        raise PartError(part, f"{part} does not come up: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}"
+
+
+def _start_gateway(plan: ActorsPlan, port: int) -> None:
+    gateway = replace(plan.settings.gateway, port=port)
+    _start("neve.gateway.actor", replace(plan, settings=replace(plan.settings, gateway=gateway)))
+
+
+def _start(module: str, plan: ActorsPlan, *, node: bool = False, **more: Any) -> Any:
     """Call the `start` of an actor module and return the actor's handle."""
-    return importlib.import_module(module).start(settings, **more)
+    if node:
+        more["node_resource"] = plan.node_resource
+    starter = importlib.import_module(module).start
+    return starter(plan.settings, log_folder=plan.logs, **more)
 
 
-def _wait(actor: Any) -> None:
-    """Return when an actor answers that it is ready."""
+def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) -> None:
+    """Return when an actor answers that it is ready.
+
+    Args:
+        actor: The coordinator, or a compactor.
+        last_words: Returns what it has logged last.
+        engine: Whether it has an engine, which may fail to start while the actor lives.
+
+    Raises:
+        ConfigError: It dies again and again, its engine does, or it takes too long.
+    """
     import ray  # only the driver process may load it
 
-    ray.get(actor.ping.remote(), timeout=READY_WAIT_MAX_S)
+    answer = actor.ping.remote()
+    for _ in range(int(READY_WAIT_MAX_S / LOOK_S)):
+        if ray.wait([answer], timeout=LOOK_S)[0]:
+            try:
+                ray.get(answer)
+            except ray.exceptions.ActorUnavailableError:
+                answer = actor.ping.remote()
+            else:
+                return
+        if (restarts := _restarts(actor)) > RESTARTS_MAX:
+            raise ConfigError(f"its process has ended {restarts} times: {last_words()}")
+        failures, cause = _failed_starts(actor) if engine else (0, "")
+        if failures > RESTARTS_MAX:
+            raise ConfigError(f"{cause} (tried {failures} times)")
+    raise ConfigError(f"it did not answer within {READY_WAIT_MAX_S:.0f} s")
+
+
+def _failed_starts(actor: Any) -> tuple[int, str]:
+    """Return how often the engine of a compactor has failed to start, and why."""
+    import ray  # only the driver process may load it
+
+    try:
+        told: tuple[int, str] = ray.get(actor.failed_starts.remote(), timeout=LOOK_S)
+    except (ray.exceptions.RayError, TimeoutError):
+        return 0, ""  # It is being started itself.
+    return told
+
+
+def _restarts(actor: Any) -> int:
+    """Return how often Ray has started an actor again."""
+    from ray._private.state import actors  # Ray tells this in no other way without a dashboard
+
+    return int(actors(actor._actor_id.hex()).get("NumRestarts", 0))  # noqa: SLF001 - as above
 
 
 def main() -> None:
@@ -187,6 +309,6 @@ def main() -> None:
         url = drive(plan)
     except Exception as error:
         # The boundary of the process: the parent raises this as its own error.
-        _say(error=f"{type(error).__name__}: {error}".strip().splitlines()[0])
+        _say(error=_first_line(error), part=getattr(error, "part", START))
         raise
     _say(gateway_url=url)

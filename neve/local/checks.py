@@ -1,6 +1,7 @@
 """Does the stack fit on this machine? Asked before anything is started."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -18,20 +19,20 @@ SHARED_MEMORY = Path("/dev/shm")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(compactors: int, heap_bytes: int, free_bytes: int | None = None) -> None:
+def check_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> None:
     """Refuse if the compactors do not fit into memory.
 
     Args:
-        compactors: How many are wanted.
-        heap_bytes: Heaps of one compactor's driver and executor.
+        heap_bytes: Of each compactor that is wanted, the heaps of driver and executors.
         free_bytes: What is free; measured if left out.
     """
     free = free_memory_bytes() if free_bytes is None else free_bytes
-    wanted = BASE_BYTES + compactors * (COMPACTOR_BYTES + heap_bytes // 2)
+    wanted = BASE_BYTES + sum(COMPACTOR_BYTES + heap // 2 for heap in heap_bytes)
     if free < wanted:
         raise ConfigError(
-            f"too little memory: {free // MEGABYTE} MB are free, a stack with {compactors} "
-            f"compactors wants {wanted // MEGABYTE} MB; ask for fewer compactors or free memory"
+            f"too little memory: {free // MEGABYTE} MB are free, a stack with "
+            f"{len(heap_bytes)} compactors wants {wanted // MEGABYTE} MB; ask for fewer compactors"
+            " or free memory"
         )
 
 

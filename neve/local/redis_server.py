@@ -1,5 +1,9 @@
-"""The Redis server of a stack: loopback, password, append-only file."""
+"""The Redis server of a stack: a socket for its owner alone, a password, an append-only file.
 
+There is no port, so no other user of the machine can as much as connect.
+"""
+
+import hashlib
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -11,14 +15,19 @@ import psutil
 
 from common.clock import Clock
 from common.errors import ConfigError
-from neve.local.ports import LOOPBACK
 from neve.local.processes import ProcessRef, spawn
 from neve.local.state import write_secret
 
 START_WAIT_MAX_S = 60.0
 """A large append-only file takes its time to load."""
 POLL_S = 0.05
-LOG_TAIL_BYTES = 2000
+COMMANDS = "+@all -@dangerous -@scripting +info +config|get"
+"""What the stack may ask its server: all but what could destroy, reveal or stop it, and scripts.
+
+In a list of rights, not by renaming commands: what an append-only file holds can still be read.
+"""
+OUTPUT_LIMIT = "client-output-buffer-limit normal 1gb 512mb 60"
+"""Who does not read its answers is cut off before they fill the memory."""
 
 
 class AppendSync(StrEnum):
@@ -34,15 +43,16 @@ class RedisServer:
 
     program: Path
     folder: Path
+    socket: Path
+    """Where it listens, in a folder of its owner's; it has no port."""
     log: Path
-    port: int
     password: str
     append_sync: AppendSync = AppendSync.EVERYSEC
 
     @property
     def url(self) -> str:
         """The address, with the password."""
-        return f"redis://:{self.password}@{LOOPBACK}:{self.port}/0"
+        return f"unix://:{self.password}@{self.socket}?db=0"
 
     def start(self, environ: Mapping[str, str], clock: Clock) -> ProcessRef:
         """Start the server and wait until it answers; data in the folder is loaded.
@@ -51,14 +61,13 @@ class RedisServer:
             environ: The environment of the process, with the mark.
             clock: Bounds the wait.
         """
-        # The password stands in a file of ours: arguments are visible to everybody.
         settings = self.folder / "redis.conf"
         write_secret(settings, self._settings())
-        self.log.write_bytes(b"")
+        said_bytes = self.log.stat().st_size if self.log.exists() else 0
         process = spawn([str(self.program), str(settings)], environ, self.log)
         reference = ProcessRef.of("redis", psutil.Process(process.pid))
         try:
-            self._wait(process, clock)
+            self._wait(process, clock, said_bytes)
         finally:
             # The server outlives this process, which must not mind when it forgets it.
             process.returncode = 0
@@ -66,36 +75,51 @@ class RedisServer:
 
     def answers(self) -> bool:
         """Return whether the server takes commands; not while it loads its data."""
+        return self._said().endswith(b"+PONG\r\n")
+
+    def heard(self) -> bool:
+        """Return whether the server says anything, if only that it loads its data."""
+        return bool(self._said())
+
+    def _said(self) -> bytes:
+        """Return its answer to a password and a PING; empty: there is none."""
         try:
-            with socket.create_connection((LOOPBACK, self.port), timeout=2.0) as link:
+            with socket.socket(socket.AF_UNIX) as link:
+                link.settimeout(2.0)
+                link.connect(str(self.socket))
                 link.sendall(f"AUTH {self.password}\r\nPING\r\n".encode())
                 answer = b""
                 while answer.count(b"\n") < 2 and (part := link.recv(4096)):
                     answer += part
         except OSError:
-            return False
-        return answer.endswith(b"+PONG\r\n")
+            return b""
+        return answer
 
     def _settings(self) -> str:
         """Return the settings file."""
+        digest = hashlib.sha256(self.password.encode()).hexdigest()
         return "\n".join(
             (
-                f"bind {LOOPBACK}",
-                f"port {self.port}",
-                f"requirepass {self.password}",
+                "port 0",
+                f'unixsocket "{self.socket}"',
+                "unixsocketperm 700",
+                f"user default on #{digest} ~* &* {COMMANDS}",
+                OUTPUT_LIMIT,
                 f'dir "{self.folder}"',
                 "daemonize no",
                 # A title would overwrite the environment, and the mark in it.
                 "set-proc-title no",
                 "appendonly yes",
                 f"appendfsync {self.append_sync}",
+                # Commands alone: any later server reads them, Redis or Valkey.
+                "aof-use-rdb-preamble no",
                 'save ""',
                 "maxmemory-policy noeviction",
                 "",
             )
         )
 
-    def _wait(self, process: subprocess.Popen[bytes], clock: Clock) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], clock: Clock, said_bytes: int) -> None:
         """Return when the server answers; raise if it ended or took too long."""
         until_s = clock.now_s() + START_WAIT_MAX_S
         while not self.answers():
@@ -105,15 +129,17 @@ class RedisServer:
                 if clock.now_s() < until_s:
                     continue
                 raise ConfigError(
-                    f"Redis on port {self.port} did not answer within {START_WAIT_MAX_S:.0f} s: "
-                    f"see {self.log}"
+                    f"Redis did not answer within {START_WAIT_MAX_S:.0f} s: see {self.log}"
                 ) from None
-            raise ConfigError(f"Redis ended at once (code {code}): {self._complaint()}")
+            raise ConfigError(f"Redis ended at once (code {code}): {self._complaint(said_bytes)}")
 
-    def _complaint(self) -> str:
-        """Return what the server last said."""
-        tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-        if "ddress already in use" in tail:
-            return f"port {self.port} is in use on {LOOPBACK}; choose another one"
-        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    def _complaint(self, said_bytes: int) -> str:
+        """Return what the server last said; before `said_bytes` an earlier one spoke."""
+        said = self.log.read_bytes()[said_bytes:].decode(errors="replace")
+        if "handle RDB format version" in said:
+            return (
+                f"{self.program} cannot read the data in {self.folder}: another server wrote it; "
+                "put that one into PATH"
+            )
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
         return f"{lines[-1] if lines else 'it said nothing'} (see {self.log})"

@@ -7,7 +7,7 @@ mark, so it is cleaned up at once, by the next start, or by a stop.
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,13 +15,24 @@ from typing import Self
 
 from common.clock import SystemClock
 from common.errors import ConfigError
+from neve.local.actors import PartError
 from neve.local.find import find_java
+from neve.local.locations import with_locations
+from neve.local.logs import StackLogs
 from neve.local.options import StackOptions
 from neve.local.parts import Progress, Starter, look_round
 from neve.local.processes import end
 from neve.local.ray_head import environment
 from neve.local.state import StackFolder, StackState
+from neve.local.supervisor import Orders, end_supervisor, start_supervisor
 from neve.local.temporary import base_folder, new_folder, remove_folder
+from neve.service_settings import (
+    as_document,
+    check_service,
+    differences,
+    of_document,
+    shown_settings,
+)
 
 DEFAULT_NAME = "default"
 
@@ -33,8 +44,12 @@ def _silent(_: str) -> None:
 class LocalStack:
     """A stack that runs; `stop` ends it, and so does leaving the context."""
 
-    def __init__(self, folder: StackFolder, state: StackState) -> None:
+    def __init__(
+        self, folder: StackFolder, state: StackState, locations: Sequence[str] = ()
+    ) -> None:
         """Hold a running stack; use `start` or `attach` to get one."""
+        self.locations = locations
+        """Where tables may be, if this process has started it."""
         self._folder = folder
         self._state = state
 
@@ -67,12 +82,20 @@ class LocalStack:
         chosen = (options or StackOptions()).with_slots(slots)
         if compactors is not None:
             chosen = replace(chosen, compactors=compactors)
+        if chosen.actors:
+            check_service(chosen.service)
         base = os.environ if environ is None else environ
         folder = StackFolder.of(home, name, base)
         with folder.locked():
-            _make_room(folder, on_progress)
+            _make_room(folder, chosen, on_progress)
             folder.make()
-            return cls(folder, _start(folder, chosen, on_progress, base))
+            # As it was asked for: what the next start compares itself with.
+            folder.save_settings(as_document(shown_settings(chosen.service)))
+            private = new_folder(base_folder())
+            gateway = with_locations(chosen.settings.gateway, folder, private, chosen.allow, base)
+            chosen = replace(chosen, settings=replace(chosen.settings, gateway=gateway))
+            state = _start(folder, private, chosen, on_progress, base)
+            return cls(folder, state, gateway.locations)
 
     @classmethod
     def attach(
@@ -151,7 +174,8 @@ class LocalStack:
         """End every process of the stack; its data stays unless told otherwise.
 
         Args:
-            delete_data: Also remove the tables, logs and token.
+            delete_data: Also remove its folder: metadata, logs, token, and the files of tables
+                that lie in it.
         """
         stop(self._folder, delete_data=delete_data)
 
@@ -188,52 +212,74 @@ def stop(folder: StackFolder, *, delete_data: bool = False) -> bool:
     return state is not None
 
 
-def _make_room(folder: StackFolder, on_progress: Progress) -> None:
-    """Refuse if the stack runs; clean up what a crash left."""
+def _make_room(folder: StackFolder, options: StackOptions, on_progress: Progress) -> None:
+    """Refuse if the stack runs, and say what it does not run with; clean up after a crash."""
     state = folder.load()
     if state is None:
         return
     if state.running():
         where = f" at {state.gateway_url}" if state.gateway_url else ""
+        own, wanted = of_document(folder.load_settings()), shown_settings(options.service)
+        unlike = differences(own, wanted) if own else []
+        ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
         raise ConfigError(
             f"stack {state.name!r} is running already{where}: "
-            "use it, or end it with `neve down` first"
+            f"use it, or end it with `neve down` first{ignored}"
         )
     on_progress("cleaning up after an earlier start")
     _end(folder, state)
 
 
 def _start(
-    folder: StackFolder, options: StackOptions, on_progress: Progress, environ: Mapping[str, str]
+    folder: StackFolder,
+    private: Path,
+    options: StackOptions,
+    on_progress: Progress,
+    environ: Mapping[str, str],
 ) -> StackState:
     """Start all parts; on any failure, also an interrupt, end those that were started."""
-    machine = look_round(options, environ, base_folder())
+    machine = look_round(options, environ, private.parent)
     clock = SystemClock()
     state = StackState(
         name=folder.path.name,
         mark=secrets.token_hex(16),
         started_s=clock.now_s(),
-        ray_folder=str(new_folder()),
+        private_folder=str(private),
         java_home=str(machine.java.home),
     )
     folder.save(state)
-    state.temporary.mkdir(parents=True, mode=0o700)
-    starter = Starter(folder, options, machine, environ, on_progress, clock)
+    starter = Starter(folder, options, machine, environ, on_progress, clock, folder.save)
     try:
+        private.mkdir(mode=0o700)
+        state.temporary.mkdir()
         state = starter.start_ray(starter.start_redis(state))
         if options.actors:
             state = starter.start_actors(state)
         state = replace(state, ready=True)
         folder.save(state)
-    except BaseException:
+        if options.supervised:
+            orders = Orders(
+                mark=state.mark,
+                folder=folder,
+                options=options,
+                machine=machine,
+                environ=dict(environ),
+            )
+            supervisor = start_supervisor(orders, starter.environment_of(state))
+            state = state.with_processes(supervisor)
+            folder.save(state)
+    except BaseException as error:
         # What was written down last is more than what was returned last.
         _end(folder, folder.load() or state)
+        if isinstance(error, PartError):
+            raise ConfigError(f"{error} (see {starter.logs(state).path(error.part)})") from error
         raise
     return state
 
 
 def _end(folder: StackFolder, state: StackState) -> None:
-    """End the processes, Redis after all others, and forget the stack."""
+    """End the supervisor, then the other processes, Redis last of all, and forget the stack."""
+    end_supervisor(state)
     redis = [p.pid for p in state.processes if p.role == "redis" and p.alive()]
     end(state.mark, state.processes, spare=redis)
     if stubborn := end(state.mark, state.processes):
@@ -241,5 +287,7 @@ def _end(folder: StackFolder, state: StackState) -> None:
             f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "
             "end them by hand and try again"
         )
-    remove_folder(Path(state.ray_folder))
+    StackLogs(folder.logs, state.ray_folder).keep_ray()
+    remove_folder(Path(state.private_folder))
+    folder.repairs_file.unlink(missing_ok=True)
     folder.state_file.unlink(missing_ok=True)

@@ -3,8 +3,12 @@
     <home>/<stack>/state.json   processes, addresses, secrets (0600)
                    token        bearer token of the gateway (0600), kept
                    ray_token    token of the Ray cluster (0600)
+                   settings.json  what it was started with, secrets hidden
                    redis/       settings and append-only file, kept
-                   logs/        output of what was started
+                   tables/      tables may be here, kept
+                   locations    where tables may be, besides (0600), kept
+                   repairs.json what is down, while the supervisor sees to it
+                   logs/        a log file per part, kept
 
 `state.json` is written before the first process starts and after each step, so that
 whatever a crash leaves behind can be found and ended.
@@ -15,16 +19,19 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from threading import Event
+from typing import IO, Any, Self
 
 from common.errors import ConfigError
 from neve.local.processes import ProcessRef
+from neve.local.temporary import make_private
 
-FORMAT = 1
+FORMAT = 2
+LOCK_TRIES_MAX, LOCK_PAUSE_S = 20, 0.1
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -35,7 +42,8 @@ class StackState:
     name: str
     mark: str
     started_s: float
-    ray_folder: str
+    private_folder: str
+    """Of what is removed with its processes."""
     ready: bool = False
     redis_url: str = ""
     ray_address: str = ""
@@ -44,21 +52,39 @@ class StackState:
     processes: tuple[ProcessRef, ...] = ()
 
     @property
+    def ray_folder(self) -> Path:
+        """Ray's sessions."""
+        return Path(self.private_folder) / "ray"
+
+    @property
     def temporary(self) -> Path:
-        """Temporary files of its processes; removed with Ray's own."""
-        return Path(self.ray_folder) / "tmp"
+        """Temporary files of its processes."""
+        return Path(self.private_folder) / "tmp"
+
+    @property
+    def redis_socket(self) -> Path:
+        """Where Redis listens; in a folder with a short name, which sockets need."""
+        return Path(self.private_folder) / "redis.sock"
 
     def role_alive(self, role: str) -> bool:
         """Return whether the process with this role still runs."""
         return any(p.role == role and p.alive() for p in self.processes)
 
     def running(self) -> bool:
-        """Return whether the stack came up and neither Redis nor Ray has died since."""
-        return self.ready and self.role_alive("redis") and self.role_alive("raylet")
+        """Return whether the stack came up, and lives or is being repaired."""
+        own_redis = any(p.role == "redis" for p in self.processes)
+        redis_lives = self.role_alive("redis") or not own_redis
+        lives = redis_lives and self.role_alive("raylet")
+        return self.ready and (lives or self.role_alive("supervisor"))
 
     def with_processes(self, *added: ProcessRef) -> Self:
         """Return the state with more processes."""
         return replace(self, processes=(*self.processes, *added))
+
+    def without(self, *roles: str) -> Self:
+        """Return the state without the processes of these roles."""
+        left = tuple(each for each in self.processes if each.role not in roles)
+        return replace(self, processes=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +110,28 @@ class StackFolder:
         base = home or Path(environ.get("NEVE_HOME") or Path.home() / ".neve")
         return cls(base.expanduser().absolute() / name)
 
+    @classmethod
+    def started(cls, home: Path | None, environ: Mapping[str, str]) -> list[Self]:
+        """Return the folders of all stacks that run, or were never ended, by name.
+
+        Args:
+            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
+            environ: Where NEVE_HOME is looked up.
+        """
+        base = cls.of(home, "any", environ).path.parent
+        return [cls(path.parent) for path in sorted(base.glob("*/state.json"))]
+
+    @classmethod
+    def known(cls, home: Path | None, environ: Mapping[str, str]) -> list[Self]:
+        """Return the folders of all stacks that have left something, by name.
+
+        Args:
+            home: Where all stacks live; NEVE_HOME or `~/.neve` if left out.
+            environ: Where NEVE_HOME is looked up.
+        """
+        base = cls.of(home, "any", environ).path.parent
+        return [cls(path.parent) for path in sorted(base.glob("*/logs"))]
+
     @property
     def state_file(self) -> Path:
         """What runs."""
@@ -100,9 +148,29 @@ class StackFolder:
         return self.path / "ray_token"
 
     @property
+    def repairs_file(self) -> Path:
+        """What is down, as the supervisor sees it; absent: nothing is."""
+        return self.path / "repairs.json"
+
+    @property
+    def settings_file(self) -> Path:
+        """What the stack was started with; secrets are hidden."""
+        return self.path / "settings.json"
+
+    @property
     def redis(self) -> Path:
         """Settings and data of Redis."""
         return self.path / "redis"
+
+    @property
+    def tables(self) -> Path:
+        """Where tables may be, of all that is here."""
+        return self.path / "tables"
+
+    @property
+    def locations_file(self) -> Path:
+        """Where else tables may be, as operators have named it."""
+        return self.path / "locations"
 
     @property
     def logs(self) -> Path:
@@ -111,21 +179,33 @@ class StackFolder:
 
     def make(self) -> None:
         """Create the folders, for nobody but their owner."""
-        for folder in (self.path, self.redis, self.logs):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._writing():
+            for folder in (self.path, self.redis, self.logs):
+                make_private(folder)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say of a folder that cannot be written which one it is, and what to do."""
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"the folder of stack {self.path.name!r}, {self.path}, cannot be written:"
+                f" {error.strerror or error}; NEVE_HOME or --home names another place"
+            ) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the stack against another `up` or `down`, also one that crashes."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with self._writing():
+            make_private(self.path)
+            file = (self.path / "lock").open("w")
+        with file as lock:
+            if not _locked(lock):
                 raise ConfigError(
                     f"stack {self.path.name!r} is being started or stopped by another process: "
                     "wait for it and try again"
-                ) from None
+                )
             yield
 
     def load(self) -> StackState | None:
@@ -138,6 +218,17 @@ class StackFolder:
             raise ConfigError(f"state file {self.state_file} is not readable: {error}") from None
         return _decode(fields, self.state_file)
 
+    def save_settings(self, shown: Sequence[Mapping[str, Any]]) -> None:
+        """Write down what the stack is started with."""
+        write_secret(self.settings_file, json.dumps(list(shown), indent=1))
+
+    def load_settings(self) -> list[dict[str, Any]]:
+        """Return what the stack was started with; nothing if that was never written."""
+        try:
+            return list(json.loads(self.settings_file.read_text()))
+        except (OSError, ValueError):
+            return []
+
     def save(self, state: StackState) -> None:
         """Replace the state file, completely or not at all."""
         write_secret(self.state_file, json.dumps({"format": FORMAT, **asdict(state)}, indent=1))
@@ -147,6 +238,19 @@ class StackFolder:
         if not file.exists():
             write_secret(file, secrets.token_urlsafe(32))
         return file.read_text().strip()
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Lock a file; wait for a moment, for a supervisor writes the state down now and then."""
+    pause = Event()
+    for _ in range(LOCK_TRIES_MAX):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pause.wait(LOCK_PAUSE_S)
+        else:
+            return True
+    return False
 
 
 def write_secret(file: Path, text: str) -> None:
@@ -160,7 +264,10 @@ def write_secret(file: Path, text: str) -> None:
 
 def _decode(fields: dict[str, Any], file: Path) -> StackState:
     """Return the state from its JSON form."""
-    if fields.pop("format", None) != FORMAT:
+    if (version := fields.pop("format", None)) == 1:
+        # Ray's sessions lay directly in the folder.
+        fields["private_folder"] = fields.pop("ray_folder")
+    elif version != FORMAT:
         raise ConfigError(f"state file {file} has another format: use the version that wrote it")
     processes = tuple(ProcessRef(**p) for p in fields.pop("processes"))
     return StackState(**fields, processes=processes)

@@ -10,26 +10,41 @@ r"""The format of a backup: lines of JSON, with a digest at the end. Version 1.
 
 Lines of kind `progress` are for whoever waits; they do not count. Keys, versions and
 watermarks are the order-preserving bytes of the store as hex; what has its default is
-left out. A line has at most 16 MiB, so nothing must fit in memory but one tablet's files.
+left out.
+
+An archive may come from anywhere. Whatever is read has the types, bounds and order that
+the store would have written, or the archive is refused with the line: size of a line, its
+items and their depth, numbers of tables, tablets and files, plain paths, tablets that tile.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import IO, Any
 
-from common.errors import RequestError
+from common.errors import MetadataError, RequestError
+from common.metadata.codec_file import FILE, unpack_file
 from common.model.file import DataFile
 from common.model.table import Table
-from common.model.tablet import Bounds
+from common.model.tablet import PLUS_INFINITY, Bounds
 from common.parquet.description import table_from_plain
+from common.rows.partitions import partition_of_path
 
 FORMAT = "neve-archive"
 FORMAT_VERSION = 1
 LINE_BYTES_MAX = 16 * 1024**2
-FILES_PER_TABLET_MAX = 1_000_000
+LINE_ITEMS_MAX = 1_000_000
+"""Brackets and commas of a line: a short text must not become a large value."""
+TABLES_MAX = 10_000
+TABLETS_MAX = 1_000_000
+FILES_MAX = 2_000_000
+"""Of one table: its entries are held in memory."""
 _DEFAULTS = {each.name: each.default for each in fields(DataFile)}
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half a character: only of two halves is there a text that the store can hold."""
 _BYTES = ("key_min", "key_max", "version_min", "version_max")
 
 
@@ -87,9 +102,31 @@ def file_from_plain(plain: dict[str, Any], where: str) -> DataFile:
             if given.get(name) is not None:
                 given[name] = bytes.fromhex(given[name])
         given["tags"] = tuple((str(tag), str(value)) for tag, value in given.get("tags", ()))
-        return DataFile(**given)
-    except (TypeError, ValueError) as error:
+        file = _file(**given)
+    except (TypeError, ValueError, OverflowError, MetadataError) as error:
         raise RequestError(f"{where} is no file of this release: {error}") from error
+    return file
+
+
+def _file(path: object = None, **given: Any) -> DataFile:
+    """Return a file, but none that the store could not read again.
+
+    Raises:
+        MetadataError: The store could not read it.
+        TypeError: It has other fields, or no path.
+        ValueError: Its path or a time is none.
+    """
+    if not isinstance(path, str):
+        raise TypeError(f"its path is {path!r}")
+    file = DataFile(path=path, **given)
+    parts = file.path.split("/")
+    if "\\" in file.path or "\0" in file.path or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{file.path!r} is not a plain path below a location")
+    times = (file.added_at_s, file.time_min_s, file.time_max_s, file.tombstones_since_s)
+    if not all(isfinite(each) for each in times if each is not None):
+        raise ValueError(f"file {file.path} has a time that is no number")
+    unpack_file("the archive", file.path.encode(), FILE.pack(file))
+    return file
 
 
 @dataclass(slots=True)
@@ -127,8 +164,14 @@ class _Cursor:
             raise self.wrong("is missing; was the backup broken off?")
         if not line.endswith(b"\n"):
             raise self.wrong("is cut off, or longer than any line may be")
+        if sum(map(line.count, (b"[", b"{", b","))) > LINE_ITEMS_MAX:
+            raise self.wrong(f"has more than {LINE_ITEMS_MAX} items")
         try:
             body = json.loads(line)
+            if _SURROGATE.search(line):
+                json.dumps(body, ensure_ascii=False).encode()
+        except RecursionError as error:
+            raise self.wrong("is nested too deeply") from error
         except ValueError as error:
             raise self.wrong(f"is no JSON: {error}") from error
         if not isinstance(body, dict):
@@ -152,9 +195,14 @@ def read_archive(source: IO[bytes]) -> Iterator[Table | TabletDump]:
             f"says {head.get('format')} version {head.get('version')}, "
             f"this release reads {FORMAT} version {FORMAT_VERSION}"
         )
+    tables = 0
     while (body := cursor.next("table", "end"))["kind"] == "table":
-        yield _table(cursor, body)
-        yield from _tablets(cursor)
+        tables += 1
+        if tables > TABLES_MAX:
+            raise cursor.wrong(f"begins a table too many: at most {TABLES_MAX} are taken")
+        table = _table(cursor, body)
+        yield table
+        yield from _tablets(cursor, table)
     if body.get("lines") != cursor.digest.lines or body.get("sha256") != cursor.digest.hex:
         raise cursor.wrong("has another digest than the lines before it: they were changed")
 
@@ -165,20 +213,57 @@ def _table(cursor: _Cursor, body: dict[str, Any]) -> Table:
     return table_from_plain(body["table"], f"line {cursor.number} of the archive")
 
 
-def _tablets(cursor: _Cursor) -> Iterator[TabletDump]:
-    tablets = files = 0
+def _tablets(cursor: _Cursor, table: Table) -> Iterator[TabletDump]:
+    tablets, paths = 0, set[str]()
+    before: TabletDump | None = None
     while (body := cursor.next("tablet", "table-end"))["kind"] == "tablet":
-        dump = _tablet(cursor, body)
-        tablets, files = tablets + 1, files + len(dump.files)
+        dump = _tablet(cursor, body, paths)
+        _check_order(cursor, table, before, dump)
+        tablets, before = tablets + 1, dump
+        if tablets > TABLETS_MAX:
+            raise cursor.wrong(f"ends a tablet too many: at most {TABLETS_MAX} are taken")
         yield dump
-    if (body.get("tablets"), body.get("files")) != (tablets, files):
-        raise cursor.wrong(f"counts otherwise than the lines before it: {tablets}, {files}")
+    if (body.get("tablets"), body.get("files")) != (tablets, len(paths)):
+        raise cursor.wrong(f"counts otherwise than the lines before it: {tablets}, {len(paths)}")
+    if not table.partition_by and (before is None or before.bounds.end != PLUS_INFINITY):
+        raise cursor.wrong("ends a table whose last tablet does not reach to the end")
 
 
-def _tablet(cursor: _Cursor, body: dict[str, Any]) -> TabletDump:
+def _check_order(
+    cursor: _Cursor, table: Table, before: TabletDump | None, dump: TabletDump
+) -> None:
+    """Refuse a tablet that does not follow the one before it."""
+    bounds = dump.bounds
+    if table.partition_by:
+        _check_partition(cursor, table, before, bounds)
+        return
+    start = None if before is None else before.bounds.end
+    if bounds.partition is not None or bounds.start != start or bounds.end <= (start or b""):
+        raise cursor.wrong("ends a tablet that does not begin where the one before it ends")
+
+
+def _check_partition(
+    cursor: _Cursor, table: Table, before: TabletDump | None, bounds: Bounds
+) -> None:
+    try:
+        wanted = partition_of_path(table, f"{bounds.partition}/x")
+    except (RequestError, KeyError) as error:
+        raise cursor.wrong(f"ends a tablet of no partition: {error}") from error
+    follows = before is None or before.bounds.end < bounds.end
+    if bounds.start is not None or (wanted.end, wanted.text) != (bounds.end, bounds.partition):
+        raise cursor.wrong(f"ends a tablet that is not that of partition {bounds.partition!r}")
+    if not follows:
+        raise cursor.wrong("ends a tablet that does not come after the one before it")
+
+
+def _tablet(cursor: _Cursor, body: dict[str, Any], paths: set[str]) -> TabletDump:
+    """Return a tablet; its paths are added to those of the table."""
     count = body.get("files")
-    if not isinstance(count, int) or not 0 <= count <= FILES_PER_TABLET_MAX:
-        raise cursor.wrong(f"has {count!r} files")
+    if type(count) is not int or not 0 <= count <= FILES_MAX - len(paths):
+        raise cursor.wrong(f"has {count!r} files, at most {FILES_MAX} of a table are taken")
+    partition = body.get("partition")
+    if partition is not None and not isinstance(partition, str):
+        raise cursor.wrong("has a partition that is no text")
     try:
         start, end, purge = (_key(body.get(name)) for name in ("start", "end", "purge"))
     except (TypeError, ValueError) as error:
@@ -189,8 +274,12 @@ def _tablet(cursor: _Cursor, body: dict[str, Any]) -> TabletDump:
     for _ in range(count):
         plain = cursor.next("file")
         del plain["kind"]
-        files.append(file_from_plain(plain, f"line {cursor.number} of the archive"))
-    bounds = Bounds(start, end, body.get("partition"))
+        file = file_from_plain(plain, f"line {cursor.number} of the archive")
+        if file.path in paths:
+            raise cursor.wrong(f"has file {file.path}, which an earlier line has, too")
+        paths.add(file.path)
+        files.append(file)
+    bounds = Bounds(start, end, partition)
     return TabletDump(bounds=bounds, purge=purge, files=tuple(files))
 
 

@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from errno import ENAMETOOLONG
 
 import pyarrow as pa
 from pyarrow import fs
 
-from common.errors import RequestError
+from common.errors import InputError, RequestError, UnavailableError
 from common.metadata.repair_changes import ForgetFiles, RestateFile
-from common.model.file import DataFile
+from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.tablet import TabletId
+from common.parquet.chunk_order import chunk_fault
 from common.parquet.inspect import FileFacts, inspect_file, opened
-from common.parquet.location import Location
+from common.parquet.location import Location, fault
 from common.parquet.opening import parquet_of
 from common.rows.rules import RowRules
+from compactor.rewrite.stitch.sources import layout_of, opened_source
 from neve.recovery.findings import Code, Finding
 from neve.recovery.stored import StoredFile
 
@@ -28,6 +31,8 @@ class FileCheck:
     rules: RowRules
     stored: Mapping[str, StoredFile]
     """As listed; a file that is not among them is looked up by itself."""
+    table: str = ""
+    """Its name, for what an operator is to do."""
     deep: bool = False
 
 
@@ -39,7 +44,10 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
     """
     if file.open:
         return None
-    size = _size(how, file.path)
+    try:
+        size = _size(how, file.path)
+    except RequestError as error:  # No file can be there, so nothing brings it back.
+        return Finding(code=Code.CORRUPT, path=file.path, tablet=tablet, sentence=str(error))
     if size is None:
         return Finding(
             code=Code.MISSING,
@@ -52,10 +60,15 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
     try:
         with opened(how.location, file.path) as parquet:
             rows = parquet.metadata.num_rows
+            fault = chunk_fault(parquet.metadata, size)
         if how.deep:
             _decode(how.location, file.path)
-        if how.deep or size != file.size_bytes or rows != file.rows:
-            return _compared(how, tablet, file)
+            fault = fault or _fault_of_footer(how.location, file.path)
+        if (how.deep or size != file.size_bytes or rows != file.rows) and (
+            finding := _compared(how, tablet, file)
+        ):
+            return finding
+        return None if fault is None else _laid_out(how, tablet, file, fault)
     except (RequestError, pa.ArrowException, OSError) as error:
         return Finding(
             code=Code.CORRUPT,
@@ -63,13 +76,18 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
             tablet=tablet,
             sentence=f"the file cannot be read ({error}); bring it back from a copy",
         )
-    return None
 
 
 def _size(how: FileCheck, path: str) -> int | None:
     if path in how.stored:
         return how.stored[path].size_bytes
-    found = how.location.filesystem.get_file_info(how.location.full(path))
+    full = how.location.full(path)
+    try:
+        found = how.location.filesystem.get_file_info(full)
+    except OSError as error:
+        if error.errno == ENAMETOOLONG:  # So no such file can be there.
+            return None
+        raise UnavailableError(fault(how.location, path, error)) from error
     return int(found.size) if found.type == fs.FileType.File else None
 
 
@@ -81,6 +99,30 @@ def _decode(location: Location, path: str) -> None:
     ):
         for _ in parquet.iter_batches(BATCH_ROWS):
             pass
+
+
+def _fault_of_footer(location: Location, path: str) -> str | None:
+    """Return what a footer says wrongly of where row groups lie; None also for one we refuse."""
+    try:
+        with opened_source(location, path) as source:
+            return layout_of(source).fault
+    except InputError:
+        return None  # Arrow has read it, so it is no damage.
+
+
+def _laid_out(how: FileCheck, tablet: TabletId, file: DataFile, fault: str) -> Finding:
+    """Return the finding of a file of which some readers miss rows."""
+    rewrite = f"`neve compact {how.table} --selector layout` rewrites it"
+    tagged = replace(file, tags=(*file.tags, FAULTY_LAYOUT))
+    change = RestateFile(tablet=tablet, before=file, after=tagged)
+    return Finding(
+        code=Code.LAYOUT,
+        path=file.path,
+        tablet=tablet,
+        sentence=f"readers that split files, such as Spark, may miss rows of the file: {fault}",
+        repair=rewrite if file.has_faulty_layout else f"tag the file; then {rewrite}",
+        changes=() if file.has_faulty_layout else (change,),
+    )
 
 
 def _compared(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | None:
@@ -108,7 +150,7 @@ def restated(file: DataFile, facts: FileFacts) -> DataFile:
         fresh,
         tombstones_since_s=since if fresh.tombstones else None,
         schema_id=file.schema_id,
-        tags=file.tags,
+        tags=tuple(dict.fromkeys((*file.tags, *fresh.tags))),
         job=file.job,
         request=file.request,
     )

@@ -2,39 +2,56 @@
 
 from functools import partial
 
+from common.metadata.mutation.tables import overlapping
 from common.metadata.repair_changes import AcceptGeneration
+from common.model.location_identity import overlap_test
 from common.parquet.generation import UNREADABLE, behind, write_generation, written_generation
-from common.parquet.location import Location
-from common.parquet.owner import OWNER_PATH
-from common.parquet.small_files import write_small
+from common.parquet.identities import identities_of, site_of
+from common.parquet.owner import OWNER_PATH, Owner, write_owner
 from neve.recovery.findings import Code, Finding
 from neve.recovery.scope import Scope
 
 
 async def check_owner(scope: Scope) -> list[Finding]:
-    """Return a finding if the location does not belong to this store."""
+    """Return a finding if the location does not belong to this store, or to another table."""
     ours, found = await scope.store.store_id(), await scope.owner()
-    if found == ours:
+    if found is None:
+        whose = f"nobody ({OWNER_PATH} is missing)"
+    elif found.store != ours:
+        whose = f"the store {found.store}"
+    elif found.table not in ("", scope.table.id):
+        whose = f"the table with id {found.table}, and this one's is {scope.table.id}"
+    else:
         return []
-    whose = f"the store {found}" if found else f"nobody ({OWNER_PATH} is missing)"
+    mine = Owner(ours, scope.table.id)
     return [
         Finding(
             code=Code.OWNER,
             path=OWNER_PATH,
-            sentence=f"the location belongs to {whose}, this store is {ours}",
-            repair="--adopt writes this store's id into it: only if no other store lives there",
-            act=partial(adopt, scope.location, ours),
+            sentence=f"the location belongs to {whose}; this store is {ours}",
+            repair="--adopt writes this store's and table's id into it: only if nobody else "
+            "works there",
+            act=partial(write_owner, scope.location, mine),
         )
     ]
 
 
-def adopt(location: Location, store: str) -> None:
-    """Make a location this store's, whoever's it was.
-
-    Raises:
-        UnavailableError: The storage does not answer, or forbids it.
-    """
-    write_small(location, OWNER_PATH, store.encode() + b"\n")
+async def check_neighbours(scope: Scope) -> list[Finding]:
+    """Return a finding for each table that shares files with this one, whatever it is called."""
+    named = [each for each in await scope.store.named_tables() if each.id != scope.table.id]
+    known = await scope.threads.run(identities_of, {each.id: each.location for each in named})
+    mine = overlap_test((await scope.threads.run(site_of, scope.table.location)).identity)
+    return [
+        Finding(
+            code=Code.SHARED,
+            path=OWNER_PATH,
+            sentence=overlapping(scope.table.location, each.location, each.name),
+            repair="nothing: copy one table's files to a place of their own "
+            "(`neve backup --copy-to`), restore it there and drop it here",
+        )
+        for each in named
+        if mine(known[each.id])
+    ]
 
 
 async def check_generation(scope: Scope) -> list[Finding]:
@@ -45,13 +62,14 @@ async def check_generation(scope: Scope) -> list[Finding]:
     if reason is None:
         return []
     scribbled = written == UNREADABLE
-    accept = AcceptGeneration(table=scope.table.id, generation=written + 1)
+    beyond = 1 + (stored if scribbled else written)
+    accept = AcceptGeneration(table=scope.table.id, generation=beyond, lost=True)
     return [
         Finding(
             code=Code.GENERATION,
             sentence=reason,
             repair="--accept takes the table as the store has it, and lets it be written again",
-            changes=() if scribbled else (accept,),
+            changes=(accept,),
             act=partial(write_generation, scope.location, stored) if scribbled else None,
         )
     ]

@@ -16,7 +16,7 @@ def lineage_of(evidence: Evidence) -> Lineage:
     Raises:
         RequestError: Nothing says which of several tables was the last.
     """
-    mine = _tables(evidence)
+    mine = last_tables(evidence)
     attempts = attempts_of(each for each in evidence.footers.values() if each.table in mine)
     published = evidence.published
     if published is None:
@@ -33,7 +33,7 @@ def lineage_of(evidence: Evidence) -> Lineage:
     return replace(found, left=dict(found.left) | others)
 
 
-def _tables(evidence: Evidence) -> Collection[str]:
+def last_tables(evidence: Evidence) -> Collection[str]:
     """Return the id of the table that was here last; outputs tell of no more than one."""
     described = evidence.described
     if evidence.published is not None:

@@ -1,10 +1,11 @@
 """What a check found: a code, where, a sentence, and the changes that would mend it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from common.metadata.changes import Change
+from common.metadata.upkeep_changes import Guarded
 from common.model.tablet import TabletId
 
 
@@ -15,12 +16,16 @@ class Code(StrEnum):
     """A tablet holds a file that storage does not have."""
     ORPHANED = "orphaned"
     """Storage has a file of ours that no key knows."""
+    EVIDENCE = "evidence"
+    """Storage has a file of ours that may hold the only copy of rows: nothing deletes it."""
     UNKNOWN = "unknown"
     """Storage has a file of a user that no key knows: perhaps it is to be added."""
     CORRUPT = "corrupt"
     """A file cannot be read."""
     DIFFERENT = "different"
     """A file can be read, but is not what its entry says."""
+    LAYOUT = "layout"
+    """A file can be read, but its column chunks lie so that some readers miss rows."""
     OUTSIDE = "outside"
     """A file has keys outside its tablet."""
     DOUBLE = "double"
@@ -43,14 +48,21 @@ class Code(StrEnum):
     """A file in use waits for deletion."""
     STALE_PIN = "stale-pin"
     """A pin whose lease ended long ago."""
+    FOREIGN = "foreign"
+    """Storage has a file that was written for another table: it is left alone."""
     OWNER = "owner"
-    """The location belongs to another store, or to none."""
+    """The location belongs to another store or table, or to none."""
+    SHARED = "shared"
+    """The location is another table's, too, by another name."""
     GENERATION = "generation"
     """The store is older than the location: it has gone back in time."""
 
 
-NOTES = frozenset({Code.UNKNOWN})
+NOTES = frozenset({Code.UNKNOWN, Code.FOREIGN})
 """Codes of findings that are no damage."""
+
+UNDER_WAY = frozenset({Code.LAYOUT})
+"""Codes of findings whose repair lets others mend them: until then they are damage."""
 
 Act = Callable[[], None]
 """A repair in storage. Runs in a thread."""
@@ -69,6 +81,15 @@ class Finding:
     changes: tuple[Change, ...] = ()
     """What mends it, if the options allow: each is refused if the damage is gone."""
     act: Act | None = field(default=None, compare=False)
+
+    def changes_at(self, generation: int) -> Iterator[Change]:
+        """Yield what mends it, as a store refuses it that has gone back in time.
+
+        Args:
+            generation: The one of the table's location, seen before the damage was.
+        """
+        for change in self.changes:
+            yield replace(change, generation=generation) if isinstance(change, Guarded) else change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

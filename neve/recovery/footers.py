@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import RequestError
+from common.model.tablet import TabletId
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from common.parquet.write import TABLE_FOOTER
 
 FOOTER_FORMAT = "1"
 
@@ -26,6 +28,18 @@ class OutputFooter:
     outputs: tuple[str, ...] | None
     """All outputs of the attempt; only its last file knows them."""
     rows: int
+
+
+def table_of_file(location: Location, path: str) -> str | None:
+    """Return the id of the table that a file was written for; None: it does not say.
+
+    Raises:
+        RequestError: The file is missing, no Parquet, or damaged.
+        UnavailableError: The storage does not answer.
+    """
+    with opened(location, path) as file:
+        said: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
+    return None if said is None else said.decode(errors="replace")
 
 
 def read_output_footer(location: Location, path: str) -> OutputFooter | None:
@@ -55,6 +69,7 @@ def read_output_footer(location: Location, path: str) -> OutputFooter | None:
 
 def _footer(path: str, texts: Mapping[str, str], rows: int) -> OutputFooter:
     outputs = texts.get("outputs")
+    TabletId.parse("", texts["tablet"])
     return OutputFooter(
         path=path,
         table=texts["table"],

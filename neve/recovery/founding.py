@@ -1,30 +1,47 @@
-"""Making a table out of what was kept: restore and rebuild end here.
+"""Making a table: `create`, `import`, `restore` and `rebuild` end here.
 
-    claim (or adopt) the location → create the table, paused → put files, tablet by tablet
-    → its generation above the location's → described → live, if nothing is missing
+    its site is free: no table's, nobody else's, also by the folders above
+    → claimed (or adopted) → its generation above the location's
+    → created, paused if files are to be put in → marked as this table's
+    → (files, tablet by tablet → described → live, if nothing is missing)
 
 A table that cannot be finished is dropped again; its files stay.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.errors import CompactionError, RefusedError, UnknownOutcomeError
-from common.metadata.changes import Applied, Change, ChangeTable, CreateTable, DropTable, Refused
+from common.errors import CompactionError, RefusedError, UnavailableError, UnknownOutcomeError
+from common.metadata.changes import (
+    Applied,
+    Change,
+    ChangeTable,
+    CreateTable,
+    DropTable,
+    Outcome,
+    Refused,
+)
+from common.metadata.keys import is_table_id
+from common.metadata.mutation.tables import overlapping
+from common.metadata.ports import NamedTable, TabletStore
 from common.metadata.repair_changes import AcceptGeneration, PutFiles
 from common.model.file import DataFile
+from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.description import write_description
 from common.parquet.generation import UNREADABLE, write_generation, written_generation
-from common.parquet.location import Location
-from common.parquet.owner import claim, owner_of
+from common.parquet.identities import Site, identities_of
+from common.parquet.location import Location, open_location
+from common.parquet.owner import OWNER_PATH, Owner, read_owner, write_owner
 from neve.recovery.archive import TabletDump
-from neve.recovery.check_place import adopt
-from neve.recovery.scope import Scope
+from neve.recovery.scope import Scope, Threads
 from neve.recovery.stored import StoredFile
 
 FILES_PER_CHANGE = 2000
+FORMER_IDS_MAX = 100
+"""Ids that are remembered of a table that has been restored again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,50 +54,199 @@ class Founded:
     missing: tuple[str, ...]
 
 
-async def check_free(scope: Scope, *, take_over: bool) -> None:
-    """Refuse a location that is another store's, unless it is to be taken over.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeSite:
+    """A site that was found to be free, and what must be known to make a table there."""
+
+    site: Site
+    owner: Owner
+    """This store; the table is added when there is one."""
+    others: Mapping[str, LocationIdentity]
+    """Id of every other table → what its location is."""
+    generation: int
+    """Where the table's begins: above what an earlier table has left."""
+    scribbled: bool
+    """Whether what was left of a generation is no number, so that it has to go."""
+
+    def creation(self, table: Table, splits: tuple[bytes, ...]) -> CreateTable:
+        """Return the change that makes a table here."""
+        return CreateTable(
+            table=table,
+            splits=splits,
+            identity=self.site.identity,
+            others=self.others,
+            generation=self.generation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """The tables that there are, and what their locations are now."""
+
+    named: Sequence[NamedTable]
+    identities: Mapping[str, LocationIdentity]
+    """By table id."""
+
+    def refuse_overlap(self, site: Site) -> None:
+        """Refuse a site that shares files with a table.
+
+        Raises:
+            RefusedError: It does; its code is that of the store.
+        """
+        overlaps = overlap_test(site.identity)
+        for each in self.named:
+            if overlaps(self.identities[each.id]):
+                raise RefusedError(overlapping(site.uri, each.location, each.name), "location")
+
+
+async def neighbours_of(store: TabletStore, threads: Threads) -> Neighbours:
+    """Return the tables of a store.
 
     Raises:
-        RefusedError: It is.
+        UnavailableError: It does not answer.
     """
-    ours, found = await scope.store.store_id(), await scope.owner()
-    if found not in (None, ours) and not take_over:
+    named = await store.named_tables()
+    known = await threads.run(identities_of, {each.id: each.location for each in named})
+    return Neighbours(named=named, identities=known)
+
+
+async def find_free_site(
+    store: TabletStore,
+    threads: Threads,
+    site: Site,
+    *,
+    neighbours: Neighbours | None = None,
+    take_over: bool = False,
+) -> FreeSite:
+    """Return a site where no table is; nothing is written.
+
+    Args:
+        store: Of this service.
+        threads: Where storage is looked at.
+        site: Where a table shall be.
+        neighbours: The tables of the store, if the caller has read them.
+        take_over: Whether it may be another store's.
+
+    Raises:
+        RefusedError: It is another's, or overlaps with one.
+        UnavailableError: Store or storage do not answer.
+    """
+    ours, near = await store.store_id(), neighbours or await neighbours_of(store, threads)
+    near.refuse_overlap(site)
+    others = near.identities
+    location = open_location(site.uri)
+    found, above, written = await threads.run(_look, location)
+    if found is not None and found.store != ours and not take_over:
         raise RefusedError(
-            f"location {scope.table.location} belongs to the store {found}, this one is {ours}: "
-            "give a copy's location, or --adopt it if no other store lives there any more"
+            f"location {site.uri} belongs to the store {found.store}, this one is {ours}: "
+            "two services may not share a location; give a copy's location, or --adopt it if no "
+            "other store lives there any more"
         )
+    if found is not None and found.store == ours and found.table in others:
+        raise RefusedError(
+            f"location {site.uri} belongs to a table of this service, by its mark {OWNER_PATH} "
+            f"(id {found.table}): two tables may not share files",
+            "location",
+        )
+    for folder, owner in above.items():
+        if owner.store != ours or owner.table in others:
+            raise RefusedError(
+                f"location {site.uri} lies in {folder}, which belongs to the store {owner.store}: "
+                "two tables may not share files"
+            )
+    scribbled = written == UNREADABLE
+    return FreeSite(
+        site=site,
+        owner=Owner(ours),
+        others=others,
+        generation=written + 1 if written and not scribbled else 0,
+        scribbled=scribbled,
+    )
+
+
+def _look(location: Location) -> tuple[Owner | None, dict[str, Owner], int]:
+    """Return whose a location is, whose the folders above it are, and its generation."""
+    above: dict[str, Owner] = {}
+    folder = posixpath.dirname(location.root)
+    while folder.strip("/"):
+        try:
+            owner = read_owner(Location(location.uri, location.filesystem, folder))
+        except UnavailableError:
+            owner = None  # Who may not look there cannot have a table there.
+        if owner is not None:
+            above[folder] = owner
+        folder = posixpath.dirname(folder)
+    return read_owner(location), above, written_generation(location)
+
+
+def former_ids_of(table: Table) -> tuple[str, ...]:
+    """Return the ids that a table has had, when it is to get another one; the newest first."""
+    ids = dict.fromkeys((table.id, *table.former_ids))
+    return tuple(each for each in ids if is_table_id(each))[:FORMER_IDS_MAX]
+
+
+async def claim_site(threads: Threads, free: FreeSite) -> None:
+    """Write into a free site that it is this store's.
+
+    Which table's it is comes later: of two that are made there at once one is refused.
+
+    Raises:
+        RequestError: There is no such bucket, or the credentials do not fit it.
+        UnavailableError: The storage does not answer, or forbids it.
+    """
+    await threads.run(_claim, open_location(free.site.uri), free)
+
+
+def _claim(location: Location, free: FreeSite) -> None:
+    if read_owner(location) != free.owner:
+        write_owner(location, free.owner)
+    if free.scribbled:
+        write_generation(location, 0)
+
+
+async def sign_site(threads: Threads, free: FreeSite, table: Table) -> None:
+    """Write into a claimed site that it is this table's, and what the table is.
+
+    Raises:
+        UnavailableError: The storage does not answer; the coordinator writes it later.
+    """
+    location = open_location(free.site.uri)
+    await threads.run(write_owner, location, replace(free.owner, table=table.id))
+    await threads.run(write_description, location, table)
 
 
 async def found_table(
     scope: Scope,
+    free: FreeSite,
     tablets: Sequence[TabletDump],
     *,
     stored: dict[str, StoredFile],
-    take_over: bool,
     live: bool,
+    complete: bool,
 ) -> Founded:
     """Make a table with these tablets and files.
 
     Args:
         scope: The table, with a new id; its location is where the files are.
+        free: That location.
         tablets: Ascending; those of an unpartitioned table tile.
         stored: What lies in the location.
-        take_over: Whether another store's mark is overwritten.
         live: Whether the table becomes live if no file is missing; else it stays paused.
+        complete: Whether all that lies in the location was looked at. Else what the table does
+            not know may be rows that came later.
 
     Raises:
         RefusedError: The name or location is taken.
     """
     table = replace(scope.table, state=TableState.PAUSED)
-    await check_free(scope, take_over=take_over)
-    store_id = await scope.store.store_id()
     ends = tuple(each.bounds.end for each in tablets if each.bounds.end != PLUS_INFINITY)
-    await _apply(scope, CreateTable(table=table, splits=() if table.partition_by else ends))
+    await claim_site(scope.threads, free)
+    await _apply(scope, free.creation(table, () if table.partition_by else ends))
     try:
-        await scope.threads.run(_own, scope.location, store_id, take_over=take_over)
         await _fill(scope, tablets)
-        await _match_generation(scope)
-        await scope.threads.run(write_description, scope.location, table)
+        if not complete:
+            await _note_loss(scope)
+        await sign_site(scope.threads, free, table)
     except CompactionError:
         await scope.store.apply(DropTable(table=table.id))
         raise
@@ -93,13 +259,6 @@ async def found_table(
         await _apply(scope, change)
         table = replace(table, state=TableState.LIVE)
     return Founded(table=table, tablets=len(tablets), files=len(files), missing=missing)
-
-
-def _own(location: Location, store: str, *, take_over: bool) -> None:
-    if take_over and owner_of(location) != store:
-        adopt(location, store)
-    else:
-        claim(location, store)
 
 
 async def _fill(scope: Scope, tablets: Iterable[TabletDump]) -> None:
@@ -123,13 +282,14 @@ def _chunks(files: tuple[DataFile, ...]) -> Iterator[tuple[DataFile, ...]]:
         yield files[first : first + FILES_PER_CHANGE]
 
 
-async def _match_generation(scope: Scope) -> None:
-    """Let the table not look like one whose store has gone back in time."""
-    written = await scope.threads.run(written_generation, scope.location)
-    if written == UNREADABLE:
-        await scope.threads.run(write_generation, scope.location, 0)
-    elif written:
-        await _apply(scope, AcceptGeneration(table=scope.table.id, generation=written + 1))
+async def _note_loss(scope: Scope) -> None:
+    """Note that what lies there and is not known may be rows.
+
+    A coordinator may count the generation up meanwhile; then what is accepted is no news.
+    """
+    while await scope.store.loss(scope.table.id) is None:
+        above = await scope.store.generation(scope.table.id) + 1
+        await _apply(scope, AcceptGeneration(table=scope.table.id, generation=above, lost=True))
 
 
 def _missing(files: Iterable[DataFile], stored: dict[str, StoredFile]) -> Iterator[str]:
@@ -140,8 +300,8 @@ def _missing(files: Iterable[DataFile], stored: dict[str, StoredFile]) -> Iterat
 
 
 async def _apply(scope: Scope, change: Change) -> None:
-    outcome = await scope.store.apply(change)
+    outcome: Outcome = await scope.store.apply(change)
     if isinstance(outcome, Refused):
-        raise RefusedError(outcome.reason)
+        raise RefusedError(outcome.reason, outcome.code)
     if not isinstance(outcome, Applied):
         raise UnknownOutcomeError(outcome.reason)

@@ -17,10 +17,11 @@ from common.metadata.upkeep_changes import Unpin
 from common.metadata.walk import walk_ids
 from common.model.file import DataFile
 from common.model.tablet import Bounds, Tablet, TabletId
+from common.parquet.location import only_copies
 from common.rows.rules import RowRules
 from neve.recovery.check_file import FileCheck, check_file
 from neve.recovery.check_overlap import double, overlap
-from neve.recovery.check_place import check_generation, check_owner
+from neve.recovery.check_place import check_generation, check_neighbours, check_owner
 from neve.recovery.check_tablet import check_bounds, check_holes, check_tablet, overlaps
 from neve.recovery.findings import Code, Finding
 from neve.recovery.scope import Scope, in_turn
@@ -52,13 +53,16 @@ async def fsck(scope: Scope, *, deep: bool = False) -> Checked:
         UnavailableError: Store or storage do not answer.
     """
     done = Checked()
-    done.findings += [*await check_owner(scope), *await check_generation(scope)]
+    done.findings += await check_owner(scope)
+    done.findings += await check_neighbours(scope)
+    done.findings += await check_generation(scope)
     scope.tell("checking tablets")
     holders = await _check_tablets(scope, done)
     done.findings += await _check_tiles(scope)
     await _check_orphans(scope, done)
     await _check_files(scope, done, deep=deep)
     done.findings += await _check_garbage(scope, holders)
+    done.findings += await _check_forgotten_commits(scope)
     done.findings += await _check_pins(scope)
     return done
 
@@ -147,7 +151,13 @@ async def _check_orphans(scope: Scope, done: Checked) -> None:
 
 async def _check_files(scope: Scope, done: Checked, *, deep: bool) -> None:
     # Files are looked up one by one: one that came after a listing is no missing file.
-    how = FileCheck(location=scope.location, rules=RowRules.of(scope.table), stored={}, deep=deep)
+    how = FileCheck(
+        location=scope.location,
+        rules=RowRules.of(scope.table),
+        stored={},
+        table=scope.table.name,
+        deep=deep,
+    )
     async for page in _inspected(scope):
         files = [
             (each.id, file) for each in page if each.tablet for file in each.tablet.files.values()
@@ -188,6 +198,34 @@ async def _check_garbage(scope: Scope, holders: Mapping[str, TabletId]) -> list[
         )
         for path, files in zip(suspects, held, strict=True)
         if path in files
+    ]
+
+
+async def _check_forgotten_commits(scope: Scope) -> list[Finding]:
+    """Return outputs of attempts, running or given up, whose inputs are not in storage.
+
+    Such an attempt was committed, and the store has forgotten it: its outputs hold the rows.
+    """
+    attempts = [*await scope.store.uncommitted(scope.table.id)]
+    async for page in _inspected(scope):
+        for tablet in (each.tablet for each in page if each.tablet):
+            attempts += tablet.running.values()
+    looks = (
+        scope.threads.run(only_copies, scope.location, each.output_paths, each.inputs)
+        for each in attempts
+    )
+    return [
+        Finding(
+            code=Code.EVIDENCE,
+            path=path,
+            sentence=(
+                f"output of attempt {entry.attempt}, which replaced files that storage does not "
+                "have any more, and whose commit the store does not know: it may hold the only "
+                "copy of their rows. It stays; a rebuild of the table takes it in"
+            ),
+        )
+        for entry, paths in zip(attempts, await in_turn(looks), strict=True)
+        for path in paths
     ]
 
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from common.errors import RefusedError
 from common.metadata.changes import Applied
-from neve.recovery.check_place import check_generation, check_owner
+from neve.recovery.check_place import check_generation, check_neighbours, check_owner
 from neve.recovery.findings import Code, Finding
 from neve.recovery.scope import Scope
 from neve.recovery.sweep import find_orphans
+
+LISTED = frozenset({Code.ORPHANED, Code.EVIDENCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +17,11 @@ class Collected:
     """What a sweep came to."""
 
     found: tuple[Finding, ...]
-    """Orphans only."""
+    """Orphans and evidence only."""
     orphans: int
     orphan_bytes: int
+    evidence: int
+    """Files that stay because they may hold the only copy of rows; found with the orphans."""
     given: int
     """Files that are garbage now; the collector deletes them after the grace."""
     young: int
@@ -35,20 +39,23 @@ async def collect_orphans(scope: Scope, *, delete: bool) -> Collected:
         RefusedError: The location is another store's, or the store has gone back in time:
             what it does not know may be acknowledged rows.
     """
-    bars = [*await check_owner(scope), *await check_generation(scope)] if delete else []
-    if bars:
-        raise RefusedError(bars[0].sentence)
+    for check in (check_owner, check_neighbours, check_generation) if delete else ():
+        if bars := await check(scope):
+            raise RefusedError(bars[0].sentence)
+    generation = await scope.generation()
     swept = await find_orphans(scope)
-    found = tuple(each for each in swept.findings if each.code is Code.ORPHANED)
+    found = tuple(each for each in swept.findings if each.code in LISTED)
     given = 0
     for finding in found if delete else ():
-        for change in finding.changes:
-            # Refused: somebody has added or reserved it since. So it is no orphan.
+        for change in finding.changes_at(generation):
+            # Refused: somebody has added or reserved it since, so it is no orphan; or the
+            # store has gone back since the look.
             given += isinstance(await scope.store.apply(change), Applied)
     return Collected(
         found=found,
-        orphans=len(found),
+        orphans=sum(each.code is Code.ORPHANED for each in found),
         orphan_bytes=swept.orphan_bytes,
+        evidence=sum(each.code is Code.EVIDENCE for each in found),
         given=given,
         young=swept.young,
         marks=swept.marks,

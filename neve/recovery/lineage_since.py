@@ -7,15 +7,20 @@ count, before any attempt is looked at:
 * files that came later: written since, or reserved by somebody since.
 
 What was there at that moment and is not named had been replaced, or never belonged to the
-table. An attempt that made a file which it names was committed before, and so were those
-that made its inputs. Of the others those may have been committed since whose inputs could
-be held then; `lineage` says which of them count.
+table. An attempt that made a file which the manifest names was committed before, and so were
+those that made its inputs. Of the others those may have been committed since whose inputs
+could be held then; `lineage` says which of them count.
+
+A manifest may name the loss of changes: its store had gone back in time, and somebody has
+accepted that. Files written in the time of which changes were lost count like those that
+came later; an attempt of that time whose inputs are gone was committed, and forgotten.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from neve.recovery.lineage import Attempt, Lineage, outputs_of, trace
+from neve.recovery.only_copies import CLOCKS_APART_S
 from neve.recovery.published import Published
 from neve.recovery.stored import StoredFile
 
@@ -83,10 +88,17 @@ class _Since:
         chosen = self._others
         while True:
             known = {*base, *(path for each in chosen for path in outputs_of(each))}
-            kept = [each for each in chosen if known.issuperset(each.inputs)]
+            kept = [each for each in chosen if self._could_hold(each, known)]
             if len(kept) == len(chosen):
                 return kept
             chosen = kept
+
+    def _could_hold(self, attempt: Attempt, known: Collection[str]) -> bool:
+        """Return whether an attempt's inputs were in the table, as far as can be told."""
+        unknown = {*attempt.inputs} - {*known}
+        forgotten = any(self._is_forgotten(path) for path in attempt.found)
+        gone = unknown - self._stored.keys() - self._replaced
+        return unknown == (gone if forgotten else set())
 
     def reasons(
         self, added: Collection[str], later: Collection[str], possible: Collection[Attempt]
@@ -123,6 +135,16 @@ class _Since:
         return any(self._is_young(path) for path in attempt.found)
 
     def _is_young(self, path: str) -> bool:
-        """Return whether a file may have come into the table after the manifest was begun."""
+        """Return whether a file may have come into the table and the manifest not know it."""
         changed_s = self._stored[path].changed_s
-        return changed_s is None or changed_s >= self._published.begun_s - ON_ITS_WAY_S
+        since_s = self._published.begun_s - ON_ITS_WAY_S
+        return changed_s is None or changed_s >= since_s or self._is_forgotten(path)
+
+    def _is_forgotten(self, path: str) -> bool:
+        """Return whether a file is of a time of which the store has lost changes."""
+        loss, changed_s = self._published.loss, self._stored[path].changed_s
+        if loss is None:
+            return False
+        if changed_s is None:
+            return True
+        return loss.since_s - ON_ITS_WAY_S <= changed_s <= loss.until_s + CLOCKS_APART_S

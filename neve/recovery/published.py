@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import RequestError
+from common.metadata.readings import Loss
+from common.model.tablet import TabletId
 from common.parquet.location import Location
 from common.parquet.manifest import FORMAT, FORMAT_VERSION
 from common.parquet.manifest_files import POINTER_PATH
@@ -28,6 +30,8 @@ class Published:
     """Id of the table."""
     files: Mapping[str, str]
     """Path → the tablet that held the file, as the manifest names it."""
+    loss: Loss | None = None
+    """What was in the table between these moments the manifest may not name."""
 
     @property
     def name(self) -> str:
@@ -55,6 +59,8 @@ def read_published(location: Location) -> Published | None:
         files: dict[str, str] = {}
         for part in body["parts"]:
             files |= _part(location, part)
+        for tablet in set(files.values()):
+            TabletId.parse("", tablet)
         if len(files) != body["totals"]["files"]:
             raise RequestError(
                 f"the parts of {POINTER_PATH} name {len(files)} files, "
@@ -65,6 +71,7 @@ def read_published(location: Location) -> Published | None:
             begun_s=float(body["begun_s"]),
             table=str(body["table_id"]),
             files=files,
+            loss=Loss(**body["loss"]) if "loss" in body else None,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{POINTER_PATH} makes no sense: {error!r}") from error

@@ -12,6 +12,7 @@ What no file tells, the report says.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from common.errors import RefusedError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
@@ -20,12 +21,12 @@ from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import open_location
 from common.rows.partitions import Partition
 from neve.recovery.archive import TabletDump
-from neve.recovery.counting import lineage_of, told_ends
+from neve.recovery.counting import last_tables, lineage_of, told_ends
 from neve.recovery.evidence import Evidence, described_table, facts_of, gather_evidence
 from neve.recovery.footers import OutputFooter
-from neve.recovery.founding import check_free, found_table
+from neve.recovery.founding import find_free_site, former_ids_of, found_table
 from neve.recovery.partitions import partition_of_file
-from neve.recovery.scope import Scope, Tell, Threads, in_turn, silent
+from neve.recovery.scope import Door, Scope, Tell, Threads, in_turn, silent
 
 NEVER = (
     "requests under way, reservations and selections: submit requests again",
@@ -73,6 +74,7 @@ class Rebuilder:
     store: TabletStore
     threads: Threads
     ids: IdSource
+    door: Door
     tell: Tell = silent
 
 
@@ -81,19 +83,24 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
 
     Args:
         rebuilder: Ports.
-        location: A normal location.
+        location: As somebody wrote it.
         options: How.
 
     Raises:
-        RequestError: Nothing describes the table.
-        RefusedError: Name or location are taken, or another store's.
+        RequestError: Nothing describes the table, or what does is nothing that `create`
+            would take.
+        RefusedError: Name or location are taken, or another store's, or no table may be there.
     """
-    place = open_location(location)
+    site = await rebuilder.door.site(location)
+    place = open_location(site.uri)
     threads, tell = rebuilder.threads, rebuilder.tell
     evidence = await gather_evidence(place, threads, tell, user_files=options.user_files)
-    table = _named(described_table(evidence, place, options.given), rebuilder, options)
+    described = described_table(evidence, place, options.given)
+    table = rebuilder.door.checked(_named(described, evidence, rebuilder, options))
     scope = Scope(store=rebuilder.store, table=table, threads=threads, grace_s=0.0, tell=tell)
-    await check_free(scope, take_over=options.adopt)
+    if options.name in await rebuilder.store.names():
+        raise RefusedError(f"table {options.name!r} exists already: give another name")
+    free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
     lineage = lineage_of(evidence)
     rows = [path for path in lineage.files if not _is_mark(evidence, path)]
     tell(f"reading {len(rows)} files")
@@ -113,14 +120,24 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
     if options.dry_run:
         return result
     made = await found_table(
-        scope, tablets, stored=evidence.stored, take_over=options.adopt, live=not lost
+        scope, free, tablets, stored=evidence.stored, live=not lost, complete=True
     )
     return replace(result, table=made.table)
 
 
-def _named(table: Table, rebuilder: Rebuilder, options: RebuildOptions) -> Table:
+def _named(
+    table: Table, evidence: Evidence, rebuilder: Rebuilder, options: RebuildOptions
+) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
-    return replace(table, id=rebuilder.ids.next("t"), name=options.name, state=live)
+    # What was written for the table that is rebuilt is its own, under whatever id.
+    known = replace(table, former_ids=(*last_tables(evidence), *table.former_ids))
+    return replace(
+        table,
+        id=rebuilder.ids.next("t"),
+        former_ids=former_ids_of(known),
+        name=options.name,
+        state=live,
+    )
 
 
 def _is_mark(evidence: Evidence, path: str) -> bool:

@@ -13,6 +13,7 @@ ROUNDS_MAX = 3
 """A tablet that was made may have to be counted: what is mended may show more."""
 _FIRST = (
     Code.OWNER,
+    Code.SHARED,
     Code.GENERATION,
     Code.HOLE,
     Code.OVERLAP,
@@ -20,7 +21,7 @@ _FIRST = (
     Code.STALE_GARBAGE,
     Code.STALE_RESERVATION,
 )
-_BARS = frozenset({Code.OWNER, Code.GENERATION})
+_BARS = frozenset({Code.OWNER, Code.SHARED, Code.GENERATION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +92,13 @@ async def _repair_all(
     """Repair findings, unless the table may not be touched at all."""
     bars = [each for each in found if each.code in _BARS and not options.allow(each)]
     scope.tell(f"repairing {len(work)} findings")
+    generation = await scope.generation()
     settled = []
     for each in sorted(work, key=_place):
         if bars and each.code not in _BARS:
             settled.append(Settled(finding=each, done=False, outcome=f"first: {bars[0].repair}"))
         else:
-            settled.append(await _repair(scope, each))
+            settled.append(await _repair(scope, each, generation))
     return settled
 
 
@@ -105,11 +107,11 @@ def _place(finding: Finding) -> tuple[int, str, str]:
     return place, finding.code.value, finding.path or ""
 
 
-async def _repair(scope: Scope, finding: Finding) -> Settled:
+async def _repair(scope: Scope, finding: Finding, generation: int) -> Settled:
     try:
         if finding.act is not None:
             await scope.threads.run(finding.act)
-        for change in finding.changes:
+        for change in finding.changes_at(generation):
             outcome = await scope.store.apply(change)
             if not isinstance(outcome, Applied):
                 code = f" ({outcome.code})" if isinstance(outcome, Refused) else ""

@@ -1,21 +1,35 @@
 """`neve restore`: tables out of an archive, as new tables of this store.
 
-The archive is read twice: first to its digest, before anything is written. Each table
-gets a new id; its location is the one that it had, or the one given, and its files must
-be there already. A location that another store owns is refused unless it is adopted.
+    the whole archive is read, to its digest → every table that is asked for passes the
+    checks of `create`, its location too → then one after the other is made
+
+Nothing is written before all of them have passed. Each table gets a new id; its location
+is the one that it had, or the one given, and its files must be there already. A location
+that another store owns is refused unless it is adopted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-from common.errors import RefusedError, RequestError
+from common.errors import CompactionError, RefusedError, RequestError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
-from common.model.table import DNS_LABEL, Table, TableState
+from common.model.location_identity import overlapping_pair
+from common.model.table import Table, TableState
+from common.redaction import redacted
 from neve.recovery.archive import TabletDump, read_archive
-from neve.recovery.founding import Founded, check_free, found_table
-from neve.recovery.scope import Scope, Threads
+from neve.recovery.founding import (
+    Founded,
+    FreeSite,
+    Neighbours,
+    find_free_site,
+    former_ids_of,
+    found_table,
+    neighbours_of,
+)
+from neve.recovery.scope import Door, Scope, Threads
 from neve.recovery.stored import list_location
 
 Dumped = tuple[Table, tuple[TabletDump, ...]]
@@ -28,7 +42,7 @@ class RestoreOptions:
     names: Mapping[str, str] = field(default_factory=dict)
     """Name in the archive → new name."""
     locations: Mapping[str, str] = field(default_factory=dict)
-    """Name in the archive → where its files are now, as a normal location."""
+    """Name in the archive → where its files are now."""
     only: Sequence[str] = ()
     """Names in the archive; none: all of them."""
     adopt: bool = False
@@ -42,6 +56,7 @@ class Restorer:
     store: TabletStore
     threads: Threads
     ids: IdSource
+    door: Door
     tell: Callable[[str], None]
 
     def scope(self, table: Table) -> Scope:
@@ -62,29 +77,117 @@ async def restore(
         options: Which tables.
 
     Raises:
-        RequestError: The archive is not whole, or does not hold what is asked for.
-        RefusedError: A name or location is taken, or another store's.
+        RequestError: The archive is not whole, or does not hold what is asked for, or what
+            it says of a table is nothing that `create` would take.
+        RefusedError: A name or location is taken, or another store's, or no table may be
+            there.
     """
     restorer.tell("reading the archive")
-    names = await restorer.threads.run(_checked_names, source)
-    _check_options(options, names)
-    taken = await restorer.store.names()
+    tables = await restorer.threads.run(_read_tables, source)
+    _check_options(options, [each.name for each in tables])
+    wanted = [each for each in tables if _is_wanted(each, options)]
+    restorer.tell(f"checking {len(wanted)} tables")
+    near = await neighbours_of(restorer.store, restorer.threads)
+    checked = {each.name: _checked(restorer, each, options) for each in wanted}
+    _check_names(near, list(checked.values()))
+    places = {name: await _place(restorer, near, name, checked[name], options) for name in checked}
+    _check_apart(list(places.values()))
     founded: list[Founded] = []
-    wanted = _wanted(source, options)
-    while (dumped := await restorer.threads.run(next, wanted, None)) is not None:
-        table = _renamed(dumped[0], options, restorer.ids)
+    dumps = _wanted(source, options)
+    while (dumped := await restorer.threads.run(next, dumps, None)) is not None:
+        place = places[dumped[0].name]
+        founded.append(await _restore_one(restorer, place, dumped, dry_run=options.dry_run))
+    return founded
+
+
+def _read_tables(source: IO[bytes]) -> list[Table]:
+    """Go through a whole archive and return its tables."""
+    source.seek(0)
+    tables = [each for each in read_archive(source) if isinstance(each, Table)]
+    names = Counter(each.name for each in tables)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise RequestError(f"the archive holds table {twice[0]!r} twice")
+    return tables
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A table as it is to be made, and where."""
+
+    table: Table
+    free: FreeSite
+
+
+def _checked(restorer: Restorer, dumped: Table, options: RestoreOptions) -> Table:
+    """Return a table as it is to be made, its location aside, if `create` would make it.
+
+    Raises:
+        RequestError: It would not.
+    """
+    table = replace(
+        dumped,
+        id=restorer.ids.next("t"),
+        former_ids=former_ids_of(dumped),
+        name=options.names.get(dumped.name, dumped.name),
+        location=options.locations.get(dumped.name, dumped.location),
+    )
+    try:
+        return restorer.door.checked(table)
+    except RequestError as error:
+        raise _about(dumped.name, error) from error
+
+
+async def _place(
+    restorer: Restorer, near: Neighbours, name: str, table: Table, options: RestoreOptions
+) -> _Place:
+    """Return a table and where it is to be made, if `create` would make it there.
+
+    Raises:
+        RequestError: Its location is none.
+        RefusedError: No table may be there, or somebody else is.
+    """
+    try:
+        site = await restorer.door.site(table.location)
+        free = await find_free_site(
+            restorer.store, restorer.threads, site, neighbours=near, take_over=options.adopt
+        )
+    except (RequestError, RefusedError) as error:
+        raise _about(name, error) from error
+    return _Place(replace(table, location=site.uri), free)
+
+
+def _about(name: str, error: CompactionError) -> CompactionError:
+    """Return an error that says which table of the archive it is about."""
+    return type(error)(f"table {redacted(name[:100])!r} of the archive: {error}")
+
+
+def _check_names(near: Neighbours, tables: Sequence[Table]) -> None:
+    """Refuse names that are taken, here or by another table of the archive.
+
+    Raises:
+        RefusedError: One is.
+    """
+    taken = {each.name for each in near.named}
+    for table in tables:
         if table.name in taken:
             raise RefusedError(
                 f"table {table.name!r} exists already: restore it under another name"
             )
-        founded.append(await _restore_one(restorer, table, dumped, options))
-    return founded
+        taken.add(table.name)
 
 
-def _checked_names(source: IO[bytes]) -> list[str]:
-    """Go through a whole archive and return the names of its tables."""
-    source.seek(0)
-    return [each.name for each in read_archive(source) if isinstance(each, Table)]
+def _check_apart(places: Sequence[_Place]) -> None:
+    """Refuse tables that would share files with each other.
+
+    Raises:
+        RefusedError: Two would.
+    """
+    pair = overlapping_pair({each.table.name: each.free.site.identity for each in places})
+    if pair is not None:
+        raise RefusedError(
+            f"tables {pair[0]!r} and {pair[1]!r} of the archive would share files: give one of "
+            "them another location"
+        )
 
 
 def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
@@ -93,9 +196,6 @@ def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
         raise RequestError(
             f"the archive has no table {unknown[0]!r}; it has {', '.join(names) or 'none'}"
         )
-    for name in options.names.values():
-        if not DNS_LABEL.fullmatch(name):
-            raise RequestError(f"table name {name!r} must be a DNS label")
 
 
 def _wanted(source: IO[bytes], options: RestoreOptions) -> Iterator[Dumped]:
@@ -118,31 +218,16 @@ def _is_wanted(table: Table, options: RestoreOptions) -> bool:
     return not options.only or table.name in options.only
 
 
-def _renamed(table: Table, options: RestoreOptions, ids: IdSource) -> Table:
-    return replace(
-        table,
-        id=ids.next("t"),
-        name=options.names.get(table.name, table.name),
-        location=options.locations.get(table.name, table.location),
-    )
-
-
 async def _restore_one(
-    restorer: Restorer, table: Table, dumped: Dumped, options: RestoreOptions
+    restorer: Restorer, place: _Place, dumped: Dumped, *, dry_run: bool
 ) -> Founded:
-    scope = restorer.scope(table)
-    await check_free(scope, take_over=options.adopt)
+    table, scope = place.table, restorer.scope(place.table)
     stored = await restorer.threads.run(list_location, scope.location)
     tablets = dumped[1]
-    if options.dry_run:
+    if dry_run:
         files = [file for each in tablets for file in each.files]
         gone = (file.path for file in files if file.path not in stored)
         missing = tuple(sorted(gone))
         return Founded(table=table, tablets=len(tablets), files=len(files), missing=missing)
-    return await found_table(
-        scope,
-        tablets,
-        stored=stored,
-        take_over=options.adopt,
-        live=dumped[0].state is TableState.LIVE,
-    )
+    live = dumped[0].state is TableState.LIVE
+    return await found_table(scope, place.free, tablets, stored=stored, live=live, complete=False)

@@ -7,8 +7,10 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from common.metadata.ports import TabletStore
 from common.model.table import Table
+from common.parquet.generation import UNREADABLE, written_generation
+from common.parquet.identities import Site
 from common.parquet.location import Location, open_location
-from common.parquet.owner import owner_of
+from common.parquet.owner import Owner, read_owner
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +35,30 @@ def silent(_text: str) -> None:
     """Tell nobody."""
 
 
+class Door(Protocol):
+    """What everything has to pass that shall become a table, whoever describes it.
+
+    The same for what a user writes and for what an archive or a location says.
+    """
+
+    async def site(self, written: str) -> Site:
+        """Return a location where a table may be.
+
+        Raises:
+            RequestError: It is no location.
+            RefusedError: No table may be there.
+        """
+        ...
+
+    def checked(self, table: Table) -> Table:
+        """Return a table as `create` would have made it.
+
+        Raises:
+            RequestError: Its name, columns or settings are none that a table can have.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """One table under a tool."""
@@ -49,9 +75,18 @@ class Scope:
         """Where the table's files are."""
         return open_location(self.table.location)
 
-    async def owner(self) -> str | None:
-        """Return the id of the store that the location belongs to."""
-        return await self.threads.run(owner_of, self.location)
+    async def generation(self) -> int:
+        """Return the generation that the store must have reached; 0: nobody can say.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        written = await self.threads.run(written_generation, self.location)
+        return 0 if written == UNREADABLE else written
+
+    async def owner(self) -> Owner | None:
+        """Return whom the location belongs to."""
+        return await self.threads.run(read_owner, self.location)
 
 
 async def in_turn(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:

@@ -55,13 +55,14 @@ def whose(path: str) -> Whose:
     return Whose.USER if path.endswith((".parquet", ".parq")) and not hidden else Whose.OTHER
 
 
-def list_location(location: Location) -> dict[str, StoredFile]:
-    """Return every file below a location by its relative path.
+def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]:
+    """Return every file below a location, or a folder of it, by its path in the location.
 
     Raises:
         UnavailableError: The storage does not answer.
     """
-    selector = fs.FileSelector(location.root, recursive=True, allow_not_found=True)
+    where = f"{location.root}/{folder}" if folder else location.root
+    selector = fs.FileSelector(where, recursive=True, allow_not_found=True)
     try:
         found = location.filesystem.get_file_info(selector)
     except OSError as error:

@@ -18,6 +18,7 @@ class Part(StrEnum):
     COMPACTOR = "compactor"
     """The actor; its Spark dies with it."""
     DRIVER = "Spark driver"
+    JVM = "Spark driver's JVM"
     EXECUTOR = "Spark executor"
     TASKS = "Spark task process"
     """The Python processes that an executor runs tasks in."""

@@ -17,6 +17,7 @@ VICTIM_WAIT_MAX_S = 12.0
 """So long is looked for a process that is just being started again."""
 AIM_MAX_S = 4.0
 POLL_S = 0.05
+SPARK_MAIN = "org.apache.spark.deploy.SparkSubmit"
 ACTORS = {
     Part.COMPACTOR: "ray::CompactorActor",
     Part.COORDINATOR: "ray::CoordinatorActor",
@@ -117,9 +118,15 @@ class Harmer:
         if part in ACTORS:
             return service.titled(ACTORS[part])
         if part is Part.REDIS:
-            return [p for p in service.processes() if words_of(p)[0].endswith("redis-server")]
+            return [
+                p
+                for p in service.processes()
+                if words_of(p)[0].endswith(("redis-server", "valkey-server"))
+            ]
         if part is Part.DRIVER:
             return [p for p in service.processes() if "compactor.spark.child" in words_of(p)]
+        if part is Part.JVM:
+            return [p for p in service.processes() if SPARK_MAIN in words_of(p)]
         tasks = service.tasks()
         if part is Part.TASKS:
             return tasks

@@ -72,8 +72,6 @@ def take(truth: Truth, entry: dict[str, Any]) -> None:
             truth.acknowledge(entry["number"], moment)
         case "asked":
             truth.ask(Wish(**entry["wish"], asked=moment))
-        case "cancelled in part":
-            truth.cancel_in_part()
         case "ended":
             truth.end(entry["number"], entry["state"], moment)
         case other:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import redis
 
+from common.parquet.location import open_location
 from neve.client import Client
 from neve.client_errors import UnavailableError
 from neve.local.processes import MARK_VARIABLE, members
@@ -21,6 +22,7 @@ from tests.chaos.story import Story
 from tests.chaos.wishes import User
 from tests.support.living_folder import stored_below
 from tests.support.patience import PATIENCE_S, SERVICE_S
+from tests.support.readers import check_table
 from tests.support.stack import COMPACTORS, Service
 
 POLL_S = 0.2
@@ -75,6 +77,7 @@ class Rest:
         for kind in KINDS:
             story.count(f"tablets of {kind.name} at the end", len(client.tablets(kind.name)))
             self._check(kind.name, SWEPT, deep=True)
+            self._check_readers(kind.name)
             self._count_commits(kind.name)
 
     def check_storage(self, folder: Path, *, patiently: bool) -> float:
@@ -97,6 +100,14 @@ class Rest:
                 self._story.fail(f"at rest: {kind.name} lists files that are not there: {missing}")
             self._check(kind.name, set(), deep=False)
         return time.monotonic() - began_s
+
+    def _check_readers(self, table: str) -> None:
+        """Fail if one of all readers, or a rule of one, misses rows of the table's files."""
+        location = open_location(self._client.describe(table).location)
+        try:
+            check_table(self._client, table, location)
+        except AssertionError as error:
+            self._story.fail(f"files of {table}: {error}")
 
     def _check(self, table: str, tolerated: set[str], *, deep: bool) -> None:
         """Fail for every finding that is still there after a while: collectors are at work."""

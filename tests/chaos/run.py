@@ -40,6 +40,7 @@ CHAOS_SETTINGS = replace(
     coordinator=replace(
         SETTINGS.coordinator, quarantine_failures=1000, backoff_max_s=3.0, garbage_grace_s=3.0
     ),
+    compactor=replace(SETTINGS.compactor, attempt_stall_s=30.0),
 )
 
 

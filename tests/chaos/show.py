@@ -22,7 +22,16 @@ PLAIN_EVERY_S = 10.0
 SHOWN = (
     ("given", ("adds", "appends", "rows")),
     ("read", ("scans", "scans broken off", "rows scanned")),
-    ("asked", ("requests", "requests done", "requests cancelled", "requests failed")),
+    (
+        "asked",
+        (
+            "requests",
+            "requests done",
+            "requests done_in_part",
+            "requests cancelled",
+            "requests failed",
+        ),
+    ),
     ("besides", ("pauses", "gc", "cancel of a job")),
 )
 

@@ -51,8 +51,7 @@ class Wish:
     asked: int
     ended: int | None = None
     state: str = ""
-    partial: bool = False
-    """Whether a job of it may have been cancelled, and its tablet with it."""
+    """`done` only if no part of it was cancelled: then every row was changed."""
 
     def touches(self, key: int, given: Given) -> bool:
         """Return whether it would change this row, were it there."""
@@ -67,12 +66,7 @@ class Wish:
     def must(self, given: Given, began: int) -> bool:
         """Return whether it has certainly changed a row before a moment."""
         done = self.state == "done" and self.ended is not None and self.ended < began
-        return (
-            done
-            and not self.partial
-            and given.acknowledged is not None
-            and given.acknowledged < self.asked
-        )
+        return done and given.acknowledged is not None and given.acknowledged < self.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +119,6 @@ class Truth:
         """Note that a request has been seen to be over."""
         self._wishes[number].state = state
         self._wishes[number].ended = moment
-
-    def cancel_in_part(self) -> None:
-        """Note that a job is about to be cancelled: where it runs, a request ends early."""
-        for wish in self._wishes.values():
-            wish.partial |= wish.ended is None
 
     def unanswered(self) -> list[int]:
         """Return the batches that nobody has acknowledged."""

@@ -102,7 +102,6 @@ class User:
             jobs = answered(self._story, "jobs", self._client.jobs)
             if jobs:
                 job = dice.choice(jobs)
-                self._journal.note(job.table, "cancelled in part")
                 self._tolerated("cancel of a job", lambda: self._client.cancel_job(job.attempt))
 
     def _ask(self, kind: Kind, dice: random.Random) -> None:

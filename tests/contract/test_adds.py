@@ -53,8 +53,8 @@ async def test_the_same_call_twice_adds_once(harness: Harness) -> None:
     assert before is not None
     made = before.files["a"]
     assert (made.added_at_s, made.tombstones_since_s) == (added.now_s, added.now_s)
-    refused(await harness.add(tablet, file("b"), call=call), "call")
-    refused(await harness.add(tablet, file("a", rows=11, tombstones=1), call=call), "call")
+    refused(await harness.add(tablet, file("b"), call=call), "call-content")
+    refused(await harness.add(tablet, file("a", size_bytes=11), call=call), "call-content")
 
 
 async def test_the_same_call_after_its_file_was_consumed_adds_nothing(harness: Harness) -> None:
@@ -67,15 +67,17 @@ async def test_the_same_call_after_its_file_was_consumed_adds_nothing(harness: H
     found = await harness.store.tablet(tablet)
     assert found is not None
     assert sorted(found.files) == ["out/t1-0.parquet"]
-    refused(await harness.add(tablet, file("a")), "exists")
+    refused(await harness.add(tablet, file("a")), "replaced")
 
 
-@pytest.mark.parametrize("off_s", [-CALL_LIFE_S - 60, 3600])
-async def test_a_call_id_lives_a_day(harness: Harness, off_s: float) -> None:
+@pytest.mark.parametrize(
+    ("off_s", "code"), [(-CALL_LIFE_S - 60, "call-too-old"), (3600, "call-too-new")]
+)
+async def test_a_call_id_lives_a_day(harness: Harness, off_s: float, code: str) -> None:
     tablet = await harness.tablet_with()
     call = call_id(ManualClock(await harness.store.now_s() + off_s))
-    refused(await harness.add(tablet, file("a"), call=call), "call")
-    refused(await harness.add(tablet, file("a"), call="call-17"), "call")
+    refused(await harness.add(tablet, file("a"), call=call), code)
+    refused(await harness.add(tablet, file("a"), call="call-17"), "call-form")
 
 
 async def test_the_mark_of_a_call_outlives_the_call_id(harness: Harness) -> None:
@@ -91,7 +93,7 @@ async def test_the_mark_of_a_call_outlives_the_call_id(harness: Harness) -> None
     await harness.pass_time(CALL_LIFE_S + 60)
     applied(await harness.add(tablet, file("a"), call=call))  # The repeat renewed the mark.
     await harness.pass_time(CALL_LIFE_S + 1200)
-    refused(await harness.add(tablet, file("b"), call=call), "call")
+    refused(await harness.add(tablet, file("b"), call=call), "call-too-old")
 
 
 async def test_what_an_add_requires(harness: Harness) -> None:

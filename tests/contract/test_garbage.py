@@ -33,8 +33,8 @@ async def test_stamped_kept_stamped_again_forgotten(harness: Harness) -> None:
     assert await stamps() == {"a": 0, "b": 0}
     again = applied(await harness.apply(stamp))
     assert again.now_s > first.now_s
-    applied(await harness.apply(ForgetGarbage(table=table, path="a")))
-    applied(await harness.apply(ForgetGarbage(table=table, path="a")))
+    applied(await harness.apply(ForgetGarbage(table=table, paths=("a",))))
+    applied(await harness.apply(ForgetGarbage(table=table, paths=("a",))))
     assert await stamps() == {"b": 0}
 
 

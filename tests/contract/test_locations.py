@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.clock import ManualClock
 from common.errors import InputError, RefusedError, RequestError, RewriteError
 from common.model.table import Table
 from common.parquet.generation import behind, write_generation, written_generation
 from common.parquet.inspect import inspect_file, read_rows
-from common.parquet.location import Location, open_location, size_of
+from common.parquet.location import Location, existing, open_location, size_of
 from common.parquet.owner import claim, owner_of
 from common.parquet.small_files import read_small, write_small
 from common.parquet.write import write_table
@@ -79,7 +80,7 @@ def test_whose_it_is(location: Location) -> None:
     assert owner_of(location) == "store-1"
     with pytest.raises(RefusedError, match="belongs to the store store-1"):
         claim(location, "store-2")
-    assert asyncio.run(ArrowStorage().store_id(location.uri)) == "store-1"
+    assert asyncio.run(ArrowStorage(ManualClock()).store_id(location.uri)) == "store-1"
 
 
 def test_the_generation_counts_up(location: Location) -> None:
@@ -119,11 +120,43 @@ def test_what_is_listed_has_been_written(location: Location) -> None:
 
 def test_deleting_twice_is_once(location: Location) -> None:
     write(location, "a/b.parquet", ROWS.slice(0, 1))
-    storage = ArrowStorage()
-    assert asyncio.run(storage.delete(location.uri, "a/b.parquet"))
-    assert not asyncio.run(storage.delete(location.uri, "a/b.parquet"))
+    clock = ManualClock()
+    storage, until_s = ArrowStorage(clock), clock.now_s()
+    assert asyncio.run(storage.delete(location.uri, "a/b.parquet", until_s))
+    assert not asyncio.run(storage.delete(location.uri, "a/b.parquet", until_s))
     assert delete_file(location, "a/b.parquet")
     assert list_location(location) == {}
+
+
+def test_nothing_is_deleted_when_it_is_too_late(location: Location) -> None:
+    write(location, "a/b.parquet", ROWS.slice(0, 1))
+    clock = ManualClock()
+    storage, until_s = ArrowStorage(clock), clock.now_s() + 1.0
+    clock.advance(1.5)
+    with pytest.raises(RewriteError, match="looked at too long ago"):
+        asyncio.run(storage.delete(location.uri, "a/b.parquet", until_s))
+    assert [*list_location(location)] == ["a/b.parquet"]
+
+
+def test_an_output_is_an_only_copy_if_it_is_whole_and_an_input_is_not_there(
+    location: Location,
+) -> None:
+    for name in ("in-0.parquet", "_neve/last/out-0.parquet"):
+        write(location, name, ROWS.slice(0, 10))
+    broken = location.full("_neve/last/out-1.parquet")
+    with location.filesystem.open_output_stream(broken) as file:
+        file.write(b"PAR1 and no end")
+    outputs = [f"_neve/last/out-{number}.parquet" for number in range(3)]
+    storage = ArrowStorage(ManualClock())
+
+    def found(*inputs: str) -> list[str]:
+        return [*asyncio.run(storage.only_copies(location.uri, outputs, inputs))]
+
+    assert found("in-0.parquet") == []
+    assert found("in-0.parquet", "in-1.parquet") == outputs[:1]
+    assert existing(location, [*outputs, "in-1.parquet"]).keys() == {*outputs[:2]}
+    with pytest.raises(RewriteError, match="cannot be looked at"):
+        found("../in-0.parquet")
 
 
 def test_files_that_are_not_there(location: Location) -> None:

@@ -110,7 +110,7 @@ async def test_a_cancelled_read_leaves_no_answers_behind(direct: Harness) -> Non
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert await direct.store.coordinator() is None
+        assert await direct.store.claim() is None
 
 
 async def test_connections_are_bounded(redis_server: RedisServer, direct: Harness) -> None:

@@ -180,12 +180,25 @@ async def test_a_part_cancelled_leaves_no_marker_behind_the_request(harness: Har
     applied(await harness.apply(part))
     over = (
         cancel(tablet),
-        move(tablet.table, RequestState.DONE),
+        move(tablet.table, RequestState.DONE_IN_PART),
         finish(tablet),
         close(tablet.table),
     )
     refused(await between(harness, cancel(tablet), *over), "request")
     assert (await tablet_of(harness, tablet)).done == frozenset()
+
+
+async def test_a_request_is_not_done_with_a_part_that_is_cancelled_meanwhile(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a", splits=())
+    await submitted(harness, tablet.table)
+    applied(await harness.apply(select(tablet)))
+    part = CancelRange(table=tablet.table, request="r1", range=KeyRange())
+    done = move(tablet.table, RequestState.DONE)
+    refused(await between(harness, done, part), "request")
+    applied(await harness.apply(move(tablet.table, RequestState.DONE_IN_PART)))
+    assert await state_of(harness, tablet.table) == "done_in_part"
 
 
 async def test_a_request_that_ends_meets_its_cancel(harness: Harness) -> None:
@@ -321,9 +334,9 @@ async def everything(harness: Harness, tablet: TabletId) -> list[Change]:
         reserve(tablet, "u1", "a", "b", request="r1"),
         commit(tablet, "u1", outputs=2),
         complete(tablet, "out/u1-0.parquet", "out/u1-1.parquet"),
-        CancelRange(table=table, request="r1", range=KeyRange(b"z")),
+        CancelRange(table=table, request="r1", range=KeyRange(MIDDLE + b"\x00")),
         cancel(right),
-        move(table, RequestState.DONE),
+        move(table, RequestState.DONE_IN_PART),
         finish(tablet),
         finish(right),
         close(table),
@@ -363,7 +376,7 @@ async def test_every_change_is_made_once_though_its_answer_is_lost(
     ]
     assert await harness.store.open_requests(tablet.table) == []
     states = [each.state.value for each in await harness.store.requests(tablet.table)]
-    assert sorted(states) == ["cancelled", "done"]
+    assert sorted(states) == ["cancelled", "done_in_part"]
 
 
 async def always_none(_point: Point) -> Fault:

@@ -9,7 +9,13 @@ import pytest
 from common.metadata.changes import ChangeTable, DropTable
 from common.metadata.commands import hset
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.request_changes import CancelRange, SubmitRequest
+from common.metadata.request_changes import (
+    BeginOperation,
+    CancelRange,
+    EndOperation,
+    StepOperation,
+    SubmitRequest,
+)
 from common.model.request import (
     KeyRange,
     OutputSpec,
@@ -20,7 +26,7 @@ from common.model.request import (
     TransformSpec,
 )
 from common.model.table import TableState
-from common.model.tablet import PLUS_INFINITY, TabletId
+from common.model.tablet import PLUS_INFINITY, OperationKind, OperationStep, TabletId
 from tests.support.requests import (
     cancel,
     close,
@@ -33,7 +39,7 @@ from tests.support.requests import (
     tablet_of,
     wait,
 )
-from tests.support.store_harness import MIDDLE, Harness, applied, refused, reserve
+from tests.support.store_harness import MIDDLE, Harness, applied, file, refused, reserve
 
 pytestmark = pytest.mark.anyio
 
@@ -181,7 +187,7 @@ async def test_a_part_is_cancelled_by_itself(harness: Harness) -> None:
     await submitted(harness, table.id)
     applied(await harness.apply(wait(left)))
     refused(await harness.apply(cancel(left)), "request")
-    part = CancelRange(table=table.id, request="r1", range=keys(b"b", MIDDLE))
+    part = CancelRange(table=table.id, request="r1", range=keys(None, MIDDLE + b"\x00"))
     applied(await harness.apply(part))
     applied(await harness.apply(part))
     stored = await harness.store.request(table.id, "r1")
@@ -193,11 +199,42 @@ async def test_a_part_is_cancelled_by_itself(harness: Harness) -> None:
     found = await tablet_of(harness, left)
     assert (found.waiting, found.done) == ({}, {"r1"})
     applied(await harness.apply(cancel(left)))
-    refused(await harness.apply(move(table.id, RequestState.DONE)), "open")
+    refused(await harness.apply(move(table.id, RequestState.DONE_IN_PART)), "open")
     applied(await harness.apply(select(right)))
-    applied(await harness.apply(move(table.id, RequestState.DONE)))
+    refused(await harness.apply(move(table.id, RequestState.DONE)), "request")
+    applied(await harness.apply(move(table.id, RequestState.DONE_IN_PART)))
+    applied(await harness.apply(move(table.id, RequestState.DONE_IN_PART)))
     refused(await harness.apply(cancel(left)), "request")
     refused(await harness.apply(replace(part, range=keys(b"x"))), "request")
+
+
+async def test_a_merge_under_way_keeps_what_was_not_cancelled(harness: Harness) -> None:
+    """The left tablet is cancelled while it becomes one with the right one."""
+    table = await harness.table()
+    left, right = TabletId(table.id, MIDDLE), TabletId(table.id, PLUS_INFINITY)
+    applied(await harness.add(right, file("r", b"x", b"y")))
+    await submitted(harness, table.id)
+    both = {"tablets": (left, right), "operation": "op"}
+    begin = BeginOperation(kind=OperationKind.MERGE, **both)
+    applied(await harness.apply(begin))
+    part = CancelRange(table=table.id, request="r1", range=keys(None, MIDDLE + b"\x00"))
+    applied(await harness.apply(part))
+    refused(await harness.apply(cancel(left)), "operation")
+    for change in (StepOperation(step=OperationStep.CLOSE, **both), EndOperation(**both)):
+        applied(await harness.apply(change))
+
+    refused(await harness.apply(cancel(right)), "request")
+    refused(await harness.apply(move(table.id, RequestState.DONE_IN_PART)), "open")
+    applied(await harness.apply(select(right, "r")))
+    refused(await harness.apply(move(table.id, RequestState.DONE_IN_PART)), "open")
+    stored = await harness.store.request(table.id, "r1")
+    assert stored is not None
+    assert [stored.means(key) for key in (b"a", MIDDLE, MIDDLE + b"\x00", b"x")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 async def test_an_ended_request_is_closed_when_its_markers_are_gone(harness: Harness) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from common.errors import MetadataError
 from common.metadata.changes import Applied, ChangeTable, CreateTable, DropTable
+from common.metadata.codec import pack
 from common.metadata.commands import hset
-from common.metadata.keys import STORE, TableKeys
+from common.metadata.keys import STORE, TABLES, TableKeys
 from common.metadata.mutation.notes import MANIFESTS_MAX
 from common.metadata.ports import Manifest
 from common.metadata.upkeep_changes import (
@@ -20,6 +21,7 @@ from common.metadata.upkeep_changes import (
     PublishManifest,
     WriteAnalysis,
 )
+from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.own_paths import GONE_WITH_THE_TABLE
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
@@ -164,7 +166,7 @@ async def garbage_emptied(harness: Harness, table: Table) -> list[str]:
     """Forget all garbage of a table; return the paths."""
     paths = [entry.path for entry in await harness.store.garbage(table.id)]
     for path in paths:
-        applied(await harness.apply(ForgetGarbage(table=table.id, path=path)))
+        applied(await harness.apply(ForgetGarbage(table=table.id, paths=(path,))))
     return paths
 
 
@@ -314,3 +316,71 @@ async def test_a_schema_grows_and_counts_as_another_version_of_the_settings(
     other = ChangeTable(table=table.id, settings_version=1, schema=table.schema)
     refused(await harness.apply(other), "version")
     assert await harness.store.table(table.id) == seen
+
+
+BOUND = LocationIdentity(("file:/mnt/t", "mount 8:1:/data/t"), ("inode 8:1:2:/mnt/t",))
+
+
+async def test_two_tables_do_not_share_files_by_other_names(harness: Harness) -> None:
+    first = harness.new_table(name="t", location="file:///data/t")
+    own = LocationIdentity(("file:/data/t", "mount 8:1:/data/t"))
+    applied(await harness.apply(CreateTable(table=first, identity=own)))
+    bound = harness.new_table(name="u", location="file:///mnt/t")
+    outcome = await harness.apply(CreateTable(table=bound, identity=BOUND))
+    refused(outcome, "location")
+    assert "overlaps file:///data/t of table 't'" in outcome.reason
+    assert await harness.keys(bound.id) == [], "it left nothing behind"
+    [named] = await harness.store.named_tables()
+    assert (named.name, named.id, named.location, named.identity) == (
+        "t",
+        first.id,
+        "file:///data/t",
+        own,
+    )
+
+
+async def test_what_is_known_of_others_now_counts_more_than_what_was_stored(
+    harness: Harness,
+) -> None:
+    first = harness.new_table(location="file:///data/t")
+    applied(await harness.apply(CreateTable(table=first, identity=BOUND)))
+    table = harness.new_table(location="file:///data/u")
+    moved = {first.id: LocationIdentity(("file:/elsewhere",))}
+    own = LocationIdentity(("file:/data/u", "mount 8:1:/data/t"))
+    refused(await harness.apply(CreateTable(table=table, identity=own)), "location")
+    applied(await harness.apply(CreateTable(table=table, identity=own, others=moved)))
+
+
+async def test_an_entry_of_an_earlier_release_counts_by_its_uri(harness: Harness) -> None:
+    table = await harness.table(location="s3://lake/t")
+    await harness.write(hset(TABLES, {table.name: pack([table.id, table.location])}))
+    [named] = await harness.store.named_tables()
+    assert named.identity == identity_of_uri("s3://lake/t")
+    other = harness.new_table(location="s3a://Lake/t/x")
+    refused(await harness.apply(CreateTable(table=other)), "location")
+    assert await harness.store.table_named(table.name) == table
+    applied(await harness.apply(DropTable(table=table.id)))
+
+
+@pytest.mark.parametrize(
+    "entry", [["t"], ["t", 1], ["t", "x", ["y", 1]], ["t", "x", []], ["t", "x", 1]]
+)
+async def test_an_entry_that_is_none_is_said(harness: Harness, entry: list[object]) -> None:
+    await harness.write(hset(TABLES, {"t": pack(entry)}))
+    with pytest.raises(MetadataError, match="neve:tables b't'"):
+        await harness.store.named_tables()
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "A", "x" * 64, "..", "a\nb"])
+async def test_a_name_that_no_door_lets_in_is_refused(harness: Harness, name: str) -> None:
+    table = harness.new_table(name=name)
+    refused(await harness.apply(CreateTable(table=table)), "name")
+    assert await harness.keys(table.id) == []
+
+
+async def test_a_table_begins_above_the_generation_that_lies_there(harness: Harness) -> None:
+    table = harness.new_table()
+    applied(await harness.apply(CreateTable(table=table, generation=7)))
+    assert await harness.store.generation(table.id) == 7
+    applied(await harness.apply(BumpGeneration(table=table.id)))
+    assert await harness.store.generation(table.id) == 8

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from common.parquet.location import open_location
 from neve.local import LocalStack, StackOptions
+from tests.support.readers import check_table
 from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
@@ -65,6 +67,7 @@ def test_a_job_that_outgrows_its_task_is_done_in_smaller_steps(service: Service)
     (left,) = client.files("wide")
     assert left.rows == ROWS
     assert client.scan("wide")["v"].to_pylist() == [RUNS - 1] * ROWS
+    check_table(client, "wide", open_location((service.folder / "wide").as_uri()))
 
 
 def test_a_job_that_fits_in_no_way_is_quarantined_and_says_what_to_do(service: Service) -> None:

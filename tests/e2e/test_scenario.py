@@ -30,7 +30,7 @@ from tests.support.scenario import (
 )
 from tests.support.scenario_stage import GROUP, Stage
 from tests.support.scripted import install
-from tests.support.stack import SETTINGS, Service
+from tests.support.stack import COMPACTORS, SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
@@ -52,8 +52,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     options = StackOptions(compactors=1, settings=settings)
     environ = install(folder / "installed")
-    with LocalStack.start(home=folder, name="acc", options=options, environ=environ) as stack:
-        yield Service(stack, folder)
+    with pytest.MonkeyPatch.context() as here:
+        # What starts a stack looks first whether its planners are installed.
+        here.syspath_prepend(str(folder / "installed"))
+        with LocalStack.start(home=folder, name="acc", options=options, environ=environ) as stack:
+            yield Service(stack, folder)
 
 
 def test_fifteen_steps(service: Service) -> None:
@@ -188,7 +191,7 @@ def test_deaths_repeat_no_more_than_what_ran(service: Service) -> None:
     done = frozenset({"F401", "F402"})
     stage.until_files(SELECTED - FIVE[0] - FIVE[1] | done)
     died = set(stage.tablet().running)
-    service.kill(service.compactor("local-1"))
+    service.kill(service.compactor(COMPACTORS[0]))
     stage.until("release", lambda: not died & stage.tablet().running.keys())
     stage.until_running(*USERS[2:])
     stage.open("USER", *FIVE[2:], RESULTS)

@@ -35,7 +35,7 @@ SLEEP = {"do": "sleep", "for_s": 120}
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     home = tmp_path_factory.mktemp("home")
-    with LocalStack.start(home=home, options=StackOptions(actors=False)) as stack:
+    with LocalStack.start(home=home, options=StackOptions(actors=False, compactors=2)) as stack:
         yield stack
 
 

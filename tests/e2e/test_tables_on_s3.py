@@ -11,6 +11,7 @@ from common.parquet.location import Location, open_location
 from neve.client_errors import NeveError
 from neve.local import LocalStack, StackOptions
 from neve.recovery.stored import Whose, list_location
+from tests.support.readers import check_table
 from tests.support.s3_server import VARIABLES, s3_server
 from tests.support.stack import SETTINGS, Service
 
@@ -30,7 +31,9 @@ SCHEMA = pa.schema(
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    options = StackOptions(compactors=1, settings=SETTINGS)
+    options = StackOptions(
+        compactors=1, settings=SETTINGS, allow=("s3://tables", "s3://no-such-bucket")
+    )
     folder = tmp_path_factory.mktemp("s3-service")
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         for name in VARIABLES:
@@ -95,6 +98,7 @@ def test_an_append_only_table_keeps_its_rows(service: Service) -> None:
     client.wait_until_at_rest("bag", timeout_s=120)
     assert sum(each.rows for each in client.files("bag")) == 4 * ROWS
     assert sorted(client.scan("bag")["k"].to_pylist()) == list(range(4 * ROWS))
+    check_table(client, "bag", location)
     kept = {each.path for each in client.files("bag")}
     service.wait("clean storage", lambda: stored(location) == kept)
     assert any(not each.startswith("_neve/append/") for each in kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -143,14 +144,39 @@ def test_one_name_is_given_to_one_of_many(gateway: Gateway, tmp_path: Path) -> N
         client.drop("contested")
 
 
+def until_told(gateway: Gateway) -> None:
+    """Return when whoever asks is told that Redis does not answer, and since when."""
+    end_s = time.monotonic() + PATIENCE_S
+    while (answer := httpx.get(f"{gateway.url}/readyz", timeout=PATIENCE_S)).status_code == 200:
+        assert time.monotonic() < end_s, "it is still ready"
+        time.sleep(0.1)
+    assert (answer.status_code, answer.json()["error"]) == (503, "UnavailableError")
+    assert "the store has not answered for" in answer.json()["detail"]
+    (warning,) = gateway.client().status().errors
+    assert warning.startswith("the store (Redis) has not answered for")
+    assert "see that it runs and can be reached" in warning
+
+
+def test_a_store_that_is_frozen_is_told_and_thaws(
+    gateway: Gateway, redis: RedisServer, client: Client
+) -> None:
+    with redis.frozen():
+        until_told(gateway)
+    end_s = time.monotonic() + PATIENCE_S
+    while httpx.get(f"{gateway.url}/readyz", timeout=PATIENCE_S).status_code != 200:
+        assert time.monotonic() < end_s, "it is not ready again"
+        time.sleep(0.1)
+    assert gateway.client().status().errors == ()
+    assert client.count("events") == 0
+
+
 def test_a_store_that_is_away_is_told_and_comes_back(
     gateway: Gateway, redis: RedisServer, client: Client
 ) -> None:
     client.append("events", rows(1))
     redis.stop()
     try:
-        answer = httpx.get(f"{gateway.url}/readyz", timeout=PATIENCE_S)
-        assert (answer.status_code, answer.json()["error"]) == (503, "UnavailableError")
+        until_told(gateway)
         assert httpx.get(f"{gateway.url}/healthz").status_code == 200
         with pytest.raises(NeveError) as caught:
             Client(gateway.url, token=TOKEN).tables()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -90,7 +91,7 @@ def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) 
     ]
     assert sorted(id_ for rows in found for id_ in rows["id"].to_pylist()) == [1, 2, 3, 9]
 
-    gateway.ask(ArrowStorage().delete(table.location, "_neve/manifest"))
+    gateway.ask(ArrowStorage().delete(table.location, "_neve/manifest", math.inf))
     assert (
         location.filesystem.get_file_info(location.full("_neve/manifest/latest.json")).size is None
     )

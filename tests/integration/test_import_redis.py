@@ -15,14 +15,13 @@ import pytest
 from common.clock import SystemClock
 from common.ids import RandomIds
 from common.metadata.redis import connect
-from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from coordinator.manifests import Manifests
 from neve.api_import import ImportProgress
 from neve.client import Client
 from neve.client_errors import RefusedError
 from tests.support.gateway import Gateway, serving
-from tests.support.redis_server import RedisServer, executable, running
+from tests.support.redis_server import RedisServer, empty, executable, running
 from tests.support.spark_session import local_session
 
 FILES = 1700
@@ -48,12 +47,6 @@ def gateway(redis: RedisServer) -> Iterator[Gateway]:
 
 def served(redis: RedisServer) -> Any:
     return serving(connect(StoreSettings(url=redis.url, timeout_s=10.0)))
-
-
-async def empty(redis: RedisServer) -> None:
-    keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
-    await keyspace.fetch([[("FLUSHALL",)]])
-    await keyspace.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,29 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import redis
 
+from common.clock import SystemClock
+from common.config import load_settings
 from common.errors import ConfigError
 from neve.local import LocalStack, StackOptions
+from neve.local.find import find_redis_server
+from neve.local.logs import StackLogs
 from neve.local.processes import ProcessRef, members
+from neve.local.redis_server import RedisServer
 from neve.local.stack import stop
 from neve.local.state import StackFolder
+from tests.support import redis_server
+from tests.support.neighbour import kind_that_refuses, listeners, reachable
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.slow]
 
@@ -42,11 +52,6 @@ def alive(stack: LocalStack) -> list[psutil.Process]:
     return members(stack.state.mark, stack.state.processes)
 
 
-def listeners(stack: LocalStack) -> list[str]:
-    links = [link for p in alive(stack) for link in p.net_connections(kind="inet")]
-    return [link.laddr.ip for link in links if link.status == psutil.CONN_LISTEN]
-
-
 def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     steps: list[str] = []
@@ -54,14 +59,14 @@ def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
         assert steps == ["starting Redis", "starting Ray"]
         assert redis.Redis.from_url(stack.redis_url).ping()
         roles = {p.role for p in stack.state.processes}
-        assert roles == {"redis", "gcs_server", "raylet"}
-        assert set(listeners(stack)) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+        assert roles == {"redis", "gcs_server", "raylet", "supervisor"}
+        assert {listener.host for listener in listeners(alive(stack))} == {"127.0.0.1"}
         assert LocalStack.attach(home=home, name="one") is not None
         with pytest.raises(ConfigError, match="running already"):
             begin(home)
     assert alive(stack) == []
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
-    assert not Path(stack.state.ray_folder).exists()
+    assert not Path(stack.state.private_folder).exists()
     assert LocalStack.attach(home=home, name="one") is None
 
 
@@ -70,14 +75,96 @@ def test_secrets_are_for_their_owner_only(home: Path) -> None:
         folder = stack.folder
         files = (folder.state_file, folder.ray_token_file, folder.redis / "redis.conf")
         assert [file.stat().st_mode & 0o077 for file in files] == [0, 0, 0]
-        link = redis.Redis(
-            port=redis.Redis.from_url(stack.redis_url).get_connection_kwargs()["port"]
-        )
+        link = redis.Redis(unix_socket_path=str(stack.state.redis_socket))
         with pytest.raises(redis.AuthenticationError), link:
             link.ping()
         passwords = {stack.redis_url.split(":")[2].split("@")[0]}
         shown = [" ".join(_line(p)) for p in alive(stack)]
         assert not [line for line in shown if any(word in line for word in passwords)]
+
+
+@pytest.fixture
+def open_home() -> Iterator[Path]:
+    """A folder that every user of the machine may enter, as a home in /srv is."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        yield home
+        stop(StackFolder(home / "one"))
+
+
+def test_nobody_else_reaches_a_stack(open_home: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with begin(open_home) as stack:
+            assert reachable([Path(stack.state.private_folder), stack.folder.path]) == []
+            kinds = {kind_that_refuses(each.port) for each in listeners(alive(stack))}
+            assert kinds == {"HTTP", "Ray"}  # Redis has no port
+    finally:
+        os.umask(umask)
+
+
+@pytest.fixture
+def redis_alone(tmp_path: Path) -> Iterator[RedisServer]:
+    """What starts the Redis of a stack."""
+    with tempfile.TemporaryDirectory() as short:
+        yield RedisServer(
+            program=find_redis_server(os.environ).program,
+            folder=tmp_path,
+            socket=Path(short) / "redis.sock",
+            log=tmp_path / "redis.log",
+            password="secret",
+        )
+
+
+@contextmanager
+def started(server: RedisServer) -> Iterator[redis.Redis]:
+    process = server.start(os.environ, SystemClock()).process()
+    assert process is not None
+    try:
+        with redis.Redis.from_url(server.url) as link:
+            yield link
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+
+
+FORBIDDEN = (
+    *("FLUSHALL", "KEYS *", "CONFIG SET dir /tmp", "EVAL 1 0", "MODULE LIST", "CLIENT LIST"),
+    *("REPLICAOF 127.0.0.1 1", "SHUTDOWN", "ACL LIST", "SAVE"),
+)
+
+
+def test_redis_does_nothing_that_a_stack_has_no_use_for(redis_alone: RedisServer) -> None:
+    with started(redis_alone) as link:
+        assert link.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        limits = link.config_get("client-output-buffer-limit")["client-output-buffer-limit"]
+        assert limits.startswith(f"normal {1 << 30} {1 << 29} 60")
+        for order in FORBIDDEN:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                link.execute_command(*order.split())
+
+
+def test_data_of_an_earlier_server_is_taken_over(redis_alone: RedisServer) -> None:
+    # As Redis 6.2 left it: one file, of commands.
+    words = ("SET", "kept", "yes")
+    text = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+    (redis_alone.folder / "appendonly.aof").write_text(text)
+    with started(redis_alone) as link:
+        assert link.get("kept") == b"yes"
+
+
+def test_redis_writes_what_any_later_server_reads(redis_alone: RedisServer) -> None:
+    with started(redis_alone) as link:
+        link.set("kept", "yes")
+    # Neither Redis nor Valkey reads the snapshots of the other's later releases.
+    assert [file.suffix for file in redis_alone.folder.glob("appendonlydir/*.1.*")] == [".aof"] * 2
+
+
+def test_data_that_the_server_cannot_read_is_named(redis_alone: RedisServer) -> None:
+    (redis_alone.folder / "appendonly.aof").write_bytes(b"REDIS0999" + bytes(100))
+    with pytest.raises(ConfigError, match=r"cannot read the data in .*put that one into PATH"):
+        redis_alone.start(os.environ, SystemClock())
 
 
 def test_tables_outlive_the_stack_unless_deleted(home: Path) -> None:
@@ -128,6 +215,42 @@ def test_a_port_in_use_is_named_and_nothing_is_left(home: Path) -> None:
     assert not [p for p in psutil.process_iter() if str(folder.path) in " ".join(_line(p))]
 
 
+def test_a_redis_that_is_given_is_used_and_left_alone(home: Path) -> None:
+    with redis_server.running(append_only=False) as server:
+        settings = load_settings(environ={}, flags=[f"store.url={server.url}"])
+        options = StackOptions(actors=False, settings=settings)
+        with begin(home, options=options) as stack:
+            assert stack.redis_url == server.url
+            assert {p.role for p in stack.state.processes} == {"gcs_server", "raylet", "supervisor"}
+            assert stack.state.running()
+        with redis.Redis.from_url(server.url) as link:
+            assert link.ping()
+    with pytest.raises(ConfigError, match=r"setting store.url: .*does not answer"):
+        begin(home, options=options)
+
+
+def test_logs_outlive_the_stack_and_tell_of_every_run(home: Path) -> None:
+    for _ in range(2):
+        begin(home).stop()
+    logs = StackLogs(home / "one" / "logs")
+    assert logs.parts() == ["supervisor", "redis", "ray"]
+    assert logs.path("redis").read_text().count("Ready to accept connections") == 2
+    assert {path.name for path in logs.files("ray")} >= {"ray.log", "raylet.out", "gcs_server.out"}
+
+
+def test_a_part_that_cannot_come_up_is_named_with_its_log(home: Path) -> None:
+    environ = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--no-such-option pyspark-shell"}
+    with pytest.raises(ConfigError) as refused:
+        LocalStack.start(home=home, name="one", options=StackOptions(compactors=1), environ=environ)
+    said, logs = str(refused.value), StackLogs(home / "one" / "logs")
+    assert said.startswith("compactor-default-1 does not come up: "), said
+    assert str(logs.path("driver-default-1")) in said
+    assert f"(see {logs.path('compactor-default-1')})" in said
+    assert "no-such-option" in logs.path("driver-default-1").read_text()
+    assert StackFolder(home / "one").load() is None
+    assert "coordinator leads" in logs.path("coordinator").read_text()
+
+
 def _line(process: psutil.Process) -> list[str]:
     try:
         return list(process.cmdline())
@@ -156,7 +279,7 @@ def test_a_start_that_was_killed_is_cleaned_up(home: Path) -> None:
     assert not state.ready
     assert stop(folder)
     assert members(state.mark, state.processes) == []
-    assert not Path(state.ray_folder).exists()
+    assert not Path(state.private_folder).exists()
 
 
 def test_a_number_that_was_handed_out_again_is_left_alone() -> None:

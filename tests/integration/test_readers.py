@@ -21,6 +21,7 @@ from compactor.rewrite import columns_beside, row_groups
 from compactor.rewrite.engine import rewrite
 from compactor.rewrite.output_settings import OutputSettings
 from compactor.rewrite.row_groups import RowGroups
+from tests.support.readers import check_counts
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, write_file
 
@@ -171,6 +172,11 @@ def test_spark_reads_the_same_rows(
         time.tzset()
         same(by_spark(path), wanted.to_pylist())
     time.tzset()
+
+
+def test_readers_that_split_files_count_the_same_rows(output: tuple[str, pa.Table]) -> None:
+    path, wanted = output
+    check_counts([Path(path)], wanted.num_rows)
 
 
 def test_statistics_and_page_index_are_there_and_right(output: tuple[str, pa.Table]) -> None:

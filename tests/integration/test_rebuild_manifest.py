@@ -17,7 +17,7 @@ from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
 from tests.support.recovery import Ground, key, rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
-SETTINGS = TableSettings(ratio=5.0, manifest_interval_s=0.0)
+SETTINGS = TableSettings(ratio=5.0, manifest_interval_s=1.0)
 
 
 async def publish(ground: Ground, table: Table) -> None:
@@ -29,7 +29,9 @@ async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> R
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = Rebuilder(store=ground.store, threads=ground.threads, ids=ground.ids)
+    rebuilder = Rebuilder(
+        store=ground.store, threads=ground.threads, ids=ground.ids, door=ground.door
+    )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
     chosen = RebuildOptions(**plain | options)  # type: ignore[arg-type]  # by name
     return await rebuild(rebuilder, table.location, chosen)

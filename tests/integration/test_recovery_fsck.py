@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from common.ids import call_id
+from common.metadata.changes import AddFiles
 from common.metadata.codec_file import FILE
 from common.metadata.codec_table import PIN
 from common.metadata.codec_tablet import BOUNDS, SELECTION
@@ -20,10 +22,15 @@ from common.model.own_paths import GENERATION_PATH
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId
 from common.parquet.generation import written_generation
+from common.parquet.inspect import inspect_file
 from common.parquet.owner import OWNER_PATH
+from common.rows.rules import RowRules
+from neve.gateway.recovery_views import fsck_view
 from neve.recovery.findings import Code
 from neve.recovery.repair import Options, Report, check_and_repair
+from tests.support.misordered import last_first, told_otherwise, write_misordered
 from tests.support.recovery import Ground, key, rows
+from tests.support.store_harness import applied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 EVERYTHING = Options(repair=True, adopt=True, accept=True, forget_missing=True)
@@ -272,6 +279,79 @@ async def test_entries_that_are_too_narrow_are_found_by_decoding(site: Site) -> 
     assert codes(found) == [Code.DIFFERENT]
     assert "keys outside" in found.checked.findings[0].sentence
     assert codes(await run(site, Options(deep=True))) == []
+
+
+async def misordered_file(site: Site, path: str = "m.parquet") -> None:
+    """Add a file as earlier releases wrote some, and forget what adding has seen of it."""
+    write_misordered(site.place(path), rows(*range(10, 40)), order=last_first, row_group_size=10)
+    facts = inspect_file(site.ground.location(site.table), path, RowRules.of(site.table))
+    file = replace(facts.data_file(added_at_s=1000.0), tags=(("late", "true"),))
+    change = AddFiles(table=site.table.id, call=call_id(), files={site.first.end: (file,)})
+    applied(await site.ground.store.apply(change))
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_files_of_which_spark_misses_rows_are_found_and_tagged(
+    site: Site, deep: bool
+) -> None:
+    await misordered_file(site)
+    before = await site.ground.dump()
+
+    found = await run(site, Options(deep=deep))
+
+    (finding,) = found.checked.findings
+    assert (finding.code, finding.path) == (Code.LAYOUT, "m.parquet")
+    assert "such as Spark, may miss rows of the file: column 1 of row group 0" in finding.sentence
+    wanted = "`neve compact events --selector layout` rewrites it"
+    assert finding.repair == f"tag the file; then {wanted}"
+    assert await site.ground.dump() == before, "a dry run writes no key"
+    assert not fsck_view(site.table, found).sound
+
+    tagged = await run(site, Options(deep=deep, repair=True))
+
+    assert [(each.done, each.outcome) for each in tagged.settled] == [(True, "")]
+    assert not fsck_view(site.table, tagged).sound, "it is rewritten by a compaction, not yet"
+    file = (await site.ground.store.tablet(site.first)).files["m.parquet"]
+    assert file.tags == (("late", "true"), ("layout", "faulty"))
+    again = await run(site, Options(deep=deep, repair=True))
+    assert [(each.code, each.repair) for each in again.checked.findings] == [(Code.LAYOUT, wanted)]
+    assert again.settled == ()
+
+    await site.ground.compact(site.table, site.first, "a.parquet", "m.parquet")
+    assert (await run(site, Options(deep=deep))).checked.findings == []
+
+
+async def test_what_a_footer_says_of_row_groups_is_looked_at_by_decoding(site: Site) -> None:
+    """Arrow does not show it: the row group is said to begin where its second column does."""
+    site.ground.write(site.table, "w.parquet", rows(10, 20))
+    content = site.place("w.parquet").read_bytes()
+    site.place("w.parquet").write_bytes(told_otherwise(content))
+    facts = inspect_file(site.ground.location(site.table), "w.parquet", RowRules.of(site.table))
+    file = facts.data_file(added_at_s=1000.0)
+    change = AddFiles(table=site.table.id, call=call_id(), files={site.first.end: (file,)})
+    applied(await site.ground.store.apply(change))
+
+    assert codes(await run(site)) == []
+    found = await run(site, Options(deep=True, repair=True))
+
+    assert codes(found) == [Code.LAYOUT]
+    assert "row group 0 is said to begin at byte" in found.checked.findings[0].sentence
+    file = (await site.ground.store.tablet(site.first)).files["w.parquet"]
+    assert file.has_faulty_layout
+
+
+async def test_a_file_that_changed_keeps_its_tags_when_its_entry_is_written_anew(
+    site: Site,
+) -> None:
+    await misordered_file(site)
+    write_misordered(site.place("m.parquet"), rows(12, 13), order=last_first)
+
+    report = await run(site, Options(repair=True))
+
+    assert codes(report) == [Code.DIFFERENT]
+    file = (await site.ground.store.tablet(site.first)).files["m.parquet"]
+    assert file.rows == 2
+    assert file.tags == (("late", "true"), ("layout", "faulty"))
 
 
 async def test_files_of_users_are_told_and_left(site: Site) -> None:

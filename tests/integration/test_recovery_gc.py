@@ -113,7 +113,8 @@ async def test_a_table_behind_is_not_swept(ground: Ground) -> None:
 
     with pytest.raises(RefusedError, match="gone back in time"):
         await collect_orphans(ground.scope(table), delete=True)
-    assert (await collect_orphans(ground.scope(table), delete=False)).orphans == 1
+    told = await collect_orphans(ground.scope(table), delete=False)
+    assert (told.orphans, told.evidence) == (0, 1), "it may be rows that the store has forgotten"
     ground.place(table, "_neve/store").write_text("another\n")
     with pytest.raises(RefusedError, match="another"):
         await collect_orphans(ground.scope(table), delete=True)

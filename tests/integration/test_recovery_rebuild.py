@@ -26,7 +26,9 @@ async def lose_redis(ground: Ground) -> None:
 
 
 async def rebuilt(ground: Ground, table: Table, **options: object) -> Rebuilt:
-    rebuilder = Rebuilder(store=ground.store, threads=ground.threads, ids=ground.ids)
+    rebuilder = Rebuilder(
+        store=ground.store, threads=ground.threads, ids=ground.ids, door=ground.door
+    )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
     chosen = RebuildOptions(**plain | options)  # type: ignore[arg-type]  # by name
     return await rebuild(rebuilder, table.location, chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +18,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from common.metadata.redis import connect
-from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from neve.cli.app import build
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, ProtocolError, RefusedError
 from neve.client_recovery import _write_archive, checked_line, lines_of
 from tests.support.gateway import TOKEN, Gateway, serving
-from tests.support.redis_server import RedisServer, executable, running
+from tests.support.redis_server import RedisServer, empty, executable, running
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 OLD_S = 10_000
@@ -47,12 +47,6 @@ def gateway(redis: RedisServer) -> Iterator[Gateway]:
         yield served
 
 
-async def empty(redis: RedisServer) -> None:
-    keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
-    await keyspace.fetch([[("FLUSHALL",)]])
-    await keyspace.close()
-
-
 @pytest.fixture
 def location(tmp_path: Path) -> Path:
     return tmp_path / "events"
@@ -73,8 +67,10 @@ def rows(*ids: int) -> pa.Table:
 
 
 def orphan(location: Path) -> Path:
+    described = json.loads((location / "_neve/table.json").read_text())
     path = location / "_neve/append/orphan.parquet"
-    pq.write_table(rows(7), path)
+    made_for = {"neve.table": described["table"]["id"]}
+    pq.write_table(rows(7).replace_schema_metadata(made_for), path)
     old_s = time.time() - OLD_S
     os.utime(path, (old_s, old_s))
     return path
@@ -266,3 +262,39 @@ def test_the_command_line_brings_tables_back(neve: Shell, location: Path, tmp_pa
     neve.run("rebuild", str(location), "--name", "three", "--dry-run", says="rows 2")
     assert neve.json("rebuild", str(location), "--name", "three")["rows"] == 2
     neve.run("scan", "three", "--count", says="2")
+
+
+def test_what_cannot_be_written_or_read_is_one_sentence(neve: Shell, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "junk").write_bytes(b"junk\n")
+    (tmp_path / "kept").write_bytes(b"kept")
+    for output, says in (
+        ("/nope/x", "neve: /nope/x cannot be written: No such file or directory"),
+        (str(tmp_path / "folder"), "cannot be written: it is a folder or a device"),
+        ("/dev/null", "neve: /dev/null cannot be written: it is a folder or a device"),
+        ("/proc/x", "cannot be written"),
+    ):
+        neve.run("backup", "events", "-o", output, code=2, says=says)
+    nowhere = ["--copy-to", str(tmp_path)]
+    kept = str(tmp_path / "kept")
+    neve.run("backup", "events", "-o", kept, *nowhere, code=3, says="may not share files")
+    assert (tmp_path / "kept").read_bytes() == b"kept"
+    for archive, says in (
+        (str(tmp_path / "junk"), "neve: the archive is not whole: line 1 is no JSON"),
+        (str(tmp_path / "folder"), "cannot be read: Is a directory"),
+        ("/proc/self/mem", "neve: /proc/self/mem cannot be read: Input/output error"),
+    ):
+        neve.run("restore", archive, code=2, says=says)
+    assert not [*tmp_path.glob("*.part"), *Path("/dev").glob("null.*")]
+
+
+def test_an_archive_may_come_through_a_pipe(client: Client, tmp_path: Path, location: Path) -> None:
+    client.backup(tmp_path / "a.neve")
+    client.drop("events")
+    os.mkfifo(tmp_path / "pipe")
+    content = (tmp_path / "a.neve").read_bytes()
+    writing = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(content))
+    writing.start()
+    done = client.restore(tmp_path / "pipe")
+    writing.join()
+    assert [each.table for each in done.tables] == ["events"]

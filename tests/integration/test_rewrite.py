@@ -294,6 +294,17 @@ def test_outputs_carry_what_a_rebuild_needs(tmp_path: Path) -> None:
     assert made.tombstones_since_s == 1000.0
 
 
+def test_each_part_of_a_rewrite_shows_in_its_steps(tmp_path: Path) -> None:
+    """Where nothing shows, an attempt that works would look like one that stands still."""
+    told: list[RewriteProgress] = []
+    assignment = assignment_over(bag_table(tmp_path), fill(tmp_path, 1))
+    rewrite(local_session(), assignment, told.append, lambda: False)
+    rewriting = next(each.steps for each in told if each.state == "rewriting")
+    assert rewriting >= len(assignment.inputs), "each footer that was read is a step"
+    verifying = [each.steps for each in told if each.state == "verifying"]
+    assert verifying[-1] > verifying[0], "so is each piece of an output that was read back"
+
+
 def test_progress_is_told_until_the_end(tmp_path: Path) -> None:
     told: list[RewriteProgress] = []
     assignment = assignment_over(keyed_table(tmp_path), fill(tmp_path, 1))

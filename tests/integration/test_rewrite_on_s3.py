@@ -21,6 +21,7 @@ from compactor.rewrite.excerpts.reading import Excerpts, Place, arrow_column
 from compactor.rewrite.files import delete_file
 from neve.recovery.stored import list_location
 from tests.support.assignments import an_assignment
+from tests.support.readers import at_hand, check_counts
 from tests.support.s3_server import VARIABLES, s3_server
 from tests.support.spark_session import local_session
 
@@ -122,6 +123,8 @@ def check(
     (made,) = result.outputs
     found = read_rows(location, made.path, RowRules.of(assignment.table))
     assert found.equals(wanted)
+    with at_hand(location, [made.path]) as paths:
+        check_counts(paths, wanted.num_rows)
     again = inspect_file(location, made.path, RowRules.of(assignment.table))
     assert (made.size_bytes, made.rows, made.clean) == (
         again.size_bytes,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common.clock import ManualClock
+from common.clock import ManualClock, SystemClock
 from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, Change, Commit, CreateTable, Reserve
 from common.metadata.memory import MemoryStore
@@ -114,7 +114,7 @@ async def compact(folder: Path, table: Table, *paths: str) -> tuple[int, pa.Tabl
     commit = merged(given)
     await applied(commit)
 
-    collector = Collector(store, ArrowStorage(), RULES, lambda _event, **_fields: None)
+    collector = Collector(store, ArrowStorage(SystemClock()), RULES, lambda _event, **_fields: None)
     await collector.collect(table)
     assert stored_bytes(folder) > before, "what is replaced is kept for a grace"
     clock.advance(RULES.grace_s)

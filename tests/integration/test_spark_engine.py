@@ -17,10 +17,13 @@ from common.errors import (
     AttemptCancelledError,
     ConfigError,
     EngineDiedError,
+    EngineRestartedError,
     InputError,
     RewriteError,
 )
 from compactor.core.result import RewriteProgress
+from compactor.spark import messages
+from compactor.spark.child import SIGN_INTERVAL_S
 from compactor.spark.engine import SparkEngine
 from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
@@ -69,6 +72,19 @@ async def sleeping(engine: SparkEngine, attempt: str) -> asyncio.Task[Any]:
     await begun.wait()
     await asyncio.sleep(1.0)
     return task
+
+
+def jvm_of(engine: SparkEngine) -> psutil.Process:
+    """Return the driver's Java process."""
+    (jvm,) = psutil.Process(engine.pid).children()
+    return jvm
+
+
+async def heard_of(engine: SparkEngine) -> None:
+    """Return when the driver has said something more."""
+    heard = engine.health().signs
+    while engine.health().signs == heard:
+        await asyncio.sleep(0.05)
 
 
 def test_grants_and_cancellations_reach_the_work_of_their_attempt(tmp_path: Path) -> None:
@@ -132,6 +148,70 @@ def test_a_dead_driver_fails_its_attempts_and_comes_back(tmp_path: Path) -> None
                     await task
         assert (await engine.run_payload("c", ADD, ignore))["sum"] == SUM
         assert engine.pid != pid
+        assert engine.starts == 2
+
+    with_engine(tmp_path, body)
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["under a job", "while idle"])
+def test_a_dead_jvm_takes_its_driver_along_at_once(tmp_path: Path, busy: bool) -> None:
+    async def body(engine: SparkEngine) -> None:
+        waiting = [await sleeping(engine, name) for name in "ab"[: 2 * busy]]
+        pid = engine.pid
+        jvm_of(engine).kill()
+        async with asyncio.timeout(PATIENCE_S):
+            for task in waiting:
+                with pytest.raises(EngineDiedError, match=f"driver {pid} died"):
+                    await task
+            await engine.wait_down()
+        assert (await engine.run_payload("c", ADD, ignore))["sum"] == SUM
+        assert engine.starts == 2
+
+    with_engine(tmp_path, body)
+    # Which of its threads was first to notice is chance.
+    assert '"part": "spark driver", "event": ' in (tmp_path / "driver.log").read_text()
+
+
+def test_a_thread_that_fails_takes_its_driver_along(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        waiting = await sleeping(engine, "a")
+        # The same attempt twice: whoever reads orders refuses, and reads no more.
+        with suppress(EngineDiedError):
+            await engine._order(messages.Run("a", ADD))
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(EngineDiedError):
+                await waiting
+        assert (await engine.run_payload("b", ADD, ignore))["sum"] == SUM
+
+    with_engine(tmp_path, body)
+    assert "attempt a runs already" in (tmp_path / "driver.log").read_text()
+
+
+@pytest.mark.parametrize("who", ["driver", "JVM"])
+def test_a_frozen_process_says_nothing_and_is_gone_after_a_restart(
+    tmp_path: Path, who: str
+) -> None:
+    async def body(engine: SparkEngine) -> None:
+        waiting = await sleeping(engine, "a")
+        driver, jvm = psutil.Process(engine.pid), jvm_of(engine)
+        async with asyncio.timeout(PATIENCE_S):
+            await heard_of(engine)
+            while "a" not in engine.health().busy:
+                await heard_of(engine)
+            (driver if who == "driver" else jvm).suspend()
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(3 * SIGN_INTERVAL_S):
+                        await heard_of(engine)
+                        continue
+                break
+            await engine.restart("nothing was heard of it")
+            with pytest.raises(EngineRestartedError, match="nothing was heard"):
+                await waiting
+            assert not driver.is_running()
+            while jvm.is_running():
+                await asyncio.sleep(0.1)
+        assert (await engine.run_payload("b", ADD, ignore))["sum"] == SUM
         assert engine.starts == 2
 
     with_engine(tmp_path, body)

@@ -21,6 +21,7 @@ from compactor.rewrite import sql
 from compactor.rewrite.allowance import Allowance
 from compactor.rewrite.engine import rewrite
 from tests.support.layouts import read_file_layout
+from tests.support.readers import check_counts
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import (
     KEYED,
@@ -78,6 +79,7 @@ def check(folder: Path, table: Table, result: RewriteResult, wanted: pa.Table) -
     frame = local_session().read.parquet(str(folder / made.path))
     seen = frame.selectExpr("count(*) n", "sum(k) k", "sum(x) x", "max(at) at").collect()[0]
     assert (seen["n"], seen["k"]) == (wanted.num_rows, sum(wanted["k"].to_pylist()))
+    check_counts([folder / made.path], wanted.num_rows)
     assert frame.where("k = 4001").count() == 1
     footer = pq.read_metadata(folder / made.path)
     known = footer.metadata

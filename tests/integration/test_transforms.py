@@ -139,6 +139,32 @@ def test_delete_where_leaves_tombstones_in_the_range(
     assert footer[b"neve.request"] == b"request-1"
 
 
+@WAYS
+def test_rows_of_a_part_that_was_cancelled_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A tablet that a cancelled range only meets goes on without the keys of that range."""
+    take(way, monkeypatch)
+    table, paths = keyed_table(tmp_path), fill(tmp_path, 1)
+    types = RowRules.of(table).key_types
+    cancelled = (
+        KeyRange(until=encode_key([10], types)),
+        KeyRange(encode_key([20], types), encode_key([30, "a"], types)),
+    )
+    request = deleting("v < 6", cancelled_ranges=cancelled)
+
+    def changed(row: Row) -> Row:
+        key = encode_key([row["k"], row["name"]], types)
+        inside = not any(part.holds(key) for part in cancelled)
+        return tombstone(row) if inside and row["v"] < 6 and not row["dead"] else row
+
+    before = rows_of(table, paths)
+    wanted = merged(table, [changed(row) for row in before])
+    result = run(table, inspected(table, paths), request)
+    assert plain(outputs(table, result)) == plain(wanted.kept)
+    assert plain(wanted.kept) != plain(merged(table, before).kept)
+
+
 def test_set_changes_live_rows_and_ties_are_decided_afterwards(tmp_path: Path) -> None:
     table, paths = keyed_table(tmp_path), fill(tmp_path, 2)
     request = setting("x = case when v > 2 then v * 10 else x end")
@@ -303,6 +329,18 @@ def test_a_request_says_how_outputs_are_written(tmp_path: Path) -> None:
     result = run(table, files, wish, "2")
     group = pq.read_metadata(tmp_path / result.outputs[0].path).row_group(0)
     assert group.column(0).compression == "SNAPPY"
+
+
+@WAYS
+def test_a_value_that_the_table_does_not_allow_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    take(way, monkeypatch)
+    schema = KEYED.set(5, KEYED.field("x").with_nullable(nullable=False))
+    table, paths = keyed_table(tmp_path, schema), fill(tmp_path, 4)
+    with pytest.raises(RewriteError, match="a value is null, but column x must not be null"):
+        run(table, inspected(table, paths), setting("x = case when v = 3 then null else 1.0 end"))
+    assert not list(tmp_path.rglob("_neve/**/*.parquet"))
 
 
 def test_a_job_without_its_request_is_not_done(tmp_path: Path) -> None:

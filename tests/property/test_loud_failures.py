@@ -24,6 +24,9 @@ import pytest
 
 from common.errors import CompactionError, InputError, RewriteError
 from common.model.table import Table
+from common.parquet.inspect import stream_rows
+from common.parquet.location import Location, open_location
+from common.rows.rules import RowRules
 from common.wire import Assignment
 from compactor.rewrite.kernel import reading
 from compactor.rewrite.native_job import merge_natively
@@ -104,7 +107,9 @@ READING = ("merge", "small", "pieces", "memory", "sql", "bag")
 class Site:
     """A table of two files with page checksums, and what comes of a job over both."""
 
-    def __init__(self, folder: Path, way: str, codec: str = "zstd") -> None:
+    def __init__(
+        self, folder: Path, way: str, codec: str = "zstd", *, required: str | None = None
+    ) -> None:
         self.folder = folder / "table"
         self.progress = folder / "progress"
         self.way = way
@@ -114,10 +119,11 @@ class Site:
         for at, path in enumerate(FILES):
             numbers = np.sort(chance.choice(10 * ROWS, ROWS, replace=False))
             keys = numbers + at * 100_000 if way == "stitch" else numbers
+            versions = pa.array(np.full(ROWS, at), mask=numbers == numbers[-1])
             rows = pa.table(
                 {
                     "k": keys,
-                    "v": np.full(ROWS, at),
+                    "v": versions if at and required else np.full(ROWS, at),
                     "x": chance.random(ROWS),
                     "text": [f"row {number} of {at}" for number in numbers],
                 },
@@ -134,13 +140,18 @@ class Site:
             )
         plain = {"tombstone_column": None, "time_column": None}
         chosen = settings(codec=codec, row_group_bytes=1 << 16)
+        schema = pa.schema([field.with_nullable(field.name != required) for field in SCHEMA])
         self.table: Table = (
-            bag_table(self.folder, SCHEMA, time_column=None, settings=chosen)
+            bag_table(self.folder, schema, time_column=None, settings=chosen)
             if way == "bag"
-            else keyed_table(self.folder, SCHEMA, key=("k",), settings=chosen, **plain)
+            else keyed_table(self.folder, schema, key=("k",), settings=chosen, **plain)
         )
         self.assignment = assignment_over(self.table, FILES)
         self.whole = {path: (self.folder / path).read_bytes() for path in FILES}
+
+    @property
+    def table_location(self) -> Location:
+        return open_location(self.table.location)
 
     def run(self) -> TaskResult:
         """Do the job and verify it, as an attempt does."""
@@ -290,6 +301,17 @@ def test_a_file_that_has_other_rows_than_it_was_added_with_is_named(
     site.assignment = replace(site.assignment, inputs=(first, replace(second, rows=rows)))
     with pytest.raises(InputError, match=r"b\.parquet has 3000 rows, but"):
         site.run()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_null_that_came_in_before_it_was_refused_is_kept(tmp_path: Path, way: str) -> None:
+    """Rows that are in the table stay what they are; only new ones are refused."""
+    site = Site(tmp_path, way, required="v")
+    site.run()
+    (null,) = [row for row in site.rows() if row["v"] is None]
+    assert null["text"].endswith("of 1")
+    rows = stream_rows(site.table_location, FILES[1], RowRules.of(site.table))
+    assert [row for part in rows for row in part.to_pylist() if row["v"] is None] == [null]
 
 
 @contextmanager

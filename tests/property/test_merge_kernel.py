@@ -42,6 +42,8 @@ from compactor.rewrite.verify import verify
 from compactor.rewrite.whole import rewrite_natively
 from tests.property.test_rows_merge import NOW_S, draw_drop, draw_row, draw_rules, texts
 from tests.support.assignments import an_assignment
+from tests.support.layouts import layout_of_file
+from tests.support.misordered import last_first, misordered
 from tests.support.tables_on_disk import (
     assignment_over,
     inspected,
@@ -98,6 +100,9 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
             write_batch_size=chance.choice([1, 3, 1024]),
             write_page_index=chance.random() < 0.5,
         )
+        if chance.random() < 0.3:
+            content = pa.py_buffer((folder / paths[-1]).read_bytes())
+            (folder / paths[-1]).write_bytes(misordered(content, last_first))
     return Life(table, tuple(paths), pa.concat_tables(known, promote_options="default"))
 
 
@@ -160,6 +165,8 @@ def test_files_merge_like_the_general_way(
     assert texts(outputs(life, result)) == texts(wanted.table)
     assert (result.counts, result.dropped) == (wanted.counts, wanted.dropped)
     verified = verify(plan, result, lambda: False)
+    for file in result.files:
+        assert layout_of_file(tmp_path / "table" / file.path).fault is None
     # What tasks say of their files is what a reader of every byte finds.
     slowly = TaskResult(counts=result.counts, dropped=result.dropped, files=result.files)
     assert verify(plan, slowly, lambda: False) == verified

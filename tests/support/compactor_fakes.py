@@ -8,14 +8,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from common.errors import AttemptCancelledError, EngineDiedError, UnavailableError
+from common.errors import (
+    AttemptCancelledError,
+    EngineDiedError,
+    EngineRestartedError,
+    UnavailableError,
+)
 from common.metadata.changes import Applied, Change, Commit, Outcome
 from common.metadata.ports import AttemptOutcome
 from common.model.file import DataFile
 from common.model.outcome import RowCounts
 from common.model.table import Table
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
-from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
 
 
 class FakeCoordinator:
@@ -84,6 +89,11 @@ class FakeEngine:
         self.cancelled: list[str] = []
         self.assigned: list[Assignment] = []
         self.granted: list[tuple[str, float | None]] = []
+        self.restarts: list[str] = []
+        self.signs = 0
+        self.silent = False
+        self.lively: set[str] = set()
+        """Attempts that make progress as long as they run."""
         self.down = asyncio.Event()
 
     @property
@@ -107,25 +117,38 @@ class FakeEngine:
         self.assigned.append(assignment)
         self.running[attempt] = asyncio.Event()
         self.most_at_once = max(self.most_at_once, len(self.running))
+        lively = asyncio.ensure_future(self._be_lively(attempt, on_progress))
         try:
             on_progress(RewriteProgress(fraction=0.5, bytes_done=10))
             await self._until_let_go(attempt)
         finally:
+            lively.cancel()
             del self.running[attempt]
         on_progress(RewriteProgress(fraction=1.0, state="verifying", moved_bytes=70, waited_s=1.5))
         rows = sum(file.rows for file in assignment.inputs)
         output = DataFile(path=assignment.reservation.output_path(0), size_bytes=1, rows=rows)
         return RewriteResult(outputs=(output,), counts=RowCounts(rows_in=rows, rows_out=rows))
 
+    async def _be_lively(
+        self, attempt: str, on_progress: Callable[[RewriteProgress], None]
+    ) -> None:
+        while attempt in self.lively:
+            await asyncio.sleep(0.005)
+            self.signs += not self.silent
+            on_progress(RewriteProgress(fraction=0.5, steps=self.signs))
+
     async def _until_let_go(self, attempt: str) -> None:
         if self.error is not None:
             raise self.error
+        restarts = len(self.restarts)
         waits = [
             asyncio.ensure_future(event.wait()) for event in (self.gate, self.running[attempt])
         ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+        if len(self.restarts) > restarts:
+            raise EngineRestartedError(self.restarts[-1])
         if self.running[attempt].is_set():
             raise AttemptCancelledError(f"attempt {attempt} was cancelled")
 
@@ -136,6 +159,16 @@ class FakeEngine:
 
     async def grant(self, attempt: str, bytes_s: float | None) -> None:
         self.granted.append((attempt, bytes_s))
+
+    def health(self) -> EngineHealth:
+        self.signs += not self.silent
+        return EngineHealth(up=True, signs=self.signs, busy=frozenset(self.running))
+
+    async def restart(self, cause: str) -> None:
+        self.restarts.append(cause)
+        for event in self.running.values():
+            event.set()
+        self.silent = False
 
     async def stop(self) -> None:
         self.stopped = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -15,12 +15,14 @@ from common.errors import UnavailableError
 from common.ids import RandomIds
 from common.metadata.memory import MemoryStore
 from common.metadata.ports import TabletStore
+from common.metadata.silence import StoreWatch
 from common.model.job import Job, Kind, job_id
 from common.model.limit import ScopeStatus
 from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
+from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
     CompactorStatus,
@@ -44,6 +46,8 @@ class FakeCoordinator:
 
     up: bool = True
     told: list[tuple[str, ...]] = field(default_factory=list)
+    more_groups: tuple[GroupStatus, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -51,7 +55,8 @@ class FakeCoordinator:
             coordinator="coord-1",
             started_s=STARTED_S,
             now_s=STARTED_S + 61.0,
-            groups=(GROUP,),
+            groups=(GROUP, *self.more_groups),
+            warnings=self.warnings,
             compactors=(COMPACTOR,),
             tables=1,
             tablets_known=3,
@@ -220,27 +225,60 @@ class Gateway:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)  # type: ignore[arg-type]  # any awaitable
 
 
+def _services(
+    store: TabletStore,
+    coordinator: FakeCoordinator,
+    settings: Settings,
+    log: Log,
+    watch_s: float,
+) -> Services:
+    clock = SystemClock()
+    return Services(
+        store=store,
+        store_watch=StoreWatch(store, clock, log, interval_s=watch_s, patience_s=1.0),
+        coordinator=coordinator,
+        plan=plan_all,
+        unread_settings={"target_bytes": "has no effect yet: nobody reads it"},
+        settings=settings,
+        clock=clock,
+        ids=RandomIds(),
+        log=log,
+    )
+
+
+def _settings(coordinator_s: Mapping[str, float], gateway: Mapping[str, object]) -> Settings:
+    """Return settings with tables anywhere, unless they say otherwise."""
+    given = {"token": TOKEN, "locations": ("/", "s3://"), **gateway}
+    section = replace(Settings().gateway, **given)  # type: ignore[arg-type]  # by name
+    times = replace(Settings().coordinator, **coordinator_s)
+    sources = {"gateway.token": "environment variable NEVE_GATEWAY_TOKEN"}
+    return Settings(gateway=section, coordinator=times, sources=sources)
+
+
 @contextmanager
-def serving(store: TabletStore | None = None, **gateway: object) -> Iterator[Gateway]:
+def serving(
+    store: TabletStore | None = None,
+    coordinator_s: Mapping[str, float] = {},
+    watch_s: float = 0.1,
+    **gateway: object,
+) -> Iterator[Gateway]:
     """Serve the application until the block ends.
 
     Args:
         store: The memory store if left out.
+        coordinator_s: Times among the coordinator's settings.
+        watch_s: How often it looks whether the store answers, beside all calls.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
-    settings = Settings()
-    section = replace(settings.gateway, **{"token": TOKEN, **gateway})  # type: ignore[arg-type]  # by name
     log: list[tuple[str, dict[str, object]]] = []
     coordinator = FakeCoordinator()
-    services = Services(
-        store=store,
-        coordinator=coordinator,
-        plan=plan_all,
-        settings=replace(settings, gateway=section),
-        clock=SystemClock(),
-        ids=RandomIds(),
-        log=lambda event, **fields: log.append((event, fields)),
+    services = _services(
+        store,
+        coordinator,
+        _settings(coordinator_s, gateway),
+        lambda event, **fields: log.append((event, fields)),
+        watch_s,
     )
     config = uvicorn.Config(
         create_app(services), host="127.0.0.1", port=0, log_config=None, access_log=False
@@ -251,6 +289,9 @@ def serving(store: TabletStore | None = None, **gateway: object) -> Iterator[Gat
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         await server.serve()
+        for connection in list(server.server_state.connections):
+            # A caller that does not read would keep it open beyond the loop.
+            connection.transport.abort()  # type: ignore[union-attr]  # both protocols have one
         await store.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)

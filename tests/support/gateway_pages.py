@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from common.model.outcome import RefusalCode
 from neve.cli.app import EPILOG, build
+from neve.cli.session import REMOTE
 from neve.gateway.problems import STATUS
 
 WRITTEN = "Written by `pytest tests/unit/neve --rewrite`; do not edit."
@@ -18,13 +21,20 @@ CLI_HEAD = f"""# Command line
 
 {WRITTEN}
 
-`neve` talks to a service: the one that `--url` or `NEVE_URL` names, else the stack that
-runs on this machine (`neve up`). `--token` or `NEVE_TOKEN` is its bearer token; a local
-stack's is found by itself. Every verb takes `--json`; results go to standard output,
-everything said about them, errors included, to standard error.
+`neve` talks to a service: the one that `--url` names, the stack of this machine that
+`--stack` names, else the one of `NEVE_URL` or `NEVE_STACK`, else the only stack that runs on
+this machine (`neve up`). If several run, one must be named. `--token` or `NEVE_TOKEN` is its
+bearer token; a local stack's is found by itself. Every verb takes `--json`; results go to
+standard output, everything said about them, errors included, to standard error.
 
 {EPILOG}
 """
+
+_CODE = re.compile(r' = "([a-z-]+)"\n +"""(.+?)"""', re.DOTALL)
+CODES = "\n".join(
+    f"| `{code}` | {' '.join(text.split())} |"
+    for code, text in _CODE.findall(inspect.getsource(RefusalCode))
+)
 
 HTTP_HEAD = f"""# HTTP interface
 
@@ -38,8 +48,13 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
   `/metrics` wants it too: Prometheus sends one with `authorization.credentials_file`.
 * **Calls.** `POST …/files`, `POST …/append` and `POST …/compactions` take the header
   `Neve-Call`, a UUIDv7 that the caller makes. The same call again, within 24 hours, changes
-  nothing and succeeds; so a caller that lost an answer repeats it. Other content under the
-  same id is refused.
+  nothing and succeeds, though its files have been compacted and deleted since; so a caller
+  that lost an answer repeats it. The answer then says `repeated`, with the counts of the
+  first one and without its files. One id is one call: other content is refused
+  (`call-content`). Of `append` the rows are the content, in any order and in numbers of any
+  width; of `files` the paths and the sizes of the files. An id that is older than 24 hours
+  and has no mark is refused (`call-too-old`): nobody can tell whether it was accepted.
+  `GET …/calls/{{call}}` tells what became of an id.
 * **All or nothing.** A request that is refused has changed nothing.
 * **Keys** in `start`, `end` and `splits` are text: the value itself (`42`, `2024-12-31`),
   values with commas between them, or a JSON list (`["a,b", 7]`). Fewer values than key
@@ -47,10 +62,11 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
 * **Compactions** that users ask for are requests. `GET …/compactions/{{request}}` tells how
   far one is; bytes and time left are estimates. In a table with partitions, `start` and
   `end` are values of the partition columns. A part is cancelled by whole tablets: a range
-  takes those that lie wholly in it. A dry run tells the files that the selector takes, their
-  bytes, and how many of their rows are in the range, counted by their keys, superseded rows
-  among them. It does not tell how many rows a transform would touch: only Spark runs
-  expressions, and another engine's answer would be a guess.
+  takes those that lie wholly in it. A request of which a part, or a job, was cancelled ends
+  `done_in_part`; `cancelled` tells the ranges that were left out. A dry run tells the files
+  that the selector takes, their bytes, and how many of their rows are in the range, counted
+  by their keys, superseded rows among them. It does not tell how many rows a transform would
+  touch: only Spark runs expressions, and another engine's answer would be a guess.
 
       {{"start": "100", "end": "200", "delete_where": "status = 'test'",
        "selector": {{"name": "age", "options": {{"older_than": "7d"}}}},
@@ -60,7 +76,10 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
   All of it may be left out. Instead of `delete_where` there may be `set` (`"a = a + 1"`),
   or `transform` with a plug-in's `name` and `options`.
 * **Rows** travel as Arrow IPC streams (`application/vnd.apache.arrow.stream`). A scan that
-  fails in the middle breaks the connection; it never looks like a shorter answer.
+  fails in the middle never looks like a shorter answer: its last message begins with
+  `neve-problem:` and holds the problem as JSON, at which every Arrow reader stops with an
+  error. While rows flow a pin keeps the files that are read; if it could not be renewed for
+  two minutes the scan ends so.
 * **Sizes** of settings may have binary units (`256MB`), durations `ms s m h d w` (`7d`).
 
 ## Errors
@@ -71,6 +90,10 @@ stable word.
 
     {{"type": "urn:neve:error:RefusedError", "title": "…", "status": 409,
      "detail": "file a.parquet is in the table already", "error": "RefusedError", "code": "exists"}}
+
+| `code` | what it says of a call, an added file, a table |
+|---|---|
+{CODES}
 """
 
 
@@ -116,7 +139,8 @@ def _verb_text(path: str, verb: Any) -> str:
         f"    {' '.join([path, *words])}",
         "",
     ]
-    own = [each for each in given if each.name not in ("as_json", "url", "token")]
+    common = {"as_json", *REMOTE} if "url" in {each.name for each in given} else {"as_json"}
+    own = [each for each in given if each.name not in common]
     rows = [f"| {_written(each)} | {_kind(each).help or ''}{_default(each)} |" for each in own]
     return "\n".join([*lines, *(["| | |", "| --- | --- |", *rows, ""] if rows else [])])
 

@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.parquet.location import open_location
 from neve.api import Added
 from neve.client import Client
 from tests.support.living_folder import files_below, stored_below
+from tests.support.readers import check_table
 
 KEYED = pa.schema(
     [
@@ -177,8 +179,9 @@ class LedgerTable:
         return False
 
     def check_rows(self) -> None:
-        """Assert that readers see what the ledger says."""
+        """Assert that a scan sees what the ledger says, and every reader all rows of the files."""
         self.ledger.check(self.client.scan(self.name))
+        check_table(self.client, self.name, open_location(self.location.as_uri()))
 
     def commits(self) -> list[tuple[str, ...]]:
         """Return the inputs of every committed attempt, and assert that no file was one twice."""

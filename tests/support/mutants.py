@@ -18,7 +18,10 @@ from pathlib import Path
 from queue import Queue
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("common", "coordinator", "compactor", "neve", "tests", "pyproject.toml", "docs")
+COPIED = (
+    *("common", "coordinator", "compactor", "neve", "tests", "docs"),
+    *("pyproject.toml", "requirements"),
+)
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "contract": ["tests/contract", "-k", "memory"],
@@ -26,6 +29,9 @@ SUITES = {
         f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
+    "stalls": [
+        f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")
+    ],
     "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [
@@ -38,9 +44,53 @@ SUITES = {
         *(f"tests/unit/operations/test_{name}.py" for name in ("shell", "by_size")),
         "tests/unit/coordinator/test_planning.py",
     ],
+    "stack": [
+        *("tests/unit/local", "tests/integration/test_local_stack.py"),
+        *("-k", "folder or home or fixes or server or redis or reaches or secrets"),
+    ],
+    "neighbours": ["tests/e2e/service/test_neighbours.py"],
+    "packaging": ["tests/tidy/test_packaging.py", "-k", "complete"],
     "rebuild": ["tests/unit/recovery/test_lineage_since.py"],
+    "layout": [
+        *(f"tests/unit/{name}" for name in ("parquet", "stitch/test_moved_places.py")),
+        *(f"tests/unit/compactor/test_{name}.py" for name in ("columns_beside", "verify")),
+        "tests/unit/requests/test_selectors.py",
+    ],
+    "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
     "moving": ["tests/unit/neve/test_gateway_moving.py"],
+    "settings": [
+        *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),
+        *(f"tests/unit/neve/test_{name}.py" for name in ("service_settings", "client_connect")),
+        "tests/unit/coordinator/test_registry.py",
+        "tests/unit/coordinator_core/test_groups.py",
+        "tests/unit/coordinator_shell/test_settings.py",
+        "tests/unit/local/test_logs.py",
+        "tests/tidy/test_settings.py",
+    ],
+    "locations": [
+        *(f"tests/unit/common/test_{name}.py" for name in ("location_identity", "redaction")),
+        "tests/unit/parquet/test_identities.py",
+        "tests/unit/neve/test_locations.py",
+        "tests/unit/local/test_locations.py",
+    ],
+    "faults": ["tests/unit/coordinator_shell/test_table_faults.py"],
+    "recreated": [
+        *(f"tests/integration/test_{name}.py" for name in ("recreated_tables", "backup_copies")),
+    ],
+    "archives": ["tests/integration/test_hostile_archives.py", "-k", "not whatever"],
+    "calls": [
+        *(f"tests/unit/neve/test_gateway_{name}.py" for name in ("calls", "stalls", "data")),
+    ],
+    "collector": ["tests/unit/coordinator_shell/test_collector.py"],
+    "generations": ["tests/unit/recovery/test_generation.py"],
+    "recovery": [
+        "tests/unit/recovery",
+        *(f"tests/integration/test_{name}.py" for name in ("gone_back", "recovery_backup")),
+    ],
+    "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
+    "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
+    "transforms": ["tests/unit/compactor/test_transform_parts.py"],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],
 }
 """Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""

@@ -32,7 +32,9 @@ from compactor.rewrite.plan import make_plan
 from compactor.rewrite.tasks import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.verify import verify
 from coordinator.assignments import compose, output_prefix
+from neve.gateway.create import TableDoor
 from neve.gateway.services import Threads
+from neve.gateway.storage import Locations
 from neve.recovery.scope import Scope
 from tests.support.living_folder import files_below
 from tests.support.store_harness import Harness, applied
@@ -61,6 +63,11 @@ class Ground:
     @property
     def store(self) -> Any:
         return self.harness.store
+
+    @property
+    def door(self) -> TableDoor:
+        """Lets tables in anywhere on this machine."""
+        return TableDoor(Locations(("/",)), self.threads, ("default",))
 
     async def table(
         self, name: str = "events", *, splits: tuple[int, ...] = (100,), **fields: Any
@@ -215,3 +222,23 @@ async def ground_on(url: str, folder: Path) -> AsyncIterator[Ground]:
 async def plant(ground: Ground, *effects: Command) -> None:
     """Write keys past every rule."""
     await ground.harness.write(*effects)
+
+
+Moment = dict[str, tuple[bytes, int]]
+
+
+async def moment(ground: Ground) -> Moment:
+    """Return all of the store as it is, as a dump of Redis would have it."""
+    found: Moment = {}
+    for raw in await ground.harness.read(("KEYS", "*")):
+        name = raw.decode()
+        life = await ground.harness.read(("PTTL", name))
+        found[name] = (await ground.harness.read(("DUMP", name)), max(0, life))
+    return found
+
+
+async def go_back(ground: Ground, to: Moment) -> None:
+    """Let the store be what it was: a fail-over or a restored dump has lost the rest."""
+    await ground.harness.read(("FLUSHALL",))
+    for name, (payload, life) in to.items():
+        await ground.harness.read(("RESTORE", name, life, payload))

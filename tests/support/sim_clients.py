@@ -95,7 +95,8 @@ class SimAppender(SimClient):
             assert isinstance(outcome, Refused), outcome
             self.truth.seen["adds refused"] += 1
             # Paths are never used twice, so a call may only meet its own files.
-            assert outcome.code != "exists", f"{self.name}: refused because of itself: {outcome}"
+            own = outcome.code in {"exists", "replaced", "retired", "call-content"}
+            assert not own, f"{self.name}: refused because of itself: {outcome}"
             if outcome.code == "table":
                 return
             await self.pause(1.0)
@@ -212,7 +213,7 @@ class SimSweeper(SimClient):
         listed = [path for path in disk.files if path.startswith(folder)]
         tell: Callable[[str], None] = lambda _what: None  # noqa: E731  # nobody listens
         scope: Any = SimpleNamespace(store=self.store, table=table, tell=tell)
-        known = await _known(scope)
+        known = (await _known(scope)).paths
         first = await self.store.tablet_ids(table.id, None, 1)
         found = []
         for path in listed:

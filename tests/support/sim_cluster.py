@@ -33,6 +33,10 @@ from tests.support.sim_users import SimDivider, SimOwner, SimUser
 SPLITS = (b"\x40\x00", b"\x80\x00")
 REST_MAX_S = 400.0
 QUIET_S = 20.0
+STALL_S = 15.0
+"""Longer than the longest rewrite, which tells no progress."""
+HANG_SHARE = 0.25
+"""Of jobs that fail, so many others hang."""
 SWEEPS_MAX = 3
 SELECTOR_OPTIONS = {"": {}, "all": {}, "size": {"smaller_than": "5000"}}
 
@@ -82,16 +86,19 @@ class Cluster:
         self._births += 1
         number = int(name.removeprefix("comp"))
         settings = CompactorSettings(
-            group="large" if number % 2 else "small",
             slots=self.options.slots,
             beat_interval_s=2.0,
             take_wait_max_s=TAKE_WAIT_MAX_S,
+            attempt_stall_s=STALL_S,
         )
         self.world.tell(name, "starts")
         process = self.world.process(name)
         link = Link(name, process, self.network, self._follow)
         engine = SimEngine(name, self.world, self.truth, self.traits)
-        compactor = SimCompactor(name, self._births, process, link, self.store(), engine, settings)
+        group = "large" if number % 2 else "small"
+        compactor = SimCompactor(
+            name, self._births, process, link, self.store(), engine, settings, group
+        )
         self.compactors[name] = compactor
         compactor.left = partial(self._restart, name)
 
@@ -159,6 +166,7 @@ class Cluster:
         self.network.lost = options.lose if on else 0.0
         self.network.doubled = options.double if on else 0.0
         self.traits.fails = options.fails if on else 0.0
+        self.traits.hangs = HANG_SHARE * self.traits.fails
 
     def _create_tables(self) -> None:
         store = self.store()

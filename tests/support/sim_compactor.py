@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from common.errors import AttemptCancelledError, EngineDiedError, MetadataError, UnavailableError
+from common.errors import (
+    AttemptCancelledError,
+    EngineDiedError,
+    EngineRestartedError,
+    MetadataError,
+    UnavailableError,
+)
 from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
@@ -17,7 +23,7 @@ from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.settings import CompactorSettings
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
-from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
 from compactor.service.compactor import CompactorService
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_disk import Rows, key_bytes
@@ -36,6 +42,8 @@ class Traits:
 
     rewrite_max_s: float = 2.0
     fails: float = 0.0
+    hangs: float = 0.0
+    """A job of which nothing is heard any more, until its engine is restarted."""
 
 
 @dataclass
@@ -150,6 +158,8 @@ class SimEngine:
         self._truth = truth
         self._traits = traits
         self._cancelled: dict[str, None] = {}
+        self._running: dict[str, asyncio.Event] = {}
+        self._signs = 0
 
     async def start(self) -> None:
         return
@@ -162,6 +172,14 @@ class SimEngine:
         if not self._traits.fails:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(2 * DEATH_AFTER_S * self._world.random())
+
+    def health(self) -> EngineHealth:
+        self._signs += 1
+        return EngineHealth(up=True, signs=self._signs, busy=frozenset(self._running))
+
+    async def restart(self, cause: str) -> None:
+        for ended in self._running.values():
+            ended.set()
 
     async def grant(self, attempt: str, bytes_s: float | None) -> None:
         """Nothing here takes time by its bytes."""
@@ -181,7 +199,7 @@ class SimEngine:
     ) -> RewriteResult:
         world, traits, attempt = self._world, self._traits, assignment.reservation.attempt
         self._truth.assigned(attempt, self.holder)
-        await asyncio.sleep(world.random() * traits.rewrite_max_s)
+        await self._work(attempt, world.random() * traits.rewrite_max_s)
         if attempt in self._cancelled:
             raise AttemptCancelledError("simulated: cancelled")
         if world.chance(traits.fails):
@@ -197,6 +215,19 @@ class SimEngine:
             outputs=tuple(outputs), counts=RowCounts(rows_in=count, rows_out=count)
         )
 
+    async def _work(self, attempt: str, length_s: float) -> None:
+        """Take so long, or hang; ends early with the engine."""
+        hangs = self._world.chance(self._traits.hangs)
+        ended = self._running[attempt] = asyncio.Event()
+        try:
+            async with asyncio.timeout(None if hangs else length_s):
+                await ended.wait()
+        except TimeoutError:
+            return
+        finally:
+            del self._running[attempt]
+        raise EngineRestartedError("simulated: the engine was restarted")
+
     def _merged(self, assignment: Assignment) -> list[Rows]:
         """Return the rows of each output: transformed where they are not yet, cut by key."""
         disk, cuts = self._truth.disk, assignment.job.cuts
@@ -205,7 +236,7 @@ class SimEngine:
             wanted = _transforms(assignment.request, file)
             for row, touches in disk.read(file.path).items():
                 key = key_bytes(disk.key_of[row])
-                if wanted is not None and wanted.range.holds(key):
+                if wanted is not None and wanted.means(key):
                     touches = (*touches, wanted.id)
                 parts[sum(key > cut for cut in cuts)][row] = touches
         return [part for part in parts if part]
@@ -230,6 +261,7 @@ class SimCompactor:
         store: KeyspaceStore,
         engine: SimEngine,
         settings: CompactorSettings,
+        group: str,
     ) -> None:
         self.name = name
         self.process = process
@@ -240,6 +272,7 @@ class SimCompactor:
         self._store = store
         self._engine = engine
         self._settings = settings
+        self._group = group
         self._number = number
         self.incarnation = ""
         process.start(self._run())
@@ -250,6 +283,7 @@ class SimCompactor:
             self.name,
             self._settings,
             node="node",
+            group=self._group,
             coordinator=self._link,
             engine=self._engine,
             store=self._store,

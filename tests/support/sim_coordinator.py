@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from common.errors import MetadataError, UnavailableError
+from common.errors import MetadataError, RewriteError, UnavailableError
 from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.table import Table
@@ -27,14 +27,23 @@ from tests.support.sim_truth import Truth
 class DiskStorage:
     """The collector's view of the simulated disk."""
 
-    def __init__(self, truth: Truth) -> None:
+    def __init__(self, world: World, truth: Truth) -> None:
+        self._world = world
         self._truth = truth
 
-    async def delete(self, location: str, path: str) -> bool:
+    async def delete(self, location: str, path: str, until_s: float) -> bool:
+        if self._world.now_s() > until_s:
+            raise RewriteError("simulated: looked at too long ago")
         return self._truth.disk.delete(path)
 
     async def store_id(self, location: str) -> str | None:
         return None
+
+    async def only_copies(
+        self, location: str, outputs: Sequence[str], inputs: Sequence[str]
+    ) -> Sequence[str]:
+        files = self._truth.disk.files
+        return [] if all(path in files for path in inputs) else [p for p in outputs if p in files]
 
 
 class SimCoordinator:
@@ -87,13 +96,13 @@ class SimCoordinator:
             coordinator=self.name,
         )
         self.parts = assemble(self._settings, context)
-        await recover(self._store, self.parts.scanner, self.name, self._log)
+        claimed_s = await recover(self._store, self.parts.scanner, self.name, self._log)
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self.parts.loops(self._settings):
                 loops.create_task(loop)
             loops.create_task(self._collect_forever())
-            loops.create_task(self._leave_when_replaced())
+            loops.create_task(self._leave_when_replaced(claimed_s))
             loops.create_task(self._until_failed())
             loops.create_task(self._check_forever())
 
@@ -105,12 +114,13 @@ class SimCoordinator:
         assert self.parts is not None
         own, tables = self._settings.coordinator, self.parts.scanner.tables
         rules = CollectorRules(grace_s=own.garbage_grace_s, clock_skew_max_s=own.clock_skew_max_s)
-        collector = Collector(self._store, DiskStorage(self._truth), rules, self._log)
+        storage = DiskStorage(self.world, self._truth)
+        collector = Collector(self._store, storage, rules, self._log, clock=self.world)
         everyone: Callable[[], list[Table]] = lambda: [*tables.values()]  # noqa: E731  # one use
         await collect_forever(self._store, collector, everyone, own.collect_interval_s, self._log)
 
-    async def _leave_when_replaced(self) -> None:
-        leader = await until_replaced(self._store, self.name, self._log)
+    async def _leave_when_replaced(self, claimed_s: float) -> None:
+        leader = await until_replaced(self._store, self.name, self._log, claimed_s)
         self._log("coordinator leaves", leader=leader)
         self.die()
 
@@ -127,6 +137,7 @@ class SimCoordinator:
             answer.get_loop().call_later(self.world.random(), partial(_break, answer))
 
     def _log(self, event: str, **fields: Any) -> None:
+        assert event != "work on a table failed", fields
         self.world.tell(self.name, event, **fields)
 
     async def _service(self) -> Any:

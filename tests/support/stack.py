@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from neve.api_work import Job
 from neve.client import Client
 from neve.client_errors import UnavailableError
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import members, spawn
+from neve.local.processes import members
 from tests.support.ledger import LedgerTable
 from tests.support.patience import SERVICE_S
 
@@ -34,7 +33,7 @@ T = TypeVar("T")
 POLL_S = 0.02
 CATCHES_MAX = 10
 LOG_LINES = 25
-COMPACTORS = ("local-1", "local-2")
+COMPACTORS = ("default-1", "default-2")
 SILENCE_MAX_S = 6.0
 GRACE_S = 1.0
 QUARANTINE_FAILURES = 3
@@ -178,7 +177,7 @@ class Service:
 
     def driver(self, name: str) -> psutil.Process:
         """Return the Spark driver of a compactor; it writes to that compactor's log."""
-        log = str(self.stack.folder.logs / f"spark-{name}.log")
+        log = str(self.stack.folder.logs / f"driver-{name}.log")
 
         def drives(process: psutil.Process) -> bool:
             words = words_of(process)
@@ -211,14 +210,15 @@ class Service:
         return [p for p in self.processes() if "compactor.spark.task_daemon" in words_of(p)]
 
     def restart_redis(self) -> None:
-        """Kill Redis at once and start it again on its own settings and data."""
-        old = next(p for p in self.processes() if words_of(p)[0].endswith("redis-server"))
-        command = old.cmdline()
+        """Kill Redis at once, and return when the stack's supervisor has started another one."""
+        (old,) = self.redis()
         self.kill(old)
-        time.sleep(1.0)
-        log = self.stack.folder.logs / "redis.log"
-        process: subprocess.Popen[bytes] = spawn(command, self.stack.driver_environ(), log)
-        process.returncode = 0  # It outlives this test.
+        self.wait("another Redis", lambda: [p for p in self.redis() if p.pid != old.pid])
+
+    def redis(self) -> list[psutil.Process]:
+        """Return the processes of Redis."""
+        names = ("redis-server", "valkey-server")
+        return [p for p in self.processes() if words_of(p)[0].endswith(names)]
 
     def titled(self, title: str) -> list[psutil.Process]:
         """Return the processes whose title begins so."""
@@ -250,7 +250,7 @@ class Service:
         return [each for each in said if wanted.items() <= each.items()]
 
     def _logs(self) -> list[Path]:
-        session = Path(self.stack.state.ray_folder) / "session_latest" / "logs"
+        session = self.stack.state.ray_folder / "session_latest" / "logs"
         return [*sorted(self.stack.folder.logs.glob("*.log")), *sorted(session.glob("worker*.err"))]
 
     def logs(self) -> Iterator[str]:

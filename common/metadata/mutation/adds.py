@@ -1,22 +1,26 @@
-"""Add files to tablets under one call id. Mark: `call:<id>` with a digest of the content."""
+"""Add files to tablets under one call id. Mark: `call:<id>`, which tells what came in.
 
-from collections.abc import Mapping
+The mark is looked for before anything else: what was accepted once is not asked again
+whether it is allowed, whatever became of its files.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from common.digests import CALL_LIFE_S, call_time_s, digest
-from common.metadata.changes import AddFiles
-from common.metadata.codec_file import FILE
+from common.digests import digest
+from common.metadata.changes import AddFiles, Applied
 from common.metadata.codec_tablet import BOUNDS, FILES, VERSION
 from common.metadata.commands import (
     Command,
     get,
     hmget,
     hset,
-    pexpire,
+    mget,
     set_string,
     zadd,
 )
-from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys, TabletKeys
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.mutation.calls import marked, refused_call, repeated
 from common.metadata.mutation.effects import changed, file_counts, files_written
 from common.metadata.mutation.requirements import (
     bounds_seen,
@@ -27,11 +31,15 @@ from common.metadata.mutation.requirements import (
 )
 from common.metadata.mutation.transaction import Decision, Needs, Seen, Transaction, Write
 from common.metadata.predicates import is_late, may_add, may_change
+from common.metadata.readings import CallMark
 from common.model.file import DataFile
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
+from common.model.own_paths import is_own
 from common.model.table import Table
 from common.model.tablet import Bounds, TabletId
 
+TABLETS_CHARS_MAX = 256
+"""A mark names its tablets if their names are no longer than this together."""
 LATE = ("late", "true")
 """Tag of a file with rows at or below the watermark, in a table that takes them."""
 
@@ -41,20 +49,25 @@ def add_files(change: AddFiles) -> Transaction:
     keys = TableKeys(change.table)
     paths = [file.path for files in change.files.values() for file in files]
     reads = {"call": get(keys.call(change.call))}
+    users = [path for path in paths if not is_own(path)]
     if paths:
         reads["garbage"] = hmget(keys.garbage, paths)
+    if users:
+        reads["retired"] = mget(keys.retired(path) for path in users)
     needs = whole_table(keys) | Needs((keys.call(change.call),), reads)
     for end in change.files:
         needs |= _tablet_needs(TabletId(change.table, end), change.files[end])
 
     def decide(seen: Seen) -> Decision:
         if seen["call"] is not None:
-            return _repeated(change, seen)
+            return repeated(keys, change.call, change.kind, content_of(change), seen)
         table = table_seen(keys, seen)
         refusal = (
-            _refused_call(change, seen.now_s)
+            refused_call(change.call, seen.now_s)
             or may_change(change.table, table.state if table else None)
+            or _refused_look(change, seen.now_s)
             or _refused_paths(change, paths, seen)
+            or _refused_names(users, seen)
         )
         if refusal is not None:
             return refusal
@@ -76,33 +89,47 @@ def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
     return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
 
 
-def content_digest(change: AddFiles) -> str:
-    """Return what identifies the content of a call, whatever tablets it was routed to.
+def names_digest(paths: Iterable[str]) -> str:
+    """Return what identifies a set of files by their names."""
+    return digest(sorted(paths))
 
-    Stamps are left out: a client that repeats a call does so later.
+
+def files_digest(sizes: Mapping[str, int]) -> str:
+    """Return what identifies a set of files, whatever tablets they were routed to.
+
+    Args:
+        sizes: Path → size in bytes.
     """
+    return digest(word for path, size in sorted(sizes.items()) for word in (path, str(size)))
+
+
+def content_of(change: AddFiles) -> str:
+    """Return the digest of what the caller sent."""
+    if change.content:
+        return change.content
     files = (file for files in change.files.values() for file in files)
-    parts: list[str | bytes] = []
-    for file in sorted(files, key=lambda each: each.path):
-        plain = replace(file, added_at_s=0.0, tombstones_since_s=None)
-        parts += [file.path, FILE.pack(plain)]
-    return digest(parts, length=32)
+    return files_digest({file.path: file.size_bytes for file in files})
 
 
-def _repeated(change: AddFiles, seen: Seen) -> Decision:
-    """Answer a call that was made before: touch its mark, so that replicas have it too."""
-    key = TableKeys(change.table).call(change.call)
-    if seen["call"] != content_digest(change).encode():
-        return Refusal("call", f"call {change.call} was made before with other files")
-    return Write((pexpire(key, MARK_LIFE_S),), durable=True)
+def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
+    """Refuse what was looked at so long ago that a collector may have deleted it since."""
+    if change.looked_s is None or now_s - change.looked_s <= change.look_max_s:
+        return None
+    return Refusal(
+        RefusalCode.LOOK_TOO_OLD,
+        f"the files of call {change.call} were looked at {now_s - change.looked_s:.0f} s ago, "
+        f"at most {change.look_max_s:.0f} s are allowed",
+    )
 
 
-def _refused_call(change: AddFiles, now_s: float) -> Refusal | None:
-    made_s = call_time_s(change.call)
-    if made_s is None:
-        return Refusal("call", f"call id {change.call} carries no time, a UUIDv7 is expected")
-    if not now_s - CALL_LIFE_S <= made_s <= now_s + CALL_SKEW_S:
-        return Refusal("call", f"call id {change.call} is too old or from the future")
+def _refused_names(users: list[str], seen: Seen) -> Refusal | None:
+    for path, retired in zip(users, seen["retired"] if users else (), strict=True):
+        if retired is not None:
+            return Refusal(
+                RefusalCode.RETIRED,
+                f"a file {path} was in the table, and was deleted after it was replaced; "
+                "its name cannot be used again so soon: add the file under another name",
+            )
     return None
 
 
@@ -113,12 +140,16 @@ def _refused_paths(change: AddFiles, paths: list[str], seen: Seen) -> Refusal | 
         return Refusal("files", f"call {change.call} names a file twice")
     for path, entry in zip(paths, seen["garbage"], strict=True):
         if entry is not None:
-            return Refusal("exists", f"file {path} was replaced before and is being deleted")
+            return Refusal(
+                RefusalCode.REPLACED,
+                f"file {path} was replaced by a compaction and is being deleted; "
+                "add it under another name",
+            )
     for end, files in change.files.items():
         stored = seen[f"{TabletId(change.table, end).text}/files"] if files else ()
         for file, present in zip(files, stored, strict=True):
             if present is not None:
-                return Refusal("exists", f"file {file.path} is in the table already")
+                return Refusal(RefusalCode.EXISTS, f"file {file.path} is in the table already")
     return None
 
 
@@ -131,9 +162,24 @@ def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
         if isinstance(added, Refusal):
             return added
         effects += added
-    key = TableKeys(change.table).call(change.call)
-    effects.append(set_string(key, content_digest(change), MARK_LIFE_S))
-    return Write(tuple(effects), durable=True)
+    mark = _mark(change, seen.now_s)
+    effects.append(marked(TableKeys(change.table), change.call, mark))
+    return Write(tuple(effects), Applied(call=mark), durable=True)
+
+
+def _mark(change: AddFiles, now_s: float) -> CallMark:
+    files = [file for files in change.files.values() for file in files]
+    ends = tuple(TabletId(change.table, end).text for end in sorted(change.files))
+    return CallMark(
+        kind=change.kind,
+        content=content_of(change),
+        at_s=now_s,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        size_bytes=sum(file.size_bytes for file in files),
+        names=names_digest(file.path for file in files),
+        tablets=ends if sum(map(len, ends)) <= TABLETS_CHARS_MAX else (),
+    )
 
 
 def _added(

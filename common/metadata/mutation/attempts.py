@@ -27,6 +27,7 @@ from common.metadata.mutation.effects import (
     files_written,
     history_of,
     into_garbage,
+    uncommitted,
 )
 from common.metadata.mutation.results import purge_raised, selection_moved
 from common.metadata.mutation.transaction import (
@@ -78,7 +79,10 @@ def release(change: Release) -> Transaction:
         entry = _entry(keys, change.attempt, seen)
         if entry is None:
             return _ended(table, change.attempt, change.end, seen)
-        if change.coordinator is not None and seen["coordinator"] != change.coordinator.encode():
+        claim = need.claim_seen(seen["coordinator"])
+        if change.coordinator is not None and (
+            claim is None or claim.coordinator != change.coordinator
+        ):
             return Refusal("coordinator", f"{change.coordinator} is no longer the coordinator")
         return Write(_released(change, entry, seen.now_s))
 
@@ -197,7 +201,7 @@ def _released(change: Release, entry: Reservation, now_s: float) -> tuple[Comman
     history = replace(history_of(change.tablet, entry, change.end, now_s), cause=change.cause)
     mark = AttemptOutcome(attempt=entry.attempt, end=change.end, cause=change.cause)
     return (
-        *into_garbage(table, change.tablet.end, dict.fromkeys(entry.output_paths)),
+        *uncommitted(table, change.tablet.end, entry),
         *attempt_ended(table, keys, entry, mark, history),
         *changed(
             change.tablet,

@@ -6,7 +6,6 @@ operation: a done marker for a cancelled range must not come after the request h
 nor under a split or merge.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from common.metadata.codec_tablet import DONE, RUNNING, SELECTED, WAITING
@@ -16,8 +15,8 @@ from common.metadata.mutation.effects import (
     attempt_ended,
     changed,
     history_of,
-    into_garbage,
     told,
+    uncommitted,
 )
 from common.metadata.mutation.request_parts import (
     has_ended,
@@ -89,9 +88,8 @@ def _stopped(tablet: Tablet, entry: Reservation, now_s: float) -> tuple[Command,
     cause = f"request {entry.request} was cancelled"
     history = replace(history_of(tablet.id, entry, AttemptEnd.CANCELLED, now_s), cause=cause)
     mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.CANCELLED, cause=cause)
-    waste: Mapping[str, bytes | None] = dict.fromkeys(entry.output_paths)
     return (
-        *into_garbage(table, tablet.id.end, waste),
+        *uncommitted(table, tablet.id.end, entry),
         *attempt_ended(table, keys, entry, mark, history),
         *told(tablet.id, "release", entry.attempt, entry.request),
     )

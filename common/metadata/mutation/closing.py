@@ -1,12 +1,13 @@
 """Close a request: nothing of it is left in any tablet, and nobody has to look at it again.
 
-A closed request is history. Beyond so many, the oldest are forgotten; a closed one never
-changes, so that nothing has to be watched for that.
+A closed request is history. Beyond so many, the oldest are listed no more; a closed one
+never changes, so that nothing has to be watched for that. The request itself stays as long
+as the id of the call that submitted it: the same call again must find it.
 """
 
-from common.metadata.codec_request import place, request_at
-from common.metadata.commands import Command, delete, members_after, smembers, zcard, zrem
-from common.metadata.keys import REQUESTS_KEPT, REQUESTS_OPEN_MAX, TableKeys
+from common.metadata.codec_request import place, request_at, submitted_at_s
+from common.metadata.commands import Command, delete, members_after, pexpire, smembers, zcard, zrem
+from common.metadata.keys import MARK_LIFE_S, REQUESTS_KEPT, REQUESTS_OPEN_MAX, TableKeys
 from common.metadata.mutation.everywhere import Everywhere, everywhere
 from common.metadata.mutation.transaction import (
     Decision,
@@ -23,7 +24,7 @@ from common.model.request import Request
 from common.model.tablet import TabletId
 
 FORGOTTEN_MAX = 64
-"""Old requests forgotten when one is closed."""
+"""Old requests that are listed no more when one is closed."""
 
 
 def close_request(change: CloseRequest) -> Transaction:
@@ -73,6 +74,12 @@ def _closed(table: TableKeys, present: Request, seen: Seen) -> Decision:
     old = [member for member in seen["oldest"][:excess] if member not in still_open]
     effects: tuple[Command, ...] = (zrem(table.open_requests, own),)
     if old:
-        keys = [table.request(request_at(member)) for member in old]
-        effects += (zrem(table.requests, *old), delete(*keys))
+        effects += (zrem(table.requests, *old), *(_forgotten(table, each, seen) for each in old))
     return Write(effects)
+
+
+def _forgotten(table: TableKeys, member: bytes, seen: Seen) -> Command:
+    """Let a request go when its call can be repeated no more."""
+    key = table.request(request_at(member))
+    left_s = submitted_at_s(member) + MARK_LIFE_S - seen.now_s
+    return pexpire(key, left_s) if left_s > 0 else delete(key)

@@ -14,6 +14,7 @@ from common.metadata.mutation import (
     tables,
 )
 from common.metadata.mutation.request_dispatch import request_transaction
+from common.metadata.mutation.requirements import at_generation
 from common.metadata.mutation.transaction import Transaction
 
 _Attempts = changes.Reserve | changes.Commit | changes.Release | changes.DropHold
@@ -37,6 +38,13 @@ _Notes = (
 
 def transaction_for(change: changes.Change) -> Transaction:
     """Return the first transaction of a change."""
+    transaction = _transaction(change)
+    if isinstance(change, upkeep_changes.Guarded) and change.generation:
+        return at_generation(changes.table_of(change), change.generation, transaction)
+    return transaction
+
+
+def _transaction(change: changes.Change) -> Transaction:
     if isinstance(change, _Attempts):
         return _of_attempt(change)
     if isinstance(change, _Tables):

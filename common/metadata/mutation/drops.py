@@ -27,7 +27,7 @@ from common.metadata.commands import (
     zrem,
 )
 from common.metadata.keys import REQUESTS_OPEN_MAX, TABLES, TableKeys, TabletKeys
-from common.metadata.mutation.effects import into_garbage, table_changed, told
+from common.metadata.mutation.effects import into_garbage, table_changed, told, uncommitted
 from common.metadata.mutation.requirements import state_seen, table_state
 from common.metadata.mutation.transaction import (
     MADE,
@@ -184,13 +184,13 @@ def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
     """Remove a tablet; what runs there and, if asked, its files go to garbage."""
     keys, table = TabletKeys.of(tablet), it.keys
     running = unpack_running(keys.running, seen["running"])
-    waste: dict[str, bytes | None] = {
-        path: None for entry in running.values() for path in entry.output_paths
-    }
+    waste: dict[str, bytes | None] = {}
     if seen["deletes"] == b"1":
         files = unpack_files(keys.files, seen["files"])
-        waste |= {path: file.key_min for path, file in files.items()}
+        waste = {path: file.key_min for path, file in files.items()}
+    outputs = (uncommitted(table, tablet.end, entry) for entry in running.values())
     effects: tuple[Command, ...] = (
+        *(effect for each in outputs for effect in each),
         *into_garbage(table, tablet.end, waste),
         delete(*keys.every),
         zrem(table.index, tablet.end),
@@ -206,7 +206,7 @@ def _unname(it: _Drop) -> Transaction:
         if state_seen(it.keys, seen) is not None:
             return Done(it.outcome, then=_set_going(it))  # Without a name nobody would find it.
         for name, stored in seen["names"].items():
-            if unpack_name(f"{TABLES} {name.decode()}", stored)[0] == it.table:
+            if unpack_name(name, stored).id == it.table:
                 return Write((hdel(TABLES, name),), then=_answer(it.outcome), durable=True)
         return Done(it.outcome)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from common.metadata import codec_table
 from common.metadata.codec_file import FILE
-from common.metadata.codec_tablet import BYTES, FILES, RUNNING, VERSION
+from common.metadata.codec_tablet import BYTES, FILES, RESERVATION, RUNNING, VERSION
 from common.metadata.commands import (
     Command,
     Word,
@@ -108,6 +108,29 @@ def into_garbage(
         for path, key_min in paths.items()
     }
     return (hset(table.garbage, fields),) if fields else ()
+
+
+def uncommitted(
+    table: TableKeys, end: bytes, entry: Reservation, paths: Iterable[str] | None = None
+) -> tuple[Command, ...]:
+    """Hand the outputs of an attempt that was not committed to the collector.
+
+    The reservation goes along: a store that has gone back in time takes a committed attempt
+    for one that was not. Its inputs are gone then, and its outputs hold the only copy.
+
+    Args:
+        table: Whose garbage.
+        end: The tablet's end at this moment.
+        entry: The reservation that ends.
+        paths: Those of its outputs that go; None: all.
+    """
+    waste = dict.fromkeys(entry.output_paths if paths is None else paths)
+    if not waste:
+        return ()
+    return (
+        *into_garbage(table, end, waste),
+        hset(table.uncommitted, {entry.attempt: RESERVATION.pack(entry)}),
+    )
 
 
 def attempt_ended(

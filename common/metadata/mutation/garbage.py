@@ -8,13 +8,14 @@ the file.
 from dataclasses import replace
 
 from common.metadata.codec_table import GARBAGE, PIN
-from common.metadata.commands import Word, hdel, hget, hmget, hset
+from common.metadata.commands import Command, Word, hdel, hget, hmget, hset, set_string
 from common.metadata.keys import TableKeys
 from common.metadata.mutation.requirements import refused_by_table, table_state
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
 from common.metadata.readings import PinEntry
 from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, Pin, StampGarbage, Unpin
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
+from common.model.own_paths import is_own
 
 
 def stamp_garbage(change: StampGarbage) -> Transaction:
@@ -30,7 +31,10 @@ def stamp_garbage(change: StampGarbage) -> Transaction:
             entry = GARBAGE.unpack(f"{keys.garbage} {path}", stored, path=path)
             if not entry.stamped_s:
                 fields[path] = GARBAGE.pack(replace(entry, stamped_s=seen.now_s))
-        return Write((hset(keys.garbage, fields),)) if fields else Done()
+        effects: tuple[Command, ...] = (hset(keys.garbage, fields),) if fields else ()
+        if change.settled:
+            effects += (hdel(keys.uncommitted, *change.settled),)
+        return Write(effects) if effects else Done()
 
     needs = Needs((keys.garbage,), {"entries": hmget(keys.garbage, change.paths)})
     return Transaction(needs, decide)
@@ -54,17 +58,26 @@ def keep_garbage(change: KeepGarbage) -> Transaction:
 
 
 def forget_garbage(change: ForgetGarbage) -> Transaction:
-    """Return the transaction that removes an entry. Mark: it is gone.
+    """Return the transaction that removes entries. Mark: they are gone.
 
     Nothing is watched: only collectors remove entries, and until one does no file of
-    that path can be added, so the entry cannot have become another's meanwhile.
+    that path can be added, so the entry cannot have become another's meanwhile. For a
+    while nobody may add a file of that name afterwards, either: another collector that
+    stood still between its look and its deletion would delete it.
     """
     keys = TableKeys(change.table)
+    assert change.paths, change.table
 
     def decide(seen: Seen) -> Decision:
-        return Write((hdel(keys.garbage, change.path),)) if seen["entry"] is not None else Done()
+        known = zip(change.paths, seen["entries"], strict=True)
+        gone = [path for path, entry in known if entry is not None]
+        if not gone:
+            return Done()
+        names = [path for path in gone if change.retired_s > 0 and not is_own(path)]
+        retired = (set_string(keys.retired(path), 1, change.retired_s) for path in names)
+        return Write((hdel(keys.garbage, *gone), *retired))
 
-    return Transaction(Needs((), {"entry": hget(keys.garbage, change.path)}), decide)
+    return Transaction(Needs((), {"entries": hmget(keys.garbage, change.paths)}), decide)
 
 
 def pin(change: Pin) -> Transaction:
@@ -82,8 +95,11 @@ def pin(change: Pin) -> Transaction:
         if seen["pin"] is not None:
             present = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
             if present.until_s < seen.now_s:
-                return Refusal("pin", f"pin {change.pin} has run out, begin a new one")
+                return Refusal(RefusalCode.PIN, f"pin {change.pin} has run out, begin a new one")
             since_s = present.since_s
+        elif change.renews:
+            # The files that were listed under it may have been deleted since.
+            return Refusal(RefusalCode.PIN, f"pin {change.pin} is not known any more")
         entry = PinEntry(pin=change.pin, since_s=since_s, until_s=seen.now_s + change.lease_s)
         # A fail-over must not forget it: the reader goes on to list files.
         return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),), durable=True)

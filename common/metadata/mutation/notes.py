@@ -16,9 +16,14 @@ from common.metadata.commands import (
     set_string,
 )
 from common.metadata.keys import COORDINATOR, LIMITS, STORE, TableKeys, TabletKeys
-from common.metadata.mutation.requirements import gone, refused_by_table, table_state
+from common.metadata.mutation.requirements import (
+    claim_seen,
+    gone,
+    refused_by_table,
+    table_state,
+)
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
-from common.metadata.readings import Manifest
+from common.metadata.readings import Claim, Manifest
 from common.metadata.upkeep_changes import (
     BumpGeneration,
     ClaimCoordination,
@@ -33,6 +38,7 @@ LIMITS_MAX = 1000
 """Groups and volumes with a limit of their own."""
 MANIFESTS_MAX = 64
 """Earlier manifests that a table may have stored at a time."""
+CLAIM_STEP_S = 0.001
 FORMAT = 1
 """Version of keys and values in the store; another one is refused as a whole."""
 
@@ -118,14 +124,19 @@ def _notes(change: WriteAnalysis) -> dict[str, Word]:
 def claim_coordination(change: ClaimCoordination) -> Transaction:
     """Return the transaction that makes a coordinator the leader. Mark: its id is there.
 
-    Replicas must have it before it counts: after a fail-over that has forgotten it the
-    coordinator would read another's id, and leave for good. So a repeat writes once more.
+    Replicas must have it before it counts, so a repeat writes once more. A claim is later
+    than the one that it replaces, whatever the clock says: of two coordinators the one with
+    the later claim leads.
     """
 
-    def decide(_seen: Seen) -> Decision:
-        return Write((set_string(COORDINATOR, change.coordinator),), durable=True)
+    def decide(seen: Seen) -> Decision:
+        since_s = seen.now_s
+        if (present := claim_seen(seen["coordinator"])) is not None:
+            since_s = max(since_s, present.since_s + CLAIM_STEP_S)
+        claim = Claim(coordinator=change.coordinator, since_s=since_s)
+        return Write((set_string(COORDINATOR, codec_table.CLAIM.pack(claim)),), durable=True)
 
-    return Transaction(Needs((COORDINATOR,)), decide)
+    return Transaction(Needs((COORDINATOR,), {"coordinator": get(COORDINATOR)}), decide)
 
 
 def set_limit(change: SetLimit) -> Transaction:

@@ -5,7 +5,13 @@ from common.metadata.commands import get, hdel, hgetall, hmget
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation import requirements as need
 from common.metadata.mutation.effects import changed, file_counts, into_garbage
-from common.metadata.mutation.repair_parts import held, refused_held, stored_file, taken_out
+from common.metadata.mutation.repair_parts import (
+    disturbed,
+    held,
+    refused_held,
+    stored_file,
+    taken_out,
+)
 from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
 from common.metadata.repair_changes import DiscardFiles, DropDouble, ForgetFiles, RescueFile
 from common.model.outcome import Refusal
@@ -37,7 +43,8 @@ def discard_files(change: DiscardFiles) -> Transaction:
         fresh = {path: change.files[path] for path, entry in known if entry is None}
         if not fresh:
             return Done()
-        return Write(into_garbage(table, change.tablet.end, fresh))
+        # Whoever is about to add one of them watches `files`, not `garbage`, which never rests.
+        return Write((*into_garbage(table, change.tablet.end, fresh), *disturbed(keys.files)))
 
     return Transaction(needs, decide)
 

@@ -1,6 +1,7 @@
 """Repairs of what is no file: counts, reservations and markers left over, holes, generations."""
 
 from common.metadata.codec_file import unpack_files
+from common.metadata.codec_table import LOSS, MANIFEST
 from common.metadata.codec_tablet import (
     BOUNDS,
     BYTES,
@@ -28,7 +29,7 @@ from common.metadata.commands import (
 )
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation import requirements as need
-from common.metadata.mutation.effects import changed, into_garbage
+from common.metadata.mutation.effects import changed, table_changed, uncommitted
 from common.metadata.mutation.request_parts import has_ended
 from common.metadata.mutation.transaction import (
     Decision,
@@ -39,6 +40,7 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
+from common.metadata.readings import Loss
 from common.metadata.repair_changes import (
     AcceptGeneration,
     ClearMarks,
@@ -107,7 +109,7 @@ def end_reservation(change: EndReservation) -> Transaction:
         return Write(
             (
                 hdel(keys.running, change.attempt),
-                *into_garbage(table, change.tablet.end, dict.fromkeys(waste)),
+                *uncommitted(table, change.tablet.end, entry, waste),
                 *changed(change.tablet, "release", attempt=change.attempt, counts={RUNNING: -1}),
             )
         )
@@ -217,7 +219,12 @@ def _no_hole(change: FillHole, why: str) -> Refusal:
 
 
 def accept_generation(change: AcceptGeneration) -> Transaction:
-    """Return the transaction that raises the generation. Mark: it is that high."""
+    """Return the transaction that raises the generation. Mark: it is that high.
+
+    Between which moments changes were lost is kept: a listing sweep leaves alone what nobody
+    knows and what is older, and a rebuild takes it in. A table has one such time, from the
+    first loss to the last.
+    """
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
@@ -225,7 +232,28 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
             return refusal
         if int(seen["generation"] or 0) >= change.generation:
             return Done()
-        return Write((set_string(keys.generation, change.generation),), durable=True)
+        effects: tuple[Command, ...] = (set_string(keys.generation, change.generation),)
+        if change.lost:
+            loss = Loss(since_s=_lost_since_s(keys, seen), until_s=seen.now_s)
+            effects += (set_string(keys.loss, LOSS.pack(loss)),)
+        return Write((*effects, *table_changed(change.table, "accept")), durable=True)
 
-    needs = Needs((keys.generation,), {"generation": get(keys.generation)})
+    reads = {
+        "generation": get(keys.generation),
+        "manifest": get(keys.manifest),
+        "loss": get(keys.loss),
+    }
+    needs = Needs((keys.generation, keys.manifest, keys.loss), reads)
     return Transaction(need.table_state(keys) | needs, decide)
+
+
+def _lost_since_s(keys: TableKeys, seen: Seen) -> float:
+    """Return a moment before which nothing was lost.
+
+    The store has gone back to a moment after the last manifest that it knows.
+    """
+    if seen["loss"] is not None:
+        return LOSS.unpack(keys.loss, seen["loss"]).since_s
+    if seen["manifest"] is not None:
+        return MANIFEST.unpack(keys.manifest, seen["manifest"]).begun_s
+    return 0.0

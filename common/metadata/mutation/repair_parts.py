@@ -46,9 +46,14 @@ def stored_file(keys: TabletKeys, path: str, data: bytes) -> DataFile:
     return unpack_file(f"{keys.files} {path}", path.encode(), data)
 
 
+def disturbed(key: str) -> tuple[Command, ...]:
+    """Disturb whoever watches a hash, and leave it as it is."""
+    return hset(key, {_TOUCH: ""}), hdel(key, _TOUCH)
+
+
 def touched(keys: TabletKeys) -> tuple[Command, ...]:
-    """Disturb whoever watches `running`, and leave it as it is."""
-    return hset(keys.running, {_TOUCH: ""}), hdel(keys.running, _TOUCH)
+    """Disturb whoever watches `running`."""
+    return disturbed(keys.running)
 
 
 def taken_out(keys: TabletKeys, paths: list[str]) -> tuple[Command, ...]:

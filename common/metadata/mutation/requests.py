@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from common.metadata.changes import Applied
 from common.metadata.codec_request import VALUE, place, request_fields
 from common.metadata.codec_tablet import unpack_running
 from common.metadata.commands import (
@@ -15,6 +16,7 @@ from common.metadata.commands import (
     zcard,
 )
 from common.metadata.keys import REQUESTS_OPEN_MAX, TableKeys, TabletKeys, is_table_id
+from common.metadata.mutation.calls import call_seen, marked, refused_call
 from common.metadata.mutation.everywhere import Everywhere, everywhere
 from common.metadata.mutation.request_parts import (
     missing,
@@ -31,29 +33,31 @@ from common.metadata.mutation.transaction import (
     Transaction,
     Write,
 )
+from common.metadata.readings import CallKind, CallMark
 from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
 from common.metadata.request_predicates import content_of, may_cancel_range, may_move
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
 from common.model.tablet import TabletId
 
 
 def submit_request(change: SubmitRequest) -> Transaction:
-    """Return the transaction that stores a request. Mark: it is there, with this content."""
+    """Return the transaction that stores a request. Mark: it is there, with this content.
+
+    A call of a user leaves its own mark, too: the id may be used for nothing else.
+    """
     wanted = content_of(change.request)
     table = TableKeys(wanted.table)
     assert is_table_id(wanted.id), wanted.id
-    key = table.request(wanted.id)
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
         present = request_seen(table, wanted.id, seen)
         if present is not None:
-            if content_of(present) != wanted:
-                return Refusal("exists", f"request {wanted.id} exists already, with other content")
-            # Written once more, so that replicas have it before it is acknowledged again.
-            return Write((hset(key, {VALUE: request_fields(present)[VALUE]}),), durable=True)
+            return _submitted_again(table, change, present)
+        if change.call is not None and (refusal := _refused_call(table, change.call, seen)):
+            return refusal
         if seen["open"] >= REQUESTS_OPEN_MAX:
             return Refusal("full", f"{seen['open']} requests of the table are open already")
         made = replace(wanted, submitted_at_s=seen.now_s)
@@ -61,11 +65,42 @@ def submit_request(change: SubmitRequest) -> Transaction:
             zadd(table.requests, place(made)),
             zadd(table.open_requests, place(made)),
             *request_written(table, made),
+            *_call_marked(table, change, seen.now_s),
         )
         return Write(effects, durable=True)
 
     needs = table_state(table) | own_request(table, wanted.id)
+    if change.call is not None:
+        key = table.call(change.call)
+        needs |= Needs((key,), {"call": get(key)})
     return Transaction(needs | Needs((), {"open": zcard(table.open_requests)}), decide)
+
+
+def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) -> Decision:
+    if content_of(present) != content_of(change.request):
+        code = RefusalCode.EXISTS if change.call is None else RefusalCode.CALL_CONTENT
+        return Refusal(code, f"request {present.id} exists already, with other content")
+    # Written once more, so that replicas have it before it is acknowledged again.
+    effects = (hset(table.request(present.id), {VALUE: request_fields(present)[VALUE]}),)
+    return Write(effects, Applied(repeated=True), durable=True)
+
+
+def _refused_call(table: TableKeys, call: str, seen: Seen) -> Refusal | None:
+    mark = call_seen(table, call, seen)
+    if mark is None:
+        return refused_call(call, seen.now_s)
+    return Refusal(
+        RefusalCode.CALL_CONTENT,
+        f"call id {call} was used before, for `{mark.kind.value}`: use a new id for another call",
+    )
+
+
+def _call_marked(table: TableKeys, change: SubmitRequest, now_s: float) -> tuple[Command, ...]:
+    if change.call is None:
+        return ()
+    request = change.request.id
+    mark = CallMark(kind=CallKind.COMPACT, content=request, at_s=now_s, request=request)
+    return (marked(table, change.call, mark),)
 
 
 def cancel_range(change: CancelRange) -> Transaction:
@@ -93,7 +128,7 @@ def cancel_range(change: CancelRange) -> Transaction:
 def move_request(change: MoveRequest) -> Transaction:
     """Return the first transaction that moves a request on. Mark: its state."""
     table = TableKeys(change.table)
-    if change.state is RequestState.DONE:
+    if change.state in (RequestState.DONE, RequestState.DONE_IN_PART):
         return everywhere(_all_done(table, change))
     if change.state.ended:
         return everywhere(_nothing_left(table, change))

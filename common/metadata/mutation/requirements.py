@@ -10,10 +10,17 @@ from common.metadata import codec_table, codec_tablet
 from common.metadata.codec_file import unpack_files
 from common.metadata.commands import get, hget, hgetall, hmget, smembers
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation.transaction import Needs, Seen
+from common.metadata.mutation.transaction import (
+    Decision,
+    More,
+    Needs,
+    Seen,
+    Transaction,
+    Write,
+)
 from common.metadata.predicates import may_change
-from common.metadata.readings import AttemptOutcome
-from common.model.outcome import Refusal
+from common.metadata.readings import AttemptOutcome, Claim
+from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Operation, Selection, Tablet, TabletId
 
@@ -32,6 +39,33 @@ def state_seen(keys: TableKeys, seen: Seen) -> TableState | None:
 def refused_by_table(keys: TableKeys, seen: Seen) -> Refusal | None:
     """Return why rule 5 bars a change: the table is neither live nor paused."""
     return may_change(keys.id, state_seen(keys, seen))
+
+
+def at_generation(table: str, generation: int, inner: Transaction) -> Transaction:
+    """Return a transaction that a store refuses whose generation is lower.
+
+    The key need not be watched: while a connection lives its server does not go back.
+
+    Args:
+        table: Id of the table.
+        generation: What the store must have reached.
+        inner: What is done if it has. What it refuses itself is refused for its own reason.
+    """
+    keys = TableKeys(table)
+
+    def decide(seen: Seen) -> Decision:
+        decision = inner.decide(seen)
+        present = int(seen["present-generation"] or 0)
+        if present >= generation or not isinstance(decision, Write | More):
+            return decision
+        return Refusal(
+            RefusalCode.GENERATION,
+            f"table {table} is read-only: its store is at generation {present}, which was "
+            f"{generation} before, so the store has gone back in time",
+        )
+
+    reads = {"present-generation": get(keys.generation)}
+    return Transaction(inner.needs | Needs((), reads), decide)
 
 
 def whole_table(keys: TableKeys, *, watch: bool = True) -> Needs:
@@ -123,6 +157,11 @@ def outcome_seen(keys: TableKeys, attempt_id: str, seen: Seen) -> AttemptOutcome
     if stored is None:
         return None
     return codec_table.OUTCOME.unpack(keys.outcome(attempt_id), stored, attempt=attempt_id)
+
+
+def claim_seen(stored: bytes | None) -> Claim | None:
+    """Return who leads, or None if nobody has claimed the lead."""
+    return None if stored is None else codec_table.unpack_claim(stored)
 
 
 def some_files(tablet: TabletKeys, paths: tuple[str, ...]) -> Needs:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from common.metadata import codec_table
 from common.metadata.changes import ChangeTable, CreateTable, Refused
-from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, SPEC, STATE
-from common.metadata.commands import Command, Word, hgetall, hset
+from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, SPEC, STATE, unpack_name
+from common.metadata.commands import Command, Word, hgetall, hset, set_string
 from common.metadata.keys import TABLES, TableKeys, is_table_id
 from common.metadata.mutation.adds import created
 from common.metadata.mutation.drops import undo_create
@@ -25,8 +25,9 @@ from common.metadata.mutation.transaction import (
     Write,
 )
 from common.metadata.predicates import may_change
+from common.model.location_identity import identity_of_uri, overlap_test
 from common.model.outcome import Refusal
-from common.model.table import Table, TableState
+from common.model.table import DNS_LABEL, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 
@@ -41,12 +42,12 @@ def create_table(change: CreateTable) -> Transaction:
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
         if present is None:
-            if refusal := refused_by_names(table, seen["names"]):
+            if refusal := refused_by_names(change, seen["names"]):
                 return refusal
-            return Write(tuple(_first_effects(change)), then=_name(table))
+            return Write(tuple(_first_effects(change)), then=_name(change))
         if not _same(present, table):
             return Refusal("exists", f"table id {table.id} is in use")
-        return Done(then=_name(table))
+        return Done(then=_name(change))
 
     return Transaction(needs, decide)
 
@@ -54,7 +55,10 @@ def create_table(change: CreateTable) -> Transaction:
 def _first_effects(change: CreateTable) -> list[Command]:
     table = change.table
     fields = codec_table.table_fields(replace(table, state=TableState.NEW))
-    effects: list[Command] = [hset(TableKeys(table.id).table, fields)]
+    keys = TableKeys(table.id)
+    effects: list[Command] = [hset(keys.table, fields)]
+    if change.generation:
+        effects.append(set_string(keys.generation, change.generation))
     if not table.partition_by:
         start: bytes | None = None
         for end in (*change.splits, PLUS_INFINITY):
@@ -69,41 +73,42 @@ def _same(present: Table, wanted: Table) -> bool:
     return present.state is not TableState.GOING and present == replace(wanted, state=present.state)
 
 
-def _name(table: Table) -> Transaction:
+def _name(change: CreateTable) -> Transaction:
     """Return the second transaction: the name. Mark: the name's entry has this id."""
+    table = change.table
 
     def decide(seen: Seen) -> Decision:
         stored = seen["names"].get(table.name.encode())
-        if stored is not None and codec_table.unpack_name(TABLES, stored)[0] == table.id:
+        if stored is not None and unpack_name(table.name.encode(), stored).id == table.id:
             return Done(then=_go_live(table))
-        if refusal := refused_by_names(table, seen["names"]):
+        if refusal := refused_by_names(change, seen["names"]):
             # Another table came first. What the first transaction made goes again.
             refused = Refused(code=refusal.code, reason=refusal.reason)
             return Done(then=undo_create(table.id, refused))
-        effects = (hset(TABLES, {table.name: codec_table.pack_name(table)}),)
+        effects = (hset(TABLES, {table.name: codec_table.pack_name(table, change.identity)}),)
         return Write(effects, then=_go_live(table))
 
     return Transaction(Needs((TABLES,), {"names": hgetall(TABLES)}), decide)
 
 
-def refused_by_names(table: Table, names: Mapping[bytes, bytes]) -> Refusal | None:
+def refused_by_names(change: CreateTable, names: Mapping[bytes, bytes]) -> Refusal | None:
     """Return why a table may not have its name or location, or None."""
+    table = change.table
+    if DNS_LABEL.fullmatch(table.name) is None:
+        return Refusal("name", f"table name {table.name[:100]!r} is no DNS label")
+    overlaps = overlap_test(change.identity or identity_of_uri(table.location))
     for name, stored in names.items():
-        taken = name.decode()
-        _, location = codec_table.unpack_name(f"{TABLES} {taken}", stored)
-        if taken == table.name:
+        other = unpack_name(name, stored)
+        if other.name == table.name:
             return Refusal("exists", f"table {table.name} exists already")
-        if overlap(location, table.location):
-            return Refusal(
-                "location", f"location {table.location} overlaps {location} of table {taken}"
-            )
+        if overlaps(change.others.get(other.id, other.identity)):
+            return Refusal("location", overlapping(table.location, other.location, other.name))
     return None
 
 
-def overlap(first: str, second: str) -> bool:
-    """Return whether one location lies in the other."""
-    one, other = first.rstrip("/") + "/", second.rstrip("/") + "/"
-    return one.startswith(other) or other.startswith(one)
+def overlapping(location: str, other: str, name: str) -> str:
+    """Return the sentence about a location that shares files with another table's."""
+    return f"location {location} overlaps {other} of table {name!r}; two tables may not share files"
 
 
 def _go_live(table: Table) -> Transaction:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from common.errors import NotStitchableError
+from common.parquet.chunk_order import GroupPlaces, layout_fault
 from compactor.rewrite.stitch.writers import refuse_old_writer
 from compactor.rewrite.thrift.reading import decode_whole
 from compactor.rewrite.thrift.values import (
@@ -92,6 +93,17 @@ class Group:
         """Bytes of its pages in the file."""
         return sum(chunk.data.size for chunk in self.chunks)
 
+    @property
+    def places(self) -> GroupPlaces:
+        """Where it lies, and what its footer says of that."""
+        return GroupPlaces(
+            rows=self.rows,
+            chunks=tuple((chunk.data.start, chunk.data.size) for chunk in self.chunks),
+            file_offset=integer(self.struct, GROUP_OFFSET),
+            total_compressed_size=integer(self.struct, GROUP_COMPRESSED),
+            ordinal=integer(self.struct, ORDINAL),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -111,6 +123,11 @@ class Layout:
     def data_end(self) -> int:
         """The first byte behind all pages, indexes and filters."""
         return self.size_bytes - len(self.footer) - 2 * len(MAGIC)
+
+    @property
+    def fault(self) -> str | None:
+        """Why some readers miss rows of the file; None: they do not."""
+        return layout_fault([group.places for group in self.groups], self.data_end)
 
 
 def read_layout(footer: bytes, size_bytes: int) -> Layout:
@@ -135,6 +152,8 @@ def _layout(struct: Struct, footer: bytes, size_bytes: int) -> Layout:
         raise NotStitchableError("it is encrypted or signed")
     refuse_old_writer(binary(struct, CREATED_BY))
     columns, leaves = _columns(struct)
+    if not leaves:
+        raise NotStitchableError("it has no columns")
     data_end = size_bytes - len(footer) - 2 * len(MAGIC)
     groups = tuple(_group(group, leaves, data_end) for group in elements(struct, ROW_GROUPS))
     rows = integer(struct, FILE_ROWS)

@@ -64,8 +64,13 @@ class MovedGroup:
     """A row group and its new place."""
 
     group: Group
-    start: int
     chunks: tuple[MovedChunk, ...]
+    """In the order of the schema, each behind the one before."""
+
+    @property
+    def start(self) -> int:
+        """The first byte of its first column."""
+        return self.chunks[0].start
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,9 @@ class Placed:
 def place(groups: Sequence[Group], start: int, bloom_sizes: Mapping[int, int]) -> Placed:
     """Return how the row groups of one file are copied to a place of the output.
 
-    Their pages come first, then their Bloom filters.
+    Their pages come first, each row group's in the order of the schema whatever their order was:
+    readers that split files look for a row group where its first column is. Then come their Bloom
+    filters.
 
     Args:
         groups: In the order wanted.
@@ -88,15 +95,14 @@ def place(groups: Sequence[Group], start: int, bloom_sizes: Mapping[int, int]) -
         bloom_sizes: Of their filters, by where they are in the file.
     """
     copies: list[Span] = []
-    starts, begins, at = dict[int, int](), list[int](), start
+    starts, at = dict[int, int](), start
     for group in groups:
-        begins.append(at)
-        for chunk in sorted(group.chunks, key=lambda each: each.data.start):
+        for chunk in group.chunks:
             starts[id(chunk)] = at
             copies.append(chunk.data)
             at += chunk.data.size
     placed = []
-    for group, begin in zip(groups, begins, strict=True):
+    for group in groups:
         chunks = []
         for chunk in group.chunks:
             bloom = None
@@ -105,7 +111,7 @@ def place(groups: Sequence[Group], start: int, bloom_sizes: Mapping[int, int]) -
                 copies.append(Span(chunk.bloom_start, bloom.size))
                 at = bloom.end
             chunks.append(MovedChunk(chunk, starts[id(chunk)], bloom))
-        placed.append(MovedGroup(group, begin, tuple(chunks)))
+        placed.append(MovedGroup(group, tuple(chunks)))
     return Placed(tuple(_joined(copies)), tuple(placed))
 
 

@@ -35,6 +35,8 @@ def edited(struct: Located, fields: Mapping[int, Field | None]) -> bytes:
             continue
         if field is None or place is None or place & 0x0F != field.type:
             return _edited_opened(struct, fields)  # Fields come, go or change their type.
+        if place >> 4 < at:
+            return _edited_opened(struct, fields)  # Fields do not lie in the order of their ids.
         assert isinstance(field.value, bytes), "a number is bytes"
         parts += (buffer[at : place >> 4], field.value)
         at = after_varint(buffer, place >> 4)

@@ -10,13 +10,14 @@ is at rest after as many, plus one where a single file has to be rewritten.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.model.group import Group
 from common.model.job import Kind
 from common.model.plan import Plan, PlannedJob
 from common.model.priority import job_priority
+from common.model.table import TableSettings
 from common.spi.planner import PlanParameters
 from common.units import format_bytes
 from coordinator.plugins.planners.ratio_rule import NAMES, RatioRule, rule_of
@@ -47,6 +48,15 @@ class RatioPlanner:
 
     option_names = frozenset(NAMES)
     """Settings that a service's options may override."""
+    setting_names = frozenset(NAMES)
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        rule_of(TableSettings(), options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
         """Return the jobs wanted now and why each other candidate was left.

@@ -125,8 +125,9 @@ def test_a_zombie_commits_in_vain(service: Service) -> None:
         lambda: service.events("attempt ended", attempt=job.attempt),
         table=table,
     )
-    # On a very slow machine the collector comes before Spark has finished.
-    assert ended["end"] == "lost" or service.events("rewrite failed", attempt=job.attempt)
+    # On a very slow machine the collector, or the order to end, comes before Spark has finished.
+    failed = service.events("rewrite failed", attempt=job.attempt)
+    assert ended["end"] in ("lost", "cancelled") or failed
     finish(service, table)
     told = ends(table)
     end, compactor, cause = told.pop(job.attempt)
@@ -146,7 +147,12 @@ def test_a_call_counts_once_though_the_gateway_dies(service: Service) -> None:
     table.note(rows, rows)
     service.kill(service.actor("GatewayActor"))
     again = service.wait("answer", lambda: client.add_files(table.name, paths, call=call))
-    assert {file.path for file in again.files} == {file.path for file in first.files}
+    assert again.repeated
+    assert not first.repeated
+    assert (again.rows, again.file_count) == (first.rows, first.file_count) == (len(rows) * 2, 2)
+    assert {file.path for file in table.client.files(table.name)} == {
+        file.path for file in first.files
+    }
 
     rows, call = bag_rows(200_000, 2), call_id()
     gateway = service.actor("GatewayActor")

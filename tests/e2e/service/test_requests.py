@@ -64,6 +64,26 @@ def test_deleting_and_correcting_touch_each_row_of_the_range_once(service: Servi
     service.wait_until_clean(table)
 
 
+def test_a_request_of_which_a_job_was_cancelled_is_done_in_part(service: Service) -> None:
+    table = loaded(service, settings={"codec": "zstd", "codec_level": 19})
+    before, client = rows_of(table), service.client
+    with service.halted(*service.tasks()):
+        client.resume(table.name)
+        wish = client.compact(table.name, set="text = concat(text, '!')")
+        job = service.wait("job", lambda: service.running(table), table=table)
+        client.cancel_job(job.attempt)
+        service.wait("cancelled range", lambda: wish.status().cancelled, table=table)
+    with pytest.raises(RequestFailedError, match="is done in part: cancelled for the") as raised:
+        wish.wait(timeout_s=SERVICE_S)
+    assert raised.value.code == "done_in_part"
+    (left_out,) = wish.status().cancelled
+    last = left_out.start is not None
+    assert rows_of(table) == {
+        key: (v, text if (key > 200) is last else text + "!") for key, (v, text) in before.items()
+    }
+    service.wait_until_at_rest(table)
+
+
 def test_a_request_brings_each_tablet_of_its_range_to_one_file(service: Service) -> None:
     table = loaded(service, settings={"ratio": 50, "max_files": 3})
     before = rows_of(table)

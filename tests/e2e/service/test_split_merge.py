@@ -28,6 +28,8 @@ def while_appending(table: LedgerTable, work: Callable[[], None]) -> int:
     writer = threading.Thread(target=append)
     writer.start()
     try:
+        while not appended[0]:
+            over.wait(APPEND_EVERY_S)
         work()
     finally:
         over.set()

@@ -1,13 +1,21 @@
 """Settings: file under environment under flags, and everything unknown refused by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.config import load_settings, setting_rows
+from common.config import Flag, load_settings, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
-from common.settings import Settings
+from common.settings import (
+    CompactorCount,
+    CompactorSettings,
+    GatewaySettings,
+    GroupSettings,
+    LogSettings,
+    Settings,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -23,11 +31,11 @@ def test_nothing_said_gives_the_defaults() -> None:
 
 
 def test_flags_beat_the_environment_and_that_beats_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "[compactor]\nslots = 3\ngroup = 'big'\n[gateway]\nport = 1\n")
+    path = written(tmp_path, "[compactor]\nslots = 3\nengine = 'local'\n[gateway]\nport = 1\n")
     environ = {"NEVE_COMPACTOR_SLOTS": "4", "NEVE_GATEWAY_PORT": "2", "NEVE_URL": "http://x"}
     settings = load_settings(path, environ=environ, flags=["gateway.port=3"])
-    assert (settings.compactor.group, settings.compactor.slots, settings.gateway.port) == (
-        "big",
+    assert (settings.compactor.engine, settings.compactor.slots, settings.gateway.port) == (
+        "local",
         4,
         3,
     )
@@ -54,8 +62,11 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[compactor]\nslots = 'many'", "compactor.slots.*'many'"),
         ("[compactor]\nslots = -1", "compactor.slots.*-1"),
         ("[compactor]\nslots = true", "compactor.slots.*True"),
-        ("[store]\nurl = 5", "store.url.*5"),
-        ("[coordinator]\ngroup_limit_bytes_s = '1K'", "coordinator.group_limit_bytes_s is 1024"),
+        ("[store]\nurl = 5", r"store.url \(a secret\) is not a text"),
+        (
+            "[coordinator]\ngroup_limit_bytes_s = '1K'",
+            "coordinator.group_limit_bytes_s is 1.0 KiB, expected 0 .none. or at least 64",
+        ),
         ("[coordinator]\ntick_s = 'soon'", "coordinator.tick_s.*'soon'"),
         ("services = 3", "services"),
         ("[services.a]\nplanner = 3", "services.a.planner"),
@@ -68,11 +79,38 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[services.a]\ngroups = [{group = 'x', max_size = 0}]", "max_size 0"),
         ("[services.a]\n[services.b]", "'default' is used by services 'a' and 'b'"),
         ("not toml", "not TOML"),
+        ("[compactor]\nslots = 0", "compactor.slots is 0, expected 1 to 1000"),
+        ("[compactor]\nengine = 'yarn'", "compactor.engine is yarn, expected one of raydp, local"),
+        ("[compactor]\nexecutor_memory = '10m'", "executor_memory is 10m, expected at least 450"),
+        ("[compactor]\ntask_memory = 'much'", "task_memory 'much' is not a size"),
+        ("[compactor]\ntask_memory_max = '400m'", "compactor.task_memory_max is 400m, expected 0"),
+        ("[compactor]\nbeat_interval_s = 20", "silence_max_s is 30 s, expected at least two heart"),
+        ("[coordinator]\nbackoff_max_s = 1", "backoff_max_s is 1 s, expected at least coord"),
+        ("[coordinator]\ntick_s = 0", "tick_s is 0 s, expected 0.001 s to 60 s"),
+        ("[gateway]\nport = 99999", "gateway.port is 99999, expected 0 to 65535"),
+        ("[gateway]\ntoken = 5", r"gateway.token \(a secret\) is not a text"),
+        ("[groups.Big]", "group name 'Big' must be a DNS label"),
+        ("[groups.big]\nslotz = 1", "groups.big.slotz is unknown; did you mean 'slots'"),
+        ("[groups.big]\nslots = 0", "groups.big.slots is 0, expected 1 to 1000"),
+        ("[groups.big]\ncompactors = -1", "groups.big.compactors -1 is not a whole"),
+        ("[groups.big]\ncompactors = { min = 2, max = 1 }", "compactors 2 to 1 are not possible"),
+        ("[groups.big]\ncompactors = { min = 2 }", "groups.big.compactors .*is not a number or"),
+        (
+            "[groups.big]\ntask_memory_max = '400m'",
+            "groups.big.task_memory_max is 400m.*compactor.",
+        ),
+        ("[groups.big.slots]\nx = 1", "groups.big.slots.*not a whole number"),
+        ("groups = 3", "groups is not what"),
+        ("dispatcher = 3", "dispatcher 3 is not a text"),
+        ("[services.a]\noptions = 3", "services.a.options.*not a table"),
+        ("[services.a]\ngroups = 'x'", "services.a.groups 'x' is not a list such as"),
+        ("[nonsense]", "section 'nonsense' is unknown"),
     ],
 )
 def test_a_bad_file_is_refused_and_the_value_named(tmp_path: Path, text: str, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=named) as refused:
         load_settings(written(tmp_path, text), environ={})
+    assert "neve.toml" in str(refused.value), "the source is not named"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -97,7 +135,135 @@ def test_groups_are_ordered_by_size_with_the_unlimited_last(tmp_path: Path) -> N
     )
 
 
+def test_each_value_carries_its_source(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "dispatcher = 'simple'\n[compactor]\nslots = 3\n[gateway]\ntoken = 'file'\n"
+        "[services.default]\noptions = { ratio = 2.0 }\n[groups.default]\ncompactors = 2\n",
+    )
+    environ = {"NEVE_COMPACTOR_SLOTS": "4", "NEVE_GATEWAY_TOKEN": "environment"}
+    settings = load_settings(path, environ=environ, flags=["gateway.token=flag"])
+    assert settings.gateway.token == "flag"
+    assert settings.sources == {
+        "dispatcher": f"file {path}",
+        "compactor.slots": "environment variable NEVE_COMPACTOR_SLOTS",
+        "gateway.token": "flag --set gateway.token",
+        "services.default.options.ratio": f"file {path}",
+        "groups.default.compactors": f"file {path}",
+    }
+    assert settings.is_given("compactor.slots")
+    assert not settings.is_given("compactor.engine")
+
+
+def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "[compactor]\nslots = 3\n[groups.small]\nslots = 5\ncores = 1\nmemory = '512m'\n"
+        "[groups.large]\ncompactors = { min = 0, max = 20 }\nexecutors = 2\ntask_memory = '1g'\n",
+    )
+    settings = load_settings(path, environ={})
+    small, large = settings.compactor_of("small"), settings.compactor_of("large")
+    assert (small.slots, small.executor_cores, small.executor_memory) == (5, 1, "512m")
+    assert (small.executors, small.task_memory) == (1, "768m")
+    assert (large.slots, large.executors, large.task_memory) == (3, 2, "1g")
+    assert settings.compactor_of("elsewhere") == settings.compactor
+    assert list(settings.compactor_names()) == [("small", "small-1")]
+    assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
+
+
+def test_without_a_group_there_is_one(tmp_path: Path) -> None:
+    settings = load_settings(environ={})
+    assert list(settings.compactor_names()) == [("default", "default-1")]
+    assert settings.only_group("--slots") == "default"
+    path = written(tmp_path, "[groups.a]\n[groups.b]\n")
+    with pytest.raises(ConfigError, match=r"--slots is of which group.*a, b"):
+        load_settings(path, environ={}).only_group("--slots")
+
+
+def test_the_environment_reaches_groups_services_and_the_dispatcher() -> None:
+    environ = {
+        "NEVE_DISPATCHER": "other",
+        "NEVE_GROUPS_LARGE_FILES_TASK_MEMORY": "1g",
+        "NEVE_GROUPS_LARGE_FILES_COMPACTORS": "{ min = 1, max = 3 }",
+        "NEVE_SERVICES_DEFAULT_PLANNER": "small-files",
+        "NEVE_SERVICES_DEFAULT_OPTIONS_SMALL_BYTES": "5",
+        "NEVE_SERVICES_DEFAULT_GROUPS": "[{ group = 'large-files' }]",
+    }
+    settings = load_settings(environ=environ)
+    assert settings.dispatcher == "other"
+    assert settings.groups["large-files"].task_memory == "1g"
+    assert str(settings.groups["large-files"].compactors) == "1 to 3"
+    service = settings.services["default"]
+    assert (service.planner, service.options) == ("small-files", {"small_bytes": 5})
+    assert service.groups == (Group(name="large-files"),)
+
+
+@pytest.mark.parametrize(
+    ("variable", "named"),
+    [
+        ("NEVE_COMPACTER_SLOTS", "NEVE_COMPACTER_SLOTS: section 'compacter'.*'compactor'"),
+        ("NEVE_COMPACTOR_SLOTZ", "NEVE_COMPACTOR_SLOTZ: setting compactor.slotz.*'slots'"),
+        ("NEVE_GROUPS_LARGE", "NEVE_GROUPS_LARGE names no setting, expected NEVE_GROUPS_<NAME>_"),
+        ("NEVE_SERVICES_A_PLANER", "NEVE_SERVICES_A_PLANER names no setting"),
+        ("NEVE_GATEWAY_PORT", "NEVE_GATEWAY_PORT: setting gateway.port 'x' is not a whole number"),
+        ("NEVE_SLOTS", "NEVE_SLOTS: section 'slots' is unknown"),
+    ],
+)
+def test_a_variable_that_means_nothing_is_named(variable: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load_settings(environ={variable: "x"})
+
+
+def test_flags_reach_options_and_groups() -> None:
+    flags = [
+        "services.default.options.names=a,b",
+        "services.default.options.ratio=2.5",
+        Flag("groups.default.slots", "7", "--slots"),
+    ]
+    settings = load_settings(environ={}, flags=flags)
+    assert settings.services["default"].options == {"names": "a,b", "ratio": 2.5}
+    assert settings.sources["groups.default.slots"] == "flag --slots"
+
+
+def test_values_that_contradict_each_other_are_named_with_their_sources() -> None:
+    environ = {"NEVE_COMPACTOR_BEAT_INTERVAL_S": "5s"}
+    with pytest.raises(
+        ConfigError,
+        match=r"silence_max_s is from flag --set coordinator.silence_max_s"
+        r", compactor.beat_interval_s is from environment variable",
+    ):
+        load_settings(environ=environ, flags=["coordinator.silence_max_s=8"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CompactorSettings(slots=0),
+        lambda: CompactorSettings(executor_memory="1m"),
+        lambda: GatewaySettings(port=70_000),
+        lambda: GroupSettings(cores=0),
+        lambda: CompactorCount(min=1, max=0),
+        lambda: LogSettings(file_bytes_max=0),
+    ],
+)
+def test_a_value_that_breaks_its_rule_cannot_be_made(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        make()
+
+
 def test_every_setting_says_what_it_is_for() -> None:
     rows = list(setting_rows())
     assert rows
     assert all(row.doc.endswith(".") for row in rows)
+
+
+def test_lists_of_texts(tmp_path: Path) -> None:
+    file = tmp_path / "neve.toml"
+    file.write_text('[gateway]\nlocations = ["/data", "s3://lake/a,b"]\n')
+    assert load_settings(file, environ={}).gateway.locations == ("/data", "s3://lake/a,b")
+    environ = {"NEVE_GATEWAY_LOCATIONS": "/data, s3://lake,"}
+    assert load_settings(environ=environ).gateway.locations == ("/data", "s3://lake")
+    for wrong in ("[1]", "7", "{}"):
+        file.write_text(f"[gateway]\nlocations = {wrong}\n")
+        with pytest.raises(ConfigError, match=r"gateway\.locations .* is no list of texts"):
+            load_settings(file, environ={})

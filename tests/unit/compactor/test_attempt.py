@@ -121,7 +121,9 @@ def test_a_report_says_with_how_little_memory_it_was_tried() -> None:
 
 
 def test_a_rewrite_that_ends_by_cancel_is_cancelled() -> None:
-    failure = on.RewriteFailed(error_class="AttemptCancelledError", cause="killed", cancelled=True)
+    failure = on.RewriteFailed(
+        error_class="AttemptCancelledError", cause="killed", end=AttemptEnd.CANCELLED
+    )
     _, report = after_deleting(started(), failure)
     assert report.end is AttemptEnd.CANCELLED
 

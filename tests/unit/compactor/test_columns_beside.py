@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import random
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -15,6 +17,7 @@ from compactor.rewrite import columns_beside, row_groups
 from compactor.rewrite.columns_beside import ColumnsBeside
 from compactor.rewrite.output_settings import OutputSettings
 from compactor.rewrite.row_groups import RowGroups
+from compactor.rewrite.stitch.sources import BufferSource, layout_of
 
 ROWS = 5_000
 GROUP_BYTES = 150_000
@@ -87,6 +90,73 @@ def test_the_file_says_and_holds_what_one_writer_would_have_written(
         assert file.metadata.metadata[b"neve.job"] == b"j1"
         assert file.metadata.created_by.startswith("neve version ")
         assert file.read().equals(table)
+
+
+def largest_last() -> pa.Table:
+    """Return rows whose last column is encoded first, having most of the bytes."""
+    numbers = pa.array(range(ROWS), pa.int64())
+    texts = pa.array([f"{at * 7919:037x}" for at in range(ROWS)])
+    return pa.table({"k": numbers, "v": numbers, "text": texts})
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 20_000, 1 << 40])
+@pytest.mark.parametrize("make", [rows, largest_last])
+def test_columns_are_written_in_the_order_of_the_schema(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], pa.Table], unit_bytes: int
+) -> None:
+    file = written(make(), monkeypatch, beside=True, unit_bytes=unit_bytes)
+    assert pq.read_metadata(io.BytesIO(file)).created_by.startswith("neve ")
+    assert pq.read_table(io.BytesIO(file)).equals(make())
+    layout = layout_of(BufferSource(pa.py_buffer(file)))
+    assert len(layout.groups) > 1
+    assert layout.fault is None
+    starts = [chunk.data.start for group in layout.groups for chunk in group.chunks]
+    assert starts == sorted(starts)
+    for number, group in enumerate(layout.groups):
+        assert group.places.ordinal == number
+        assert group.places.file_offset == group.chunks[0].data.start
+        assert group.places.total_compressed_size == group.compressed_bytes
+
+
+@pytest.mark.parametrize(
+    ("sizes", "units"),
+    [
+        ([10, 10], [[0], [1]]),
+        ([1, 1, 1, 30, 1, 1, 30], [[0, 1, 2], [3, 4, 5], [6]]),
+        ([100], [[0]]),
+        ([0, 0, 0], [[0, 1, 2]]),
+    ],
+)
+def test_units_are_of_neighbours(sizes: list[int], units: list[list[int]]) -> None:
+    assert [list(unit) for unit in columns_beside._units(sizes)] == units
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_units_hold_each_column_once_and_are_not_much_larger_than_their_share(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [chance.randrange(12 * 1024**2) for _ in range(chance.randint(1, 80))]
+    units = columns_beside._units(sizes)
+    assert [at for unit in units for at in unit] == list(range(len(sizes)))
+    assert len(units) <= 2 * columns_beside.UNITS_MAX
+    shares = min(max(2, sum(sizes) // columns_beside.UNIT_BYTES), columns_beside.UNITS_MAX)
+    for unit in units:
+        assert len(unit) == 1 or sum(sizes[at] for at in unit) <= sum(sizes) / shares
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order"),
+    [
+        ([4, 4, 4, 4], [0, 1, 2, 3]),
+        ([1, 1, 1, 9], [3, 0, 1, 2]),
+        ([1, 9, 1, 1], [1, 0, 2, 3]),
+        ([6, 5, 5, 6], [0, 1, 3, 2]),
+        ([], []),
+    ],
+)
+def test_what_would_be_encoded_alone_at_the_end_is_begun_first(
+    sizes: list[int], order: list[int]
+) -> None:
+    assert columns_beside._work_order(sizes) == order
 
 
 def test_other_readers_find_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ from common.clock import ManualClock
 from common.errors import InputError, RewriteError, VerificationError
 from common.model.keys import encode_value
 from common.parquet.location import open_location
-from common.parquet.owner import claim
+from common.parquet.owner import Owner, claim, write_owner
 from common.rows.encode import encode_keys
 from common.rows.hash import row_hash
 from common.rows.merge import merge_tables
@@ -186,12 +186,20 @@ class TestOwnFiles:
         (tmp_path / "_neve/store").write_text("store-2\n")
         asyncio.run(files.check_location(table))
         clock.advance(TRUSTED_S)
-        with pytest.raises(InputError, match="belongs to the store store-2, wanted store-1"):
+        with pytest.raises(InputError, match="belongs to the store store-2, this one is store-1"):
             asyncio.run(files.check_location(table))
 
     def test_a_location_of_nobody_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="belongs to nobody"):
+        with pytest.raises(InputError, match="has lost its mark"):
             asyncio.run(self.files(ManualClock()).check_location(keyed_table(tmp_path)))
+
+    def test_a_location_of_another_table_is_refused(self, tmp_path: Path) -> None:
+        table = keyed_table(tmp_path)
+        write_owner(open_location(table.location), Owner("store-1", table.id))
+        asyncio.run(self.files(ManualClock()).check_location(table))
+        write_owner(open_location(table.location), Owner("store-1", "t-other"))
+        with pytest.raises(InputError, match="belongs to another table of this service"):
+            asyncio.run(self.files(ManualClock()).check_location(table))
 
     def test_deleting_is_generous(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)

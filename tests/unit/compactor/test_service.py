@@ -133,6 +133,80 @@ def test_heartbeats_tell_what_is_held_and_how_far_it_is() -> None:
     assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
 
 
+STALL_S = 0.1
+
+
+def stalling(world: World, **attempts: str) -> None:
+    """Have attempts run that never end; of some there is progress all the while."""
+    slots = max(1, len(attempts))
+    world.settings = replace(world.settings, attempt_stall_s=STALL_S, slots=slots)
+    world.engine.gate.clear()
+    world.engine.lively = {name for name, how in attempts.items() if how == "lively"}
+    world.coordinator.jobs.extend(an_assignment(attempt=name) for name in attempts)
+
+
+def test_an_attempt_that_stands_still_is_given_up_with_the_engine() -> None:
+    world = play(reported(2), lambda world: stalling(world, a="still", b="lively"))
+    (cause,) = world.engine.restarts
+    assert cause.startswith("no progress for")
+    ends = {each.attempt: (each.end, each.error_class) for each in world.coordinator.reports}
+    assert ends == {
+        "a": (AttemptEnd.FAILED, "AttemptStalledError"),
+        # It was merely in the same engine.
+        "b": (AttemptEnd.LOST, "EngineRestartedError"),
+    }
+    assert len(world.files.deleted) == 2, "no commit was sent: the outputs are their own"
+    assert not world.store.commits
+    (said,) = [fields for event, fields in world.events if event == "engine restarted"]
+    assert (said["stalled"], said["cause"]) == (["a"], cause)
+
+
+def test_what_keeps_moving_is_never_given_up() -> None:
+    async def script(world: World, _: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        await asyncio.sleep(4 * STALL_S)
+        world.engine.gate.set()
+        await until(lambda: world.coordinator.reports)
+
+    world = play(script, lambda world: stalling(world, a="lively"))
+    assert [each.end for each in world.coordinator.reports] == [AttemptEnd.COMMITTED]
+    assert not world.engine.restarts
+
+
+def test_an_attempt_that_never_reaches_the_engine_is_given_up_too() -> None:
+    """Its storage hangs: restarting the engine alone would not end it."""
+
+    def setup(world: World) -> None:
+        stalling(world, a="still")
+        world.files.gate.clear()
+
+    world = play(reported(1), setup)
+    (report,) = world.coordinator.reports
+    assert (report.end, report.error_class) == (AttemptEnd.FAILED, "AttemptStalledError")
+    assert not world.engine.assigned
+
+
+def test_a_silent_engine_is_restarted_while_it_is_idle() -> None:
+    async def script(world: World, _: CompactorService) -> None:
+        world.engine.silent = True
+        await until(lambda: world.engine.restarts)
+
+    world = play(script, stalling)
+    assert "no sign of life" in world.engine.restarts[0]
+
+
+def test_heartbeats_tell_how_long_ago_there_was_progress() -> None:
+    async def script(world: World, _: CompactorService) -> None:
+        def quiet_s() -> float:
+            listed = world.coordinator.beats[-1].attempts if world.coordinator.beats else ()
+            return max((each.quiet_s for each in listed), default=0.0)
+
+        await until(lambda: quiet_s() > 0.02)
+        world.engine.gate.set()
+
+    play(script, lambda world: stalling(world, a="still"))
+
+
 def test_an_unanswered_take_is_repeated_under_the_same_id() -> None:
     async def script(world: World, _: CompactorService) -> None:
         await until(lambda: len(world.coordinator.takes) >= 4)

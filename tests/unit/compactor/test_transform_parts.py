@@ -69,6 +69,24 @@ class TestTouching:
         )
         assert meant(rows(), self.rules, KeyRange(*ends)).nonzero()[0].tolist() == wanted
 
+    @pytest.mark.parametrize(
+        ("cancelled", "wanted"),
+        [
+            ([([1, "a"], [2])], [2, 3]),
+            ([([2], None)], [0]),
+            ([([1], [2]), ([3], None)], [2]),
+            ([(None, None)], []),
+        ],
+    )
+    def test_cancelled_parts_are_not_meant(
+        self, cancelled: list[tuple[Any, Any]], wanted: list[int]
+    ) -> None:
+        def at(end: Any) -> bytes | None:
+            return None if end is None else encode_key(end, self.rules.key_types)
+
+        parts = [KeyRange(at(start), at(until)) for start, until in cancelled]
+        assert meant(rows(), self.rules, KeyRange(), parts).nonzero()[0].tolist() == wanted
+
     def test_a_deleted_row_keeps_what_says_which_it_was(self) -> None:
         gone = pa.array([True, False, False, True]).to_numpy(zero_copy_only=False)
         kept = frozenset({"k", "name", "v", "dead", "at"})

@@ -18,6 +18,7 @@ from compactor.rewrite import tasks
 from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.verify import verify
+from tests.support.misordered import last_first, misordered
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,
@@ -57,6 +58,16 @@ def test_what_was_written_well_passes(tmp_path: Path, keyed: bool) -> None:
     plan, result, output = rewritten(tmp_path, keyed=keyed)
     ((size_bytes, facts),) = verify(plan, result, never)
     assert (size_bytes, facts.rows) == (output.stat().st_size, result.counts.rows_out)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_rows_that_splitting_readers_would_miss(tmp_path: Path, keyed: bool) -> None:
+    plan, result, output = rewritten(tmp_path, keyed=keyed)
+    ((_, facts),) = verify(plan, result, never)
+    output.write_bytes(misordered(pa.py_buffer(output.read_bytes()), last_first))
+    for told in (None, (facts,)):  # What is read back here, and what tasks have read back.
+        with pytest.raises(VerificationError, match="some readers would miss: column 1 of row"):
+            verify(plan, replace(result, facts=told), never)
 
 
 @pytest.mark.parametrize(

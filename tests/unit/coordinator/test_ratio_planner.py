@@ -89,7 +89,6 @@ def group(text: str) -> Group:
         ({"max_files": 1}, "max_files is 1, expected at least 2"),
         ({"max_files": 0}, "max_files is 0, expected at least 2"),
         ({"ratio": 0.5}, "ratio is 0.5, expected at least 1"),
-        ({"ratio": float("nan")}, "ratio is nan, expected at least 1"),
         ({"lowest_ratio": 0.9}, "lowest_ratio is 0.9, expected at least 1"),
         ({"file_limit": -1}, "file_limit is -1, expected at least 0"),
     ],

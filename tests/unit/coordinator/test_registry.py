@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,10 @@ import pytest
 from common import plugins
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
+from common.model.plan import Plan
+from common.setting_rules import SettingError
 from common.settings import Settings
+from common.spi.planner import Planner, PlanParameters, check_options, settings_read_by
 from coordinator import registry
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.support.planning import TABLET, files_of
@@ -92,3 +96,70 @@ def test_a_planner_that_is_missing_stops_the_start() -> None:
     settings = Settings(services={"default": Service(planner="nope")})
     with pytest.raises(ConfigError, match="'nope' is not installed"):
         registry.planner_for(settings)
+
+
+class Strict(RatioPlanner):
+    """Declares what it knows, and refuses more than names."""
+
+    option_names = frozenset({"small_bytes"})
+    setting_names = frozenset({"target_bytes"})
+
+    def check(self, options: Mapping[str, object]) -> None:
+        if "small_bytes" not in options:
+            raise KeyError("small_bytes is missing")
+
+
+class Old:
+    """As planners were before they declared anything."""
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        return Plan()
+
+
+@pytest.mark.parametrize(
+    ("planner", "options", "message"),
+    [
+        (RatioPlanner(), {"ratoi": 2.0}, "planner 'p': option 'ratoi' is unknown; did you mean 'r"),
+        (RatioPlanner(), {"x": 2.0}, "option 'x' is unknown; known are file_limit, lowest_ratio"),
+        (RatioPlanner(), {"ratio": 0.5}, "planner 'p' refuses its options: .*ratio is 0.5, exp"),
+        (RatioPlanner(), {"max_files": "ten"}, "max_files is 'ten', expected a whole number"),
+        (Strict(), {}, "planner 'p' refuses its options: KeyError.*small_bytes is missing"),
+    ],
+)
+def test_a_planner_refuses_options(
+    planner: Planner, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_options("p", planner, options)
+
+
+def test_a_planner_that_declares_nothing_takes_what_it_is_given() -> None:
+    check_options("old", Old(), {"whatever": 1})
+    check_options("p", Strict(), {"small_bytes": 1})
+    assert settings_read_by(Old()) is None
+
+
+def test_options_of_every_service_are_checked_at_the_start() -> None:
+    wrong = Service(name="night", planner="ratio", options={"ratoi": 1.0})
+    settings = Settings(services={"default": Service(), "night": wrong})
+    with pytest.raises(SettingError, match="service 'night': planner 'ratio': option") as refused:
+        registry.planner_for(settings)
+    assert refused.value.names == ("services.night.planner", "services.night.options.ratoi")
+
+
+def test_settings_that_no_planner_reads_are_told() -> None:
+    told = registry.unread_settings(registry.load_planners(Settings().services))
+    assert told == {
+        "target_bytes": "has no effect yet: no installed planner that a service uses reads it"
+        " (ratio)"
+    }
+
+
+def test_each_planner_adds_what_it_reads() -> None:
+    own: dict[str, Planner] = {"own": Strict()}
+    assert registry.unread_settings(own).keys() == {"ratio", "lowest_ratio", "file_limit"}
+    assert registry.unread_settings({**own, "ratio": RatioPlanner()}) == {}
+
+
+def test_a_planner_that_does_not_tell_may_read_anything() -> None:
+    assert registry.unread_settings({"old": Old()}) == {}

@@ -137,7 +137,7 @@ def test_limits_follow_the_operators_settings() -> None:
         silence_max_s=40.0,
         lost_answer_beats=4,
         queue_count_max=7,
-        queue_bytes_max=8,
+        queue_bytes_max=80_000,
         running_max=9,
         running_bytes_max=10,
         ageing_per_s=0.5,
@@ -147,7 +147,7 @@ def test_limits_follow_the_operators_settings() -> None:
     limits = Limits.of(settings, beat_interval_s=3.0)
 
     assert limits.silence_max_s == 40.0
-    assert (limits.queue_jobs_max, limits.queue_bytes_max) == (7, 8)
+    assert (limits.queue_jobs_max, limits.queue_bytes_max) == (7, 80_000)
     assert (limits.running_jobs_max, limits.running_input_bytes_max) == (9, 10)
     assert (limits.ageing_per_s, limits.deferral_max_s) == (0.5, 50.0)
     assert limits.backoff_base_s == 60.0

@@ -1,22 +1,39 @@
 """The collector: nothing goes before its grace, under a pin, or while a tablet holds it."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from common.clock import ManualClock
+from common.clock import Clock, ManualClock
 from common.errors import RewriteError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, Commit, CreateTable, Reserve
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Commit,
+    CreateTable,
+    DropTable,
+    Refused,
+    Release,
+    Reserve,
+)
 from common.metadata.memory import MemoryStore
 from common.metadata.ports import GarbageEntry, PinEntry
-from common.metadata.upkeep_changes import Pin, StampGarbage, Unpin
+from common.metadata.upkeep_changes import (
+    BumpGeneration,
+    ForgetGarbage,
+    Pin,
+    StampGarbage,
+    Unpin,
+)
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.outcome import RowCounts
+from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
-from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.collector import Collector, CollectorRules, due
+from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
+from coordinator.collector import LOOK_LASTS_S, Collector, CollectorRules, due
 
 pytestmark = pytest.mark.unit
 TABLE = Table(
@@ -33,16 +50,29 @@ class FakeStorage:
         self.paths = set(paths)
         self.owner: str | None = None
         self.fails = False
+        self.generation = 0
+        self.clock: Clock = ManualClock()
+        self.slow_s = 0.0
+        """How long the storage's thread stands still before it deletes."""
 
-    async def delete(self, location: str, path: str) -> bool:
-        if self.fails:
-            raise RewriteError("storage does not answer")
+    async def delete(self, location: str, path: str, until_s: float) -> bool:
+        if isinstance(self.clock, ManualClock):
+            self.clock.advance(self.slow_s)
+        if self.fails or self.clock.now_s() > until_s:
+            raise RewriteError("storage does not answer, or too late")
         there = path in self.paths
         self.paths.discard(path)
         return there
 
     async def store_id(self, location: str) -> str | None:
         return self.owner
+
+    async def only_copies(
+        self, location: str, outputs: Sequence[str], inputs: Sequence[str]
+    ) -> Sequence[str]:
+        if self.fails:
+            raise RewriteError("storage does not answer")
+        return [] if self.paths.issuperset(inputs) else sorted(self.paths.intersection(outputs))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +118,14 @@ async def compacted(store: MemoryStore) -> None:
 
 
 def collector_of(store: MemoryStore, storage: FakeStorage) -> Collector:
-    return Collector(store, storage, RULES, lambda _event, **_fields: None)
+    return Collector(
+        store,
+        storage,
+        RULES,
+        lambda _event, **_fields: None,
+        clock=storage.clock,
+        known_generation=lambda _table: storage.generation,
+    )
 
 
 def test_replaced_files_go_after_the_grace_and_not_before() -> None:
@@ -191,5 +228,209 @@ def test_a_storage_that_fails_keeps_the_entry_for_the_next_round() -> None:
         assert len(await store.garbage("t1")) == 2
         storage.fails = False
         assert (await collector.collect(TABLE)).deleted == 2
+
+    asyncio.run(story())
+
+
+def test_who_stood_still_between_look_and_deletion_deletes_nothing() -> None:
+    """Another collector may have deleted the file, and its name may be another file's by now."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        storage.slow_s = LOOK_LASTS_S + 1
+        assert (await collector.collect(TABLE)).deleted == 0
+        assert storage.paths == {"f0.parquet", "f1.parquet"}
+        storage.slow_s = 0.0
+        assert (await collector.collect(TABLE)).deleted == 2
+
+    asyncio.run(story())
+
+
+def test_a_file_is_deleted_only_while_its_entry_stands() -> None:
+    """Another collector is quicker, and a file of that name comes anew, between look and look."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        looking = store.pins
+
+        async def meanwhile(table: str) -> Sequence[PinEntry]:
+            await store.apply(ForgetGarbage(table=table, paths=("f0.parquet",)))
+            return await looking(table)
+
+        store.pins = meanwhile  # type: ignore[method-assign]  # somebody is quicker
+        await collector.collect(TABLE)
+        assert storage.paths == {"f0.parquet"}
+
+    asyncio.run(story())
+
+
+def test_the_names_of_deleted_files_of_users_are_barred() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = Collector(
+            store,
+            storage,
+            replace(RULES, retired_s=500.0),
+            lambda _event, **_fields: None,
+            clock=storage.clock,
+        )
+        await collector.collect(TABLE)
+        clock.advance(100)
+        assert (await collector.collect(TABLE)).deleted == 2
+        again = DataFile(path="f0.parquet", size_bytes=9, rows=1)
+        added = AddFiles(table="t1", call=call_id(clock), files={PLUS_INFINITY: (again,)})
+        outcome = await store.apply(added)
+        assert isinstance(outcome, Refused)
+        assert outcome.code == "retired"
+        clock.advance(500)
+        assert isinstance(await store.apply(added), Applied)
+
+    asyncio.run(story())
+
+
+async def given_up(store: MemoryStore, attempt: str, *inputs: str) -> str:
+    """Reserve files, release them again, and return the output that was reserved."""
+    reserve = Reserve(
+        tablet=TABLET,
+        attempt=attempt,
+        job="job-2",
+        kind=Kind.SYSTEM,
+        inputs=inputs,
+        output_prefix=f"_neve/last/job-2-{attempt}",
+        outputs_max=1,
+        group="default",
+        compactor="c1",
+    )
+    assert isinstance(await store.apply(reserve), Applied)
+    release = Release(tablet=TABLET, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
+    assert isinstance(await store.apply(release), Applied)
+    return f"_neve/last/job-2-{attempt}-0.parquet"
+
+
+def test_the_output_of_an_attempt_whose_inputs_are_gone_is_kept() -> None:
+    """Its commit was forgotten by a store that went back: nobody else has the rows."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage()
+        await compacted(store)
+        (made,) = (await store.tablets([TABLET]))[0].files  # type: ignore[union-attr]  # it is there
+        only = await given_up(store, "att-2", made)
+        said: list[str] = []
+        collector = Collector(
+            store, storage, RULES, lambda event, **_: said.append(event), clock=storage.clock
+        )
+        storage.paths |= {only}
+        for _ in range(4):
+            done = await collector.collect(TABLE)
+            clock.advance(100)
+        assert (only in storage.paths, done.kept) == (True, 1)
+        assert said == ["output may be the only copy"]
+        assert [each.attempt for each in await store.uncommitted("t1")] == ["att-2"]
+
+        storage.paths |= {made}  # It has been brought back from a copy.
+        for _ in range(2):
+            await collector.collect(TABLE)
+            clock.advance(100)
+        assert only not in storage.paths
+        assert await store.uncommitted("t1") == []
+
+    asyncio.run(story())
+
+
+def test_the_output_of_an_attempt_that_gave_up_goes_once_its_inputs_were_seen() -> None:
+    """What a later commit replaces and another round deletes says nothing of this attempt."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage()
+        await compacted(store)
+        (made,) = (await store.tablets([TABLET]))[0].files  # type: ignore[union-attr]  # it is there
+        waste = await given_up(store, "att-2", made)
+        storage.paths |= {made, waste}
+        storage.fails = True
+        collector = collector_of(store, storage)
+        assert (await collector.collect(TABLE)).stamped == 2, "not before storage has answered"
+        storage.fails = False
+        assert (await collector.collect(TABLE)).stamped == 1
+        storage.paths.discard(made)
+        clock.advance(100)
+        await collector.collect(TABLE)
+        assert waste not in storage.paths
+
+    asyncio.run(story())
+
+
+def test_a_table_that_goes_leaves_what_may_be_an_only_copy() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage()
+        await compacted(store)
+        (made,) = (await store.tablets([TABLET]))[0].files  # type: ignore[union-attr]  # it is there
+        only = await given_up(store, "att-2", made)
+        storage.paths |= {only}
+        await store.apply(DropTable(table="t1"))
+        collector = collector_of(store, storage)
+        for _ in range(4):
+            going = await store.table("t1")
+            if going is not None:
+                await collector.collect(going)
+            clock.advance(100)
+        assert await store.names() == {}
+        assert storage.paths == {only}
+
+    asyncio.run(story())
+
+
+def test_nothing_is_deleted_when_the_store_has_gone_back() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
+        await compacted(store)
+        collector = collector_of(store, storage)
+        await collector.collect(TABLE)
+        clock.advance(100)
+        storage.generation = 1
+        assert (await collector.collect(TABLE)).deleted == 0
+        await store.apply(BumpGeneration(table="t1"))
+        assert (await collector.collect(TABLE)).deleted == 2
+
+    asyncio.run(story())
+
+
+def test_an_attempt_that_ends_while_the_collector_looks_is_looked_at_by_the_next_round() -> None:
+    """Its outputs were not among the entries that this round has read."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage()
+        await compacted(store)
+        (made,) = (await store.tablets([TABLET]))[0].files  # type: ignore[union-attr]  # it is there
+        looking, ended = store.uncommitted, list[str]()
+
+        async def meanwhile(table: str) -> Sequence[Reservation]:
+            if not ended:
+                ended.append(await given_up(store, "att-2", made))
+                storage.paths.add(ended[0])
+            return await looking(table)
+
+        store.uncommitted = meanwhile  # type: ignore[method-assign]  # somebody gives up
+        collector = collector_of(store, storage)
+        for _ in range(4):
+            await collector.collect(TABLE)
+            clock.advance(100)
+        assert {*ended} <= storage.paths
 
     asyncio.run(story())

@@ -14,16 +14,18 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from common.errors import ConflictError
 from common.ids import CountedIds
 from common.metadata.changes import (
     DropTable,
 )
-from common.metadata.upkeep_changes import PublishManifest
+from common.metadata.file_pin import LEASE_S
+from common.metadata.upkeep_changes import BumpGeneration, PublishManifest
 from common.parquet.description import write_description
 from common.parquet.generation import write_generation
 from common.parquet.location import open_location
 from coordinator.collector import Collector, CollectorRules
-from coordinator.manifests import NEVER_S, PIN_LEASE_S, WRITING_MAX_S, Manifests
+from coordinator.manifests import NEVER_S, WRITING_MAX_S, Manifests
 from coordinator.storage import ArrowStorage
 from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
 from tests.support.patience import PATIENCE_S
@@ -105,10 +107,11 @@ def test_deletions_wait_until_a_manifest_without_the_file_is_out(tmp_path: Path)
         await site.add("day=07/a.parquet", 1)
         collector = Collector(
             site.store,
-            ArrowStorage(),
+            ArrowStorage(site.clock),
             CollectorRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
             silent,
             site.manifests,
+            clock=site.clock,
         )
         assert await site.manifests.look(site.table)
         await replaced(site, "day=07/a.parquet")
@@ -207,20 +210,25 @@ def test_files_are_held_by_a_short_lease_that_is_renewed(tmp_path: Path, renewed
     async def tell(site: Site) -> None:
         walking = site.store.tablet_ids
         renew_s = 0.0 if renewed else 1e6
-        manifests = Manifests(site.store, CountedIds(), GRACE_S, silent, renew_s)
+        manifests = Manifests(site.store, CountedIds(), GRACE_S, silent, renew_s=renew_s)
 
         async def slow(*given: Any, **named: Any) -> Any:
             for _ in range(3):
                 (pin,) = await site.store.pins("t1")
-                assert pin.until_s <= site.clock.now_s() + PIN_LEASE_S
-                site.clock.advance(PIN_LEASE_S / 2)
+                assert pin.until_s <= site.clock.now_s() + LEASE_S
+                site.clock.advance(LEASE_S / 2)
                 for _ in range(10):
                     await asyncio.sleep(0)
             return await walking(*given, **named)
 
         await site.add("day=07/a.parquet", 1)
         site.store.tablet_ids = slow  # type: ignore[method-assign]  # time passes
-        assert await manifests.look(site.table) is renewed
+        if renewed:
+            assert await manifests.look(site.table)
+        else:
+            with pytest.raises(ConflictError, match="pin that protects them ran out"):
+                await manifests.look(site.table)
+        assert (site.folder / "_neve/manifest/latest.json").exists() is renewed
         assert await site.store.pins("t1") == []
 
     story(tmp_path, tell)
@@ -270,10 +278,11 @@ def test_a_drop_that_deletes_files_deletes_the_notes_too(
         await site.store.apply(DropTable(table="t1", delete_files=delete_files))
         collector = Collector(
             site.store,
-            ArrowStorage(),
+            ArrowStorage(site.clock),
             CollectorRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
             silent,
             site.manifests,
+            clock=site.clock,
         )
         for _ in range(3):
             going = await site.store.table("t1")
@@ -286,5 +295,39 @@ def test_a_drop_that_deletes_files_deletes_the_notes_too(
             not delete_files,
         ) * 3
         assert ("a.parquet" in left, "store" in left) == (not delete_files, True)
+
+    story(tmp_path, tell)
+
+
+def test_a_store_that_has_gone_back_does_not_publish(tmp_path: Path) -> None:
+    """Its manifest would take the place of the newest one, from which a rebuild begins."""
+
+    async def tell(site: Site) -> None:
+        known = {"t1": 2}
+        manifests = Manifests(
+            site.store, CountedIds(), GRACE_S, silent, known_generation=lambda t: known[t]
+        )
+        for _ in range(2):
+            await site.store.apply(BumpGeneration(table="t1"))
+        await site.add("day=07/a.parquet", 1)
+        assert await manifests.look(site.table)
+        site.clock.advance(2 * GRACE_S)
+        known["t1"] = 3
+        off = await site.changed(manifest_interval_s=None)
+        assert not await manifests.look(off)
+        assert site.pointer["number"] == 1, "nothing is withdrawn, either"
+        walking = site.store.tablet_ids
+
+        async def meanwhile(*given: Any, **named: Any) -> Any:
+            known["t1"] = 3
+            return await walking(*given, **named)
+
+        on = await site.changed(manifest_interval_s=60.0)
+        for known["t1"], site.store.tablet_ids in ((3, walking), (2, meanwhile)):  # type: ignore[method-assign]  # it goes back in the middle
+            assert not await manifests.look(on)
+            assert site.pointer["number"] == 1
+        known["t1"], site.store.tablet_ids = 2, walking  # type: ignore[method-assign]  # as before
+        assert await manifests.look(on)
+        assert site.pointer["number"] == 2
 
     story(tmp_path, tell)

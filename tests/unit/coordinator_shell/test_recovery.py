@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from common.clock import ManualClock
-from common.metadata.commands import delete
+from common.metadata.codec_table import CLAIM as CLAIMS
+from common.metadata.commands import delete, set_string
 from common.metadata.executor import Patience
 from common.metadata.keys import COORDINATOR
 from common.metadata.memory import MemoryStore
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import Seen, Write
+from common.metadata.readings import Claim
 from common.metadata.store import KeyspaceStore
 from common.metadata.upkeep_changes import ClaimCoordination
 from common.settings import Settings
@@ -23,14 +25,18 @@ from tests.support.patience import PATIENCE_S
 CLAIM = ClaimCoordination(coordinator="c1")
 
 
+def leader(claim: Claim | None) -> str | None:
+    return None if claim is None else claim.coordinator
+
+
 def silent(_event: str, **_fields: object) -> None:
     return
 
 
 def test_replicas_have_the_claim_before_it_counts_also_when_it_is_repeated() -> None:
     """A fail-over that forgot it would show another's id, and end the one that leads."""
-    for leader in (None, b"other", b"c1"):
-        decided = transaction_for(CLAIM).decide(Seen({"leader": leader}, 0.0))
+    for other in (None, CLAIMS.pack(Claim(coordinator="c0", since_s=9.0))):
+        decided = transaction_for(CLAIM).decide(Seen({"coordinator": other}, 0.0))
         assert isinstance(decided, Write)
         assert decided.durable
 
@@ -55,7 +61,7 @@ def test_a_claim_whose_fate_is_unknown_is_made_again() -> None:
         scanner = Scanner(store, planner_for(Settings()), silent)
         await asyncio.wait_for(recovery.recover(store, scanner, "c1", silent), PATIENCE_S)
         assert not left
-        assert await store.coordinator() == "c1"
+        assert leader(await store.claim()) == "c1"
 
     asyncio.run(story())
 
@@ -67,10 +73,57 @@ def test_a_lead_that_the_store_has_forgotten_is_claimed_again() -> None:
         watch = asyncio.create_task(recovery.until_replaced(store, "c1", silent))
         store.keyspace.run([delete(COORDINATOR)])
         async with asyncio.timeout(PATIENCE_S):
-            while await store.coordinator() is None:
+            while await store.claim() is None:
                 await asyncio.sleep(0.01)
-            assert await store.coordinator() == "c1"
+            assert leader(await store.claim()) == "c1"
             await store.apply(ClaimCoordination(coordinator="c2"))
             assert await watch == "c2"
+
+    asyncio.run(story())
+
+
+def test_a_lead_that_the_store_has_gone_back_behind_is_claimed_again() -> None:
+    """The store shows the claim of a coordinator that left long ago: nobody else leads."""
+
+    async def story() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await store.apply(ClaimCoordination(coordinator="c0"))
+        old = await store.claim()
+        assert old is not None
+        clock.advance(5.0)
+        scanner = Scanner(store, planner_for(Settings()), silent)
+        claimed_s = await recovery.recover(store, scanner, "c1", silent)
+        watch = asyncio.create_task(recovery.until_replaced(store, "c1", silent, claimed_s))
+        store.keyspace.run([set_string(COORDINATOR, CLAIMS.pack(old))])
+        async with asyncio.timeout(PATIENCE_S):
+            while leader(await store.claim()) != "c1":
+                assert not watch.done(), "it left although nobody else leads"
+                await asyncio.sleep(0.01)
+            await store.apply(ClaimCoordination(coordinator="c2"))
+            assert await watch == "c2"
+
+    asyncio.run(story())
+
+
+def test_of_two_that_live_when_the_store_goes_back_the_younger_leads() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        watches = {}
+        for name in ("c0", "c1"):
+            clock.advance(5.0)
+            await store.apply(ClaimCoordination(coordinator=name))
+            claim = await store.claim()
+            assert claim is not None
+            if name == "c0":
+                old = claim
+            watches[name] = recovery.until_replaced(store, name, silent, claim.since_s)
+        # The older one has not yet seen that it was replaced, and now its claim is back.
+        store.keyspace.run([set_string(COORDINATOR, CLAIMS.pack(old))])
+        tasks = {name: asyncio.create_task(watch) for name, watch in watches.items()}
+        assert await asyncio.wait_for(tasks["c0"], PATIENCE_S) == "c1"
+        assert leader(await store.claim()) == "c1"
+        tasks["c1"].cancel()
 
     asyncio.run(story())

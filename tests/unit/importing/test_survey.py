@@ -14,6 +14,7 @@ from common.errors import RequestError
 from common.model.key_values import KeyType
 from common.model.table import Column as TableColumn
 from common.rows.partitions import value_of_folder
+from common.rows.schema import columns_of
 from neve.importing.folders import type_of_values, usual_columns
 from neve.importing.footers import Column, Footer
 from neve.importing.listing import Found, is_hidden
@@ -102,7 +103,6 @@ def test_schemas_widen_and_the_minority_does_not_fit() -> None:
         ("it is empty (0 bytes)", "it is empty"),
         (footer(KEYED.remove(0)), "lacks the columns id of the key or version"),
         (footer(KEYED.remove(1)), "lacks the columns v of the key or version"),
-        (footer(v=Column(3)), "3 of its rows have no version: v is null"),
         (footer(KEYED.append(pa.field("z", pa.month_day_nano_interval()))), "type"),
         (footer(KEYED.append(pa.field("x", pa.string()))), "more than once"),
     ],
@@ -114,8 +114,18 @@ def test_a_file_that_does_not_fit_is_told_with_its_reason(said: Footer | str, wh
     assert [each.path for each in found.files] == ["good", "good2"]
 
 
-def test_versions_that_nobody_tells_of_are_counted() -> None:
-    assert surveyed({"a": footer(v=Column(None)), "b": footer()}).untold == 1
+def test_versions_that_are_null_or_that_nobody_tells_of_are_counted() -> None:
+    found = surveyed({"a": footer(v=Column(None)), "b": footer(), "c": footer(v=Column(3))})
+    assert (found.untold, found.unversioned_rows, found.misfits) == (1, 3, {})
+
+
+def test_a_file_with_nulls_where_the_table_allows_none_does_not_fit() -> None:
+    columns = columns_of(KEYED.set(1, KEYED.field(1).with_nullable(nullable=False)))
+    wanted = Wanted(key=("id",), version_column="v", columns=columns)
+    files = {"bad": footer(v=Column(3)), "good": footer(), "untold": footer(v=Column(None))}
+    found = surveyed(files, wanted)
+    assert found.misfits == {"bad": "its column v holds nulls, but must not be null"}
+    assert [each.path for each in found.files] == ["good", "untold"]
 
 
 class TestFolders:

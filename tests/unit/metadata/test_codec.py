@@ -203,6 +203,14 @@ def test_a_table() -> None:
     assert codec_table.unpack_table("key", "t1", stored) == table
 
 
+def test_settings_of_another_type_are_no_settings() -> None:
+    for wrong in ({"ratio": "3"}, {"max_files": True}, {"ttl_s": float("nan")}, {"codec": None}):
+        with pytest.raises(
+            MetadataError, match=f"no settings of this release .{next(iter(wrong))}"
+        ):
+            codec_table.unpack_settings("key", codec.pack(wrong))
+
+
 def test_what_is_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "VALUE_BYTES_MAX", 100)
     with pytest.raises(MetadataError, match="exceeds"):

@@ -70,7 +70,7 @@ def test_what_is_acknowledged_outlives_a_fail_over(monkeypatch: pytest.MonkeyPat
         await harness.apply(DropTable(table=tablet.table))
         assert flags[0]
         for entry in await harness.store.garbage(tablet.table):
-            await harness.apply(ForgetGarbage(table=tablet.table, path=entry.path))
+            await harness.apply(ForgetGarbage(table=tablet.table, paths=(entry.path,)))
         flags.clear()
         assert applied(await harness.apply(DropTable(table=tablet.table))).complete
         assert flags[-2:] == [True, True]

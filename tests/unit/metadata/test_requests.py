@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 
 from common.clock import ManualClock
+from common.digests import CALL_LIFE_S
 from common.errors import MetadataError
+from common.ids import call_id
 from common.metadata.bounds_predicates import may_end, merged_marks
 from common.metadata.changes import DropTable
 from common.metadata.codec_request import place, request_fields, unpack_request
 from common.metadata.commands import hset, sadd, zadd, zrem
-from common.metadata.keys import REQUESTS_KEPT, REQUESTS_OPEN_MAX, TableKeys, TabletKeys
+from common.metadata.keys import (
+    CALL_SKEW_S,
+    REQUESTS_KEPT,
+    REQUESTS_OPEN_MAX,
+    TableKeys,
+    TabletKeys,
+)
 from common.metadata.memory_keyspace import MemoryKeyspace
 from common.metadata.mutation.closing import FORGOTTEN_MAX
 from common.metadata.mutation.everywhere import TABLETS_PER_LOOK
@@ -214,6 +222,53 @@ def test_the_oldest_closed_requests_are_forgotten() -> None:
         assert FORGOTTEN_MAX > 1, "what is too much shrinks with every request that is closed"
 
     run(story())
+
+
+def test_a_request_is_found_by_its_call_whatever_came_after_it() -> None:
+    """A repeated submit must not become a second request: `set v = v + 1`, twice."""
+
+    async def story() -> None:
+        harness = memory()
+        table = await harness.table(splits=())
+        tablet, keys = TabletId(table.id, PLUS_INFINITY), TableKeys(table.id)
+        call = call_id(harness.clock)
+        submit = SubmitRequest(request=Request(id="r0", table=table.id), call=call)
+        applied(await harness.apply(submit))
+        await ended(harness, tablet, "r0")
+        now_s = await harness.store.now_s()
+        younger = [
+            Request(id=f"r{n}", table=table.id, submitted_at_s=now_s + n, state=RequestState.DONE)
+            for n in range(2, REQUESTS_KEPT + 5)
+        ]
+        await harness.write(zadd(keys.requests, *map(place, younger)))
+        await submitted(harness, table.id, "last")
+        await ended(harness, tablet, "last")
+
+        listed = {each.id for each in await harness.store.requests(table.id, 2 * REQUESTS_KEPT)}
+        assert "r0" not in listed
+        assert applied(await harness.apply(submit)).repeated
+        found = await harness.store.request(table.id, "r0")
+        assert found is not None
+        assert found.state is RequestState.DONE
+        await harness.pass_time(CALL_LIFE_S + 1)
+        assert applied(await harness.apply(submit)).repeated, "it must be too old before it goes"
+        await harness.pass_time(2 * CALL_SKEW_S)
+        assert await harness.store.request(table.id, "r0") is None
+        refused(await harness.apply(submit), "call-too-old")
+
+    run(story())
+
+
+async def ended(harness: Harness, tablet: TabletId, request: str) -> None:
+    """Let a request come to its end."""
+    table = tablet.table
+    for change in (
+        select(tablet, request=request),
+        move(table, RequestState.DONE, request),
+        finish(tablet, request),
+        close(table, request),
+    ):
+        applied(await harness.apply(change))
 
 
 def test_only_so_many_parts_are_cancelled_by_themselves() -> None:

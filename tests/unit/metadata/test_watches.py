@@ -76,12 +76,16 @@ WATCHES: list[tuple[on.Change, str]] = [
     (on.DropTable(table="t1"), "table"),
     (upkeep.StampGarbage(table="t1", paths=("p",)), "garbage"),
     (upkeep.KeepGarbage(table="t1", path="p"), "garbage"),
-    (upkeep.ForgetGarbage(table="t1", path="p"), ""),
+    (upkeep.ForgetGarbage(table="t1", paths=("p",)), ""),
     (upkeep.Pin(table="t1", pin="p", lease_s=1), "table pins"),
     (upkeep.Unpin(table="t1", pin="p"), "pins"),
     (upkeep.BumpGeneration(table="t1"), "table generation"),
     (upkeep.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
     (asked.SubmitRequest(request=Request(id="r1", table="t1")), "table request:r1"),
+    (
+        asked.SubmitRequest(request=Request(id="r1", table="t1"), call="c1"),
+        "table request:r1 call:c1",
+    ),
     (
         asked.MarkWaiting(tablet=T, request="r1"),
         "table request:r1 operation selection done waiting",
@@ -147,13 +151,14 @@ WATCHES: list[tuple[on.Change, str]] = [
         " ".join(["table", *EVERYTHING, *(f"tablet:7a:{each}" for each in EVERYTHING)]),
     ),
     (repair.PutFiles(tablet=T, files=()), "table bounds operation files purge files"),
-    (repair.AcceptGeneration(table="t1", generation=1), "table generation"),
+    (repair.AcceptGeneration(table="t1", generation=1), "table generation loss manifest"),
 ]
 OF_THE_TABLE = {
     "call:c1",
     "garbage",
     "generation",
     "index",
+    "loss",
     "manifest",
     "pins",
     "request:r1",
@@ -170,6 +175,15 @@ def test_watches(change: on.Change, words: str) -> None:
     others = OF_THE_TABLE | {word for word in words.split() if word.startswith("tablet:")}
     wanted = [(PREFIX if word in others else TABLET) + word for word in words.split()]
     assert watched == sorted(wanted)
+
+
+def test_to_require_a_generation_watches_no_more() -> None:
+    """While a connection lives its server does not go back; the counter never rests."""
+    for change, _ in WATCHES:
+        if isinstance(change, upkeep.Guarded):
+            needs = transaction_for(replace(change, generation=7)).needs
+            assert needs.watch == transaction_for(change).needs.watch
+            assert ("GET", PREFIX + "generation") in needs.reads.values()
 
 
 def test_the_coordinator_s_id_and_limits_live_outside_all_tables() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from neve.cli import doctor
+from neve.cli import doctor_checks as checks
 from neve.cli.app import build
-from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.gateway import GROUP, TOKEN, Gateway, serving
 from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
@@ -168,13 +172,25 @@ def test_no_service_is_told_with_what_to_do(tmp_path: Path) -> None:
     Shell(tmp_path).run("status", code=4, says="no service is known: give a URL")
 
 
-def test_a_local_stack_is_found(gateway: Gateway, tmp_path: Path) -> None:
-    stack = tmp_path / "default"
-    stack.mkdir()
-    (stack / "state.json").write_text(json.dumps({"gateway_url": gateway.url}))
-    (stack / "token").write_text(TOKEN)
+def test_the_only_stack_of_this_machine_is_found_by_every_verb(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    def run_stack(name: str) -> None:
+        (tmp_path / name).mkdir()
+        state = {"gateway_url": gateway.url, "processes": [{"pid": os.getpid()}]}
+        (tmp_path / name / "state.json").write_text(json.dumps(state))
+        (tmp_path / name / "token").write_text(TOKEN)
 
-    Shell(tmp_path).run("status", says="coordinator up for")
+    run_stack("user")
+    shell = Shell(tmp_path)
+    shell.run("status", says="coordinator up for")
+    shell.run("table", "list", "--stack", "user")
+    shell.run("status", "--stack", "default", code=4, says="no stack 'default' runs on this mac")
+    run_stack("other")
+    shell.run("status", code=2, says="2 stacks run on this machine: other, user; say which one is")
+    shell.run("status", "--stack", "other", says="coordinator up for")
+    Shell(tmp_path, NEVE_STACK="other").run("status", says="coordinator up for")
+    shell.run("down", code=2, says="2 stacks run on this machine: other, user; say which one is")
 
 
 def test_a_drop_is_asked_for(neve: Shell, folder: Path) -> None:
@@ -188,7 +204,44 @@ def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
 
     shown = Shell(tmp_path).run("config", "check", str(file), says="gateway.port 1234")
     assert "secret" not in shown.output
-    assert Shell(tmp_path).json("config", "check", str(file))["gateway.token"] == "(set, not shown)"
+    settings = Shell(tmp_path).json("config", "check", str(file))["settings"]
+    (token,) = [each for each in settings if each["name"] == "gateway.token"]
+    assert (token["value"], token["source"]) == ("(set, not shown)", f"file {file}")
+
+
+def test_the_running_service_is_asked_for_its_settings(neve: Shell) -> None:
+    neve.run("config", "show", says="coordinator.tick_s 0.25 s default restart")
+    neve.run("config", "show", "--given", says="gateway.token (set, not shown) environment")
+    given = neve.json("config", "show", "--given")["settings"]
+    assert [each["name"] for each in given] == ["gateway.token"]
+    assert TOKEN not in neve.run("config", "show", "--json").output
+
+
+def test_a_setting_without_effect_says_so(neve: Shell, folder: Path) -> None:
+    neve.run("table", "describe", "events", says="target_bytes 512.0 MiB has no effect yet")
+    changed = neve.run("table", "set", "events", "target=64MB", "ratio=2")
+    assert "note: target_bytes has no effect yet: nobody reads it" in changed.stderr
+    assert "note:" not in neve.run("table", "set", "events", "ratio=3").stderr
+
+
+def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> None:
+    neve.run("doctor", says="groups ok 1 with compactors")
+    coordinator = gateway.coordinator
+    idle = replace(GROUP, group="large", compactors=0, queued=0)
+    try:
+        coordinator.more_groups, coordinator.warnings = (idle,), ("group large has no compactor",)
+        neve.run("status", says="note group large has no compactor")
+        neve.run("status", says="large 0 4.0 KiB - 1 0 1 no compactor")
+        neve.run("doctor", says="groups ok group large has no compactor")
+        coordinator.more_groups = (replace(idle, queued=3),)
+        neve.run("doctor", code=1, says="groups failed group large has no compactor")
+    finally:
+        coordinator.more_groups, coordinator.warnings = (), ()
+
+
+def test_a_file_that_cannot_be_written_is_named(neve: Shell, folder: Path) -> None:
+    archive = ["backup", "events", "-o", "/none/x.neve"]
+    neve.run(*archive, code=2, says="/none/x.neve cannot be written: No such file or directory")
 
 
 def test_the_doctor_tries_a_location(neve: Shell, tmp_path: Path) -> None:
@@ -203,6 +256,19 @@ def test_the_doctor_tries_a_location(neve: Shell, tmp_path: Path) -> None:
 def test_the_doctor_says_what_is_wrong(neve: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     neve.run("doctor", "--location", str(tmp_path / "file" / "x"), code=1, says="write failed")
+
+
+def test_the_doctor_warns_of_a_server_with_known_faults(tmp_path: Path) -> None:
+    server = tmp_path / "redis-server"
+    server.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=00000000:0 malloc=libc'\n")
+    server.chmod(0o755)
+    environ = {"PATH": str(tmp_path)}
+
+    found = doctor._run("redis server", lambda: checks.redis_server(environ, wheels=False))
+    assert found.state == "warning"
+    assert found.found.startswith(f"Redis 6.2.14 in {server}: ")
+    assert found.found.endswith("wanted 6.2.24")
+    assert doctor._run("redis server", lambda: checks.redis_server(environ)).state == "ok"
 
 
 def test_every_verb_has_json_and_help() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.metadata.changes import Applied
-from common.metadata.request_changes import MoveRequest, Select
+from common.metadata.request_changes import CancelHere, MoveRequest, Select
 from common.model.request import RequestState
 from common.model.tablet import TabletId
 from tests.support.gateway import TOKEN, Gateway, serving
@@ -85,6 +85,18 @@ def test_a_request_that_fails_ends_with_one(gateway: Gateway, neve: Shell) -> No
     ending.join()
 
 
+def test_a_request_that_is_done_in_part_ends_with_one(gateway: Gateway, neve: Shell) -> None:
+    request = neve.json("compact", "events")["id"]
+    neve.run("request", "cancel", "events", request, "--tablet", "last", says="a part of")
+    ending = threading.Timer(0.5, lambda: end_all(gateway, RequestState.DONE_IN_PART))
+    ending.start()
+    words = ["request", "show", "events", request, "--wait"]
+    neve.run(*words, code=1, says="is done in part: cancelled for the keys first to last")
+    ending.join()
+    neve.run("request", "show", "events", request, says="state done_in_part")
+    assert len(neve.json("request", "show", "events", request)["cancelled"]) == 1
+
+
 def end_all(gateway: Gateway, state: RequestState) -> None:
     """End the requests of the one table, as a coordinator would."""
     (table,) = gateway.ask(gateway.store.tables())  # type: ignore[misc]  # any answer
@@ -92,6 +104,8 @@ def end_all(gateway: Gateway, state: RequestState) -> None:
     for request in gateway.ask(gateway.store.open_requests(table.id)):  # type: ignore[attr-defined]  # any answer
         move = MoveRequest(table=table.id, request=request.id, state=state)
         before = Select(tablet=tablet, request=request.id, chosen=(), shown=())
+        if state is RequestState.DONE_IN_PART:
+            before = CancelHere(tablet=tablet, request=request.id)  # type: ignore[assignment]  # another change
         if state is RequestState.FAILED:
             before = MoveRequest(  # type: ignore[assignment]  # another change
                 table=table.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,47 @@ def test_a_stack_has_its_token_shown_to_nobody_else(home: Path) -> None:
 
     assert find_target("http://elsewhere:9", environ=environ).token is None
     assert find_target("http://127.0.0.1:9/", environ=environ).token == "of-the-stack"
+
+
+def write_stack(home: Path, name: str, port: int, pid: int | None = None) -> None:
+    (home / name).mkdir()
+    state = {"gateway_url": f"http://127.0.0.1:{port}"}
+    processes = [] if pid is None else [{"role": "raylet", "pid": pid, "started_s": 0.0}]
+    (home / name / "state.json").write_text(json.dumps({**state, "processes": processes}))
+    (home / name / "token").write_text(f"of-{name}")
+
+
+def test_the_only_stack_that_runs_is_meant_whatever_its_name(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    write_stack(tmp_path, "user", 7, os.getpid())
+    write_stack(tmp_path, "default", 8, ended.pid)
+    target = find_target(environ={"NEVE_HOME": str(tmp_path)})
+    assert (target.url, target.token) == ("http://127.0.0.1:7", "of-user")
+    assert target.source == "stack 'user'"
+
+
+def test_of_several_stacks_one_must_be_named(tmp_path: Path) -> None:
+    write_stack(tmp_path, "a", 7)
+    write_stack(tmp_path, "b", 8)
+    environ = {"NEVE_HOME": str(tmp_path)}
+    with pytest.raises(
+        CallerError, match=r"2 stacks run on this machine: a, b; say which .*--stac"
+    ):
+        find_target(environ=environ)
+    assert find_target(environ=environ, stack="b").token == "of-b"
+    assert find_target(environ={**environ, "NEVE_STACK": "a"}).token == "of-a"
+    assert find_target("http://127.0.0.1:8", environ=environ).token == "of-b"
+    with pytest.raises(UnavailableError, match=r"no stack 'c' runs .*; running: a, b: .*--stack c"):
+        find_target(environ=environ, stack="c")
+
+
+def test_what_the_user_says_beats_what_the_environment_says(tmp_path: Path) -> None:
+    write_stack(tmp_path, "a", 7)
+    environ = {"NEVE_HOME": str(tmp_path), "NEVE_URL": "http://elsewhere:9"}
+    assert find_target(environ=environ).url == "http://elsewhere:9"
+    assert find_target(environ=environ, stack="a").url == "http://127.0.0.1:7"
+    assert find_target("http://b:1", environ=environ, stack="a").url == "http://b:1"
 
 
 @pytest.mark.parametrize("state", ["", "[]", "{", '{"gateway_url": ""}', '{"gateway_url": 3}'])

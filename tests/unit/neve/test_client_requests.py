@@ -61,6 +61,14 @@ def test_what_was_not_done_is_an_error(state: str) -> None:
         following(TOLD, TOLD | {"state": state, "cause": "too late"}).wait()
 
 
+def test_what_is_done_in_part_is_not_taken_for_done() -> None:
+    cancelled = [{"start": "100", "end": "200"}, {"start": "300", "end_included": False}]
+    told = TOLD | {"state": "done_in_part", "cancelled": cancelled}
+    with pytest.raises(RequestFailedError, match=r"keys 100 to 200, 300 to last$") as raised:
+        following(TOLD, told).wait()
+    assert raised.value.code == "done_in_part"
+
+
 def test_a_wait_has_an_end_and_the_request_goes_on() -> None:
     with pytest.raises(UnavailableError, match=r"not done within 0.01 s; it goes on"):
         following(TOLD).wait(timeout_s=0.01)

@@ -148,32 +148,42 @@ def test_an_add_counts_once_per_call(client: Client, folder: Path) -> None:
 
     first = client.add_files("events", ["a.parquet"], call=call)
     again = client.add_files("events", ["a.parquet"], call=call)
-    assert [file.path for file in again.files] == [file.path for file in first.files]
+    assert (again.rows, again.file_count, again.tablets) == (1, 1, first.tablets)
+    assert (first.repeated, again.repeated) == (False, True)
     assert paths(client) == ["a.parquet"]
     with pytest.raises(RefusedError, match=r"a.parquet is in the table already"):
         client.add_files("events", ["a.parquet"])
     write(folder, "b.parquet", rows(2))
-    with pytest.raises(RefusedError, match=r"was made before with other files") as caught:
+    with pytest.raises(RefusedError, match=r"was used before, with other content") as caught:
         client.add_files("events", ["b.parquet"], call=call)
-    assert (caught.value.error, caught.value.code) == ("RefusedError", "call")
+    assert (caught.value.error, caught.value.code) == ("RefusedError", "call-content")
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "message", "code"),
     [
-        ("mine", "call id 'mine' is not a UUIDv7"),
-        ("0190a1b2-0000-7000-8000-000000000000", "was made .* s ago, at most 86400"),
-        ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "is not a UUIDv7"),
+        ("mine", "call id 'mine' is not a UUIDv7", "call-form"),
+        (
+            "0190a1b2-0000-7000-8000-000000000000",
+            "was made .* s ago, at most 86400",
+            "call-too-old",
+        ),
+        ("f190a1b2-0000-7000-8000-000000000000", "in the future", "call-too-new"),
+        ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "is not a UUIDv7", "call-form"),
     ],
 )
 def test_a_call_id_that_nobody_could_recognise_is_refused(
-    client: Client, folder: Path, call: str, message: str
+    client: Client, folder: Path, call: str, message: str, code: str
 ) -> None:
+    """Nothing was added, and that is what the caller is told."""
     write(folder, "a.parquet", rows(1))
-    with pytest.raises(CallerError, match=message):
+    with pytest.raises(CallerError, match=message) as caught:
         client.add_files("events", ["a.parquet"], call=call)
-    with pytest.raises(CallerError, match=message):
+    assert caught.value.code == code
+    with pytest.raises(CallerError, match=message) as caught:
         client.append("events", rows(1), call=call)
+    assert (caught.value.error, caught.value.code) == ("RequestError", code)
+    assert paths(client) == []
 
 
 def test_rows_are_cut_by_tablet_and_sorted(client: Client, folder: Path) -> None:
@@ -193,11 +203,14 @@ def test_an_append_counts_once_per_call(client: Client, folder: Path) -> None:
 
     first = client.append("events", rows(1, 150), call=call)
     again = client.append("events", rows(1, 150), call=call)
-    assert [file.path for file in again.files] == [file.path for file in first.files]
+    assert (first.file_count, len(first.files), len(first.tablets)) == (2, 2, 2)
+    assert (again.rows, again.size_bytes) == (first.rows, first.size_bytes)
+    assert (again.file_count, again.tablets) == (2, first.tablets)
+    assert (again.repeated, again.files) == (True, ())
     assert len(paths(client)) == 2
     client.append("events", rows(1, 150))
     assert len(paths(client)) == 4
-    assert not list(folder.glob("_neve/append/*.part-*"))
+    assert not list(folder.glob("_neve/append/*.part"))
 
 
 def test_appended_rows_are_widened(client: Client, folder: Path) -> None:
@@ -332,8 +345,11 @@ def test_a_stream_that_breaks_in_the_middle_is_no_short_answer(
     (last,) = [file for file in client.files("events") if file.tablet == "last"]
     (folder / last.path).unlink()
 
-    with pytest.raises(NeveError, match=r"broke"):
+    with pytest.raises(NeveError, match=rf"file {last.path} does not exist"):
         client.scan("events")
+    with pytest.raises(NeveError, match=r"does not exist"):
+        for _ in client.scan("events", batches=True):
+            pass
 
 
 def test_pins_end_with_their_scans(gateway: Gateway, client: Client, folder: Path) -> None:

@@ -84,7 +84,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": "a" * 64}, "table name 'a{64}' must be a DNS label"),
     ({"location": "events"}, "location 'events' is not one"),
     ({"location": "ftp://host/x"}, "'ftp://host/x' is not one"),
-    ({"location": "s3://key:secret@bucket/x"}, "'…@bucket/x' is not one"),
+    ({"location": "s3://key:secret@bucket/x"}, r"'s3://\*\*\*@bucket/x' is not one"),
     ({"location": "/a/../b"}, "'/a/../b' must not contain '..'"),
     ({"location": "file:///"}, "'file:///' must name a folder"),
     ({"schema": None}, "either a schema or an example file, not neither"),

@@ -191,7 +191,36 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "table": lambda: render.table(TABLE),
     "files": lambda: render.files([FILE]),
     "tablets": lambda: render.tablets(TABLETS),
-    "added": lambda: render.added(api.Added(call="c", files=(FILE,), rows=1200, size_bytes=2048)),
+    "added": lambda: render.added(
+        api.Added(
+            call="c",
+            files=(FILE,),
+            rows=1200,
+            size_bytes=2048,
+            file_count=1,
+            tablets=(FILE.tablet,),
+        )
+    ),
+    "added-again": lambda: render.added(
+        api.Added(call="c", files=(), rows=1200, size_bytes=2048, file_count=1, repeated=True)
+    ),
+    "call-append": lambda: render.call(
+        api.Call(
+            call="c",
+            state="accepted",
+            kind="append",
+            at_s=STARTED_S,
+            rows=1200,
+            file_count=2,
+            size_bytes=2048,
+            tablets=("0180", "last"),
+        )
+    ),
+    "call-compact": lambda: render.call(
+        api.Call(call="c", state="accepted", kind="compact", at_s=STARTED_S, request="req-1")
+    ),
+    "call-unknown": lambda: render.call(api.Call(call="c", state="unknown")),
+    "call-too-old": lambda: render.call(api.Call(call="c", state="too-old")),
     "status": lambda: render_work.status(STATUS),
     "jobs": lambda: render_work.jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60),
     "limits": lambda: limits.listing(LIMITS),

@@ -19,6 +19,7 @@ from compactor.rewrite.thrift.reading import decode_whole
 from compactor.rewrite.thrift.values import I32, elements, number_field
 from compactor.rewrite.thrift.writing import encode
 from tests.support.layouts import opened_struct
+from tests.support.misordered import last_first, write_misordered
 
 RULES = RowRules(
     schema=(
@@ -58,6 +59,18 @@ def put(location: Location, rows: pa.Table, path: str = "f.parquet", **options: 
 
 def key(k: str | None, n: int) -> bytes:
     return encode_key([k, n], RULES.key_types)
+
+
+def test_a_file_of_which_some_readers_miss_rows_is_tagged(location: Location) -> None:
+    well, badly = put(location, ROWS), "b.parquet"
+    write_misordered(Path(location.root) / badly, ROWS, order=last_first)
+    assert inspect_file(location, well, RULES).data_file(added_at_s=1.0).tags == ()
+    facts = inspect_file(location, badly, RULES)
+    assert facts.layout_fault is not None
+    assert facts.layout_fault.startswith("column 1 of row group 0 begins at byte ")
+    file = facts.data_file(added_at_s=1.0)
+    assert file.tags == (("layout", "faulty"),)
+    assert file.has_faulty_layout
 
 
 def test_facts_of_an_unsorted_file(location: Location) -> None:
@@ -203,6 +216,50 @@ def test_written_files_are_sorted_and_their_facts_are_the_file_s(location: Locat
     assert rows["n"].to_pylist() == [9, 1, 2, 0]
     part = read_rows(location, "d/f.parquet", RULES, key(None, 9), key("a", 1))
     assert part["n"].to_pylist() == [1]
+
+
+NEEDS = RowRules(
+    schema=(
+        Column("x", "int64", nullable=False),
+        Column("y", "struct<a: int64 not null>"),
+        Column("z", "int64"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "statistics", "says"),
+    [
+        (pa.table({"x": [1, 2]}), True, None),
+        (pa.table({"x": [1, 2], "z": [1, None]}), False, None),
+        (pa.table({"x": [1, None]}), True, "column x of file f.parquet holds nulls"),
+        (pa.table({"x": [1, None]}), False, "column x of file f.parquet holds nulls"),
+        (pa.table({"z": [1]}), True, "f.parquet lacks the column x, which must not be null"),
+    ],
+)
+def test_a_new_file_holds_values_where_the_table_wants_them(
+    location: Location, rows: pa.Table, statistics: bool, says: str | None
+) -> None:
+    pq.write_table(rows, location.full("f.parquet"), write_statistics=statistics)
+    inspect_file(location, "f.parquet", NEEDS)  # What is in the table is looked at as it is.
+    if says is None:
+        inspect_file(location, "f.parquet", NEEDS, is_new=True)
+        return
+    with pytest.raises(RequestError, match=says):
+        inspect_file(location, "f.parquet", NEEDS, is_new=True)
+
+
+def test_a_column_that_the_folder_tells_needs_not_be_in_the_file(location: Location) -> None:
+    rules = RowRules(
+        schema=(Column("x", "int64"), Column("day", "int32", nullable=False)),
+        partition_by=("day",),
+    )
+    for folder in ("day=7", "day=__HIVE_DEFAULT_PARTITION__"):
+        Path(location.root, folder).mkdir()
+        pq.write_table(pa.table({"x": [1]}), location.full(f"{folder}/f.parquet"))
+    inspect_file(location, "day=7/f.parquet", rules, is_new=True)
+    with pytest.raises(RequestError, match="lacks the column day, which must not be null"):
+        inspect_file(location, "day=__HIVE_DEFAULT_PARTITION__/f.parquet", rules, is_new=True)
 
 
 def test_a_bag_is_written_in_its_order(location: Location) -> None:

@@ -11,16 +11,20 @@ import pytest
 from common.clock import ManualClock
 from common.errors import RequestError
 from common.ids import CountedIds
-from common.metadata.changes import CreateTable
+from common.metadata.changes import Applied, CreateTable, Refused, Release
 from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
 from common.metadata.memory import MemoryStore
 from common.metadata.repair_changes import AcceptGeneration
+from common.metadata.request_changes import BeginOperation
+from common.model.outcome import AttemptEnd
 from common.model.own_paths import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.table import Table, TableState
+from common.model.tablet import OperationKind
 from common.parquet.description import read_description, write_description
-from common.parquet.generation import written_generation
+from common.parquet.generation import write_generation, written_generation
 from common.parquet.location import open_location
+from common.parquet.owner import Owner, write_owner
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.generation import Generations
@@ -71,7 +75,8 @@ async def test_it_is_counted_up_and_written(place: Place) -> None:
         await place.generations.count_up(place.table)
         assert (place.written, await place.store.generation(place.table.id)) == (number, number)
     assert await place.generations.refusal(place.table.id) is None
-    assert not place.generations.behind
+    assert place.generations.may_change(place.table.id)
+    assert place.generations.known(place.table.id) == 3
 
 
 async def test_a_store_behind_its_location_is_not_counted_up(place: Place) -> None:
@@ -82,13 +87,13 @@ async def test_a_store_behind_its_location_is_not_counted_up(place: Place) -> No
     await place.generations.count_up(place.table)
 
     assert (place.written, await place.store.generation(place.table.id)) == (3, 1)
-    assert place.generations.behind == {place.table.id}
+    assert not place.generations.may_change(place.table.id)
     assert "--accept" in (await place.generations.refusal(place.table.id) or "")
-    assert place.log == ["table is behind its location"]
+    assert place.log == ["table is read-only"]
     await place.store.apply(AcceptGeneration(table=place.table.id, generation=4))
     await place.generations.count_up(place.table)
     assert place.written == 5
-    assert not place.generations.behind
+    assert place.generations.may_change(place.table.id)
 
 
 async def test_a_coordinator_that_starts_looks_before_the_first_job(place: Place) -> None:
@@ -100,19 +105,72 @@ async def test_a_coordinator_that_starts_looks_before_the_first_job(place: Place
     assert await place.another().refusal("none") is None
 
 
-async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
+async def test_nothing_is_written_before_the_first_look(place: Place) -> None:
+    """A manifest of a store that went back would take the place of the newest one."""
+    another = place.another()
+    assert not another.may_change(place.table.id)
+    await another.look(place.table)
+    assert another.may_change(place.table.id)
+    assert not another.may_change("none")
+
+
+async def test_a_store_that_goes_back_before_its_location_was_told_is_noticed(
+    place: Place,
+) -> None:
     for _ in range(2):
         await place.generations.count_up(place.table)
+    # As if the storage had refused to take the second one.
+    write_generation(open_location(place.table.location), 1)
     await place.roll_back(1)
-    heard: list[on.Event] = []
-    context = Context(
+
+    assert "says 2" in (await place.generations.look(place.table) or "")
+
+    assert place.written == 2, "the gateway and `neve fsck` see it, too"
+    assert await place.another().look(place.table) is not None
+    accept = AcceptGeneration(table=place.table.id, generation=3)
+    assert isinstance(await place.store.apply(accept), Applied)
+    assert await place.generations.look(place.table) is None
+    assert place.generations.known(place.table.id) == 3
+
+
+def context_of(place: Place, generations: Generations) -> Context:
+    return Context(
         store=place.store,
         clock=ManualClock(),
         ids=CountedIds("a"),
         log=lambda *_args, **_fields: None,
         coordinator="coord-1",
-        generations=place.another(),
+        generations=generations,
     )
+
+
+async def test_what_was_seen_is_required_of_the_store(place: Place) -> None:
+    """Between two looks a store that goes back refuses by itself."""
+    for _ in range(3):
+        await place.generations.count_up(place.table)
+    context = context_of(place, place.generations)
+    tablet = (await place.store.tablet_ids(place.table.id))[0]
+    release = Release(tablet=tablet, attempt="att-1", end=AttemptEnd.LOST, cause="silence")
+    begin = BeginOperation(
+        kind=OperationKind.SPLIT, tablets=(tablet,), operation="op", at=b"\x01\x80"
+    )
+    assert isinstance(await context.apply(release), Refused)
+    await place.roll_back(2)
+    refused = await context.apply(begin)
+    assert isinstance(refused, Refused)
+    assert refused.code == "generation"
+    await place.generations.look(place.table)
+    refused = await context.apply(begin)
+    assert isinstance(refused, Refused)
+    assert "--accept" in refused.reason
+
+
+async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
+    for _ in range(2):
+        await place.generations.count_up(place.table)
+    await place.roll_back(1)
+    heard: list[on.Event] = []
+    context = context_of(place, place.another())
     before = await place.store.tablet_ids(place.table.id)
     job = an_assignment(table=place.table).job
 
@@ -124,6 +182,19 @@ async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
     assert isinstance(refused, on.JobRefused)
     assert refused.code == "generation"
     assert [each.running for each in await place.store.tablets(before)] == [{}]
+
+
+async def test_a_location_that_has_become_another_table_s_is_not_written(place: Place) -> None:
+    location = open_location(place.table.location)
+    for table, barred in (("", False), (place.table.id, False), ("t-other", True)):
+        write_owner(location, Owner("store-1", table))
+        await place.generations.count_up(place.table)
+        assert place.generations.may_change(place.table.id) is not barred
+    reason = await place.another().refusal(place.table.id)
+    assert "that of the table with id t-other" in (reason or "")
+    write_owner(location, Owner("store-1", place.table.id))
+    await place.generations.count_up(place.table)
+    assert place.generations.may_change(place.table.id)
 
 
 async def test_a_scribble_bars_the_table(place: Place) -> None:

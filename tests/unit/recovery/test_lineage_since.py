@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
+from common.metadata.readings import Loss
 from neve.recovery.lineage import Attempt, Lineage
 from neve.recovery.lineage_since import ON_ITS_WAY_S, trace_since
 from neve.recovery.published import Published
@@ -24,7 +26,9 @@ def attempt(name: str, inputs: str, found: str | None = None, count: int = 1) ->
     )
 
 
-def traced(named: str, young: str, old: str, *attempts: Attempt) -> Lineage:
+def traced(
+    named: str, young: str, old: str, *attempts: Attempt, loss: Loss | None = None
+) -> Lineage:
     """Return the lineage, the same for every order of attempts.
 
     Args:
@@ -32,12 +36,17 @@ def traced(named: str, young: str, old: str, *attempts: Attempt) -> Lineage:
         young: Files in storage that were written about when it was begun, or later.
         old: Files in storage that were there long before.
         attempts: With outputs in storage.
+        loss: Of which the manifest tells.
     """
     stored = {path: StoredFile(path, 1, BEGUN_S) for path in young.split()}
     stored |= {path: StoredFile(path, 1, OLD_S) for path in old.split()}
     made = {path for each in attempts for path in each.found}
     published = Published(
-        number=7, begun_s=BEGUN_S, table="t", files=dict.fromkeys(named.split(), "last")
+        number=7,
+        begun_s=BEGUN_S,
+        table="t",
+        files=dict.fromkeys(named.split(), "last"),
+        loss=loss,
     )
     added = sorted(stored.keys() - made)
     answers = [
@@ -121,6 +130,39 @@ def test_which_files_count(
     assert not named & {path for path, why in found.left.items() if "does not name" in why}
 
 
+FORGOTTEN = Loss(since_s=OLD_S, until_s=OLD_S)
+BEFORE = Loss(since_s=OLD_S - 2 * ON_ITS_WAY_S - 2, until_s=OLD_S - ON_ITS_WAY_S - 1)
+AFTER = Loss(since_s=OLD_S + ON_ITS_WAY_S + 1, until_s=BEGUN_S)
+V = attempt("v", "x0 d")
+LOSSES: list[tuple[str, tuple[str, str, str], list[Attempt], str]] = [
+    ("an append was forgotten", ("a", "", "a b"), [], "a b"),
+    ("a commit was forgotten, its inputs are gone", ("a b", "", "x0"), [X], "x0"),
+    ("a commit was forgotten, its inputs were removed", ("c", "", "c x0"), [X], "c x0"),
+    ("a chain was forgotten, its middle is gone", ("d", "", "d y0"), [Y], "d y0"),
+    ("two were forgotten", ("a b", "", "x0 v0 d"), [X, V], "v0"),
+    ("done again since", ("z0", "z0", "a b x0"), [X, attempt("z", "a b")], "z0"),
+    ("done again since, the inputs gone", ("z0", "z0", "x0"), [X, attempt("z", "a b")], "z0"),
+    ("one input is there, and was replaced", ("z0", "z0", "a x0"), [X, attempt("z", "a")], "z0"),
+    ("not whole", ("a b", "", "a b x0"), [attempt("x", "a b", "x0", 2)], "a b"),
+    ("what came since needs its inputs", ("c", "x0", "c"), [X], "c"),
+]
+
+
+@pytest.mark.parametrize(("story", "where", "attempts", "files"), LOSSES)
+def test_what_counts_of_the_time_of_which_the_store_has_lost_changes(
+    story: str, where: tuple[str, str, str], attempts: list[Attempt], files: str
+) -> None:
+    found = traced(*where, *attempts, loss=FORGOTTEN)
+    assert found.files == tuple(sorted(files.split())), story
+    assert not found.lost, story
+
+
+@pytest.mark.parametrize("loss", [BEFORE, AFTER, None])
+def test_what_was_written_at_another_time_is_as_the_manifest_says(loss: Loss | None) -> None:
+    found = traced("a", "", "a b x0", attempt("x", "c"), loss=loss)
+    assert found.files == ("a",)
+
+
 def test_why_a_file_does_not_count() -> None:
     found = traced("x0 e", "a x0 v0 e w0", "d", X, attempt("v", "g"), attempt("w", "e"))
     assert found.files == ("w0", "x0")
@@ -138,3 +180,7 @@ def test_a_storage_that_tells_no_times_leaves_everything_young() -> None:
     stored = {path: StoredFile(path, 1, None) for path in ("a", "b")}
     published = Published(number=1, begun_s=BEGUN_S, table="t", files={"a": "last"})
     assert trace_since(published, stored, ["a", "b"], []).files == ("a", "b")
+    stored["x0"] = StoredFile("x0", 1, None)
+    forgotten = replace(published, loss=FORGOTTEN)
+    assert trace_since(published, stored, ["a", "b"], [attempt("x", "c")]).files == ("a", "b")
+    assert trace_since(forgotten, stored, ["a", "b"], [attempt("x", "c")]).files == ("a", "b", "x0")

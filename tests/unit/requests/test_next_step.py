@@ -13,10 +13,12 @@ from common.metadata.request_changes import (
     MoveRequest,
     Select,
 )
+from common.metadata.request_predicates import cancelled_here
 from common.model.job import Kind
 from common.model.request import KeyRange, OutputSpec, Request, RequestState
 from common.model.table import Table, TableState
 from common.model.tablet import (
+    PLUS_INFINITY,
     Bounds,
     Operation,
     OperationKind,
@@ -102,8 +104,42 @@ def test_where_it_is_done_nothing_is_left_to_do() -> None:
     assert next_step(REQUEST, seen) == Settled()
 
 
+WHOLE, HALF = KeyRange(), KeyRange(b"c", b"k")
+UP_TO_M = KeyRange(until=b"m\x00")
+FROM_M = KeyRange(b"m\x00", b"x\x00")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bounds", "cancelled", "over"),
+    [
+        (WHOLE, Bounds(None, b"m"), (), False),
+        (WHOLE, Bounds(None, b"m"), (UP_TO_M,), True),
+        (WHOLE, Bounds(None, b"m"), (KeyRange(until=b"m"),), False),
+        (WHOLE, Bounds(None, b"m"), (KeyRange(b"a", b"z"),), False),
+        (WHOLE, Bounds(b"m", b"x"), (UP_TO_M,), False),
+        (WHOLE, Bounds(b"m", b"x"), (FROM_M,), True),
+        (WHOLE, Bounds(None, b"x"), (UP_TO_M,), False),
+        (WHOLE, Bounds(None, b"x"), (FROM_M, UP_TO_M), True),
+        (WHOLE, Bounds(None, b"x"), (FROM_M, KeyRange(until=b"m")), False),
+        (WHOLE, Bounds(b"x", PLUS_INFINITY), (KeyRange(b"m"),), True),
+        (WHOLE, Bounds(b"x", PLUS_INFINITY), (KeyRange(b"m", b"z"),), False),
+        (WHOLE, Bounds(None, PLUS_INFINITY), (WHOLE,), True),
+        (HALF, Bounds(None, b"m"), (KeyRange(b"c", b"k"),), True),
+        (HALF, Bounds(None, b"m"), (KeyRange(b"d", b"k"),), False),
+        (HALF, Bounds(b"e", PLUS_INFINITY), (KeyRange(b"e", b"k"),), True),
+        (WHOLE, Bounds(None, b"p", "day=1"), (KeyRange(b"p", b"p\x00"),), True),
+        (WHOLE, Bounds(None, b"p", "day=1"), (KeyRange(b"q"),), False),
+    ],
+)
+def test_a_tablet_is_over_when_all_that_is_wanted_of_it_is_cancelled(
+    wanted: KeyRange, bounds: Bounds, cancelled: tuple[KeyRange, ...], over: bool
+) -> None:
+    request = replace(REQUEST, range=wanted, cancelled_ranges=cancelled)
+    assert cancelled_here(request, bounds) is over
+
+
 def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
-    part = replace(REQUEST, cancelled_ranges=(KeyRange(until=b"b"),))
+    part = replace(REQUEST, cancelled_ranges=(UP_TO_M,))
     left, right = Bounds(None, b"m"), Bounds(b"m", b"x")
     assert next_step(part, tablet(bounds=left)) == CancelHere(**HERE)
     assert next_step(part, tablet(bounds=left, done=frozenset({"r1"}))) == Settled()
@@ -111,6 +147,8 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
     # No split may end over a done marker, so none comes meanwhile.
     split = tablet(bounds=left, operation=SPLIT)
     assert next_step(part, split) == Wait("a split of the tablet is under way")
+    # After a merge the rest of the tablet is still wanted.
+    assert next_step(part, tablet(bounds=Bounds(None, b"x"))) == AskSelector()
 
 
 @pytest.mark.parametrize(
@@ -205,6 +243,9 @@ def moved(state: RequestState, cause: str = "", *, fails: bool = False) -> MoveR
 def test_when_nothing_is_left_anywhere_the_request_moves_on() -> None:
     assert next_state(REQUEST, 1) is None
     assert next_state(REQUEST, 0) == moved(RequestState.DONE)
+    in_part = replace(REQUEST, cancelled_ranges=(KeyRange(until=b"b"),))
+    assert next_state(in_part, 0) == moved(RequestState.DONE_IN_PART)
+    assert next_state(replace(in_part, state=RequestState.DONE_IN_PART), 0) is None
     assert next_state(CANCELLING, 2) is None
     assert next_state(CANCELLING, 0) == moved(RequestState.CANCELLED, "enough")
     failing = replace(CANCELLING, fails=True)

@@ -84,9 +84,10 @@ def test_progress_over_three_tablets() -> None:
             "is being cancelled: enough",
         ),
         (replace(REQUEST, state=RequestState.DONE), tablet(b"m"), "done", "done here"),
+        (replace(REQUEST, state=RequestState.DONE_IN_PART), tablet(b"m"), "done", "done here"),
         (replace(REQUEST, state=RequestState.FAILED, cause="no"), tablet(b"m"), "cancelled", "no"),
         (
-            replace(REQUEST, cancelled_ranges=(KeyRange(until=b"c"),)),
+            replace(REQUEST, cancelled_ranges=(KeyRange(until=b"m\x00"),)),
             tablet(b"m"),
             "cancelled",
             "cancelled here",

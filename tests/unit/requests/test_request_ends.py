@@ -97,7 +97,7 @@ def test_a_part_that_is_cancelled_is_left_alone_and_the_rest_is_done() -> None:
             await cluster.submit("r1")
             part = KeyRange(SPLITS[0] + b"\x00", SPLITS[1] + b"\x00")
             await cluster.apply(CancelRange(table="t1", request="r1", range=part))
-            assert await it.finish("r1") is RequestState.DONE
+            assert await it.finish("r1") is RequestState.DONE_IN_PART
             assert [len(tablet.files) for tablet in await cluster.tablets()] == [1, 2, 1]
 
     run(story())
@@ -111,7 +111,7 @@ def test_cancelling_a_job_takes_its_tablet_out_of_the_request() -> None:
             taken = await it.take()
             assert taken is not None
             await it.parts.requests.cancel_here(taken.job.tablet, taken.reservation.attempt)
-            assert await it.finish("r1") is RequestState.DONE
+            assert await it.finish("r1") is RequestState.DONE_IN_PART
             counts = {tablet.id: len(tablet.files) for tablet in await cluster.tablets()}
             assert counts.pop(taken.job.tablet) == 2
             assert set(counts.values()) == {1}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from common.model.file import DataFile
+from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.table import Table, TableSettings
 from common.spi.selector import SelectorParameters
 from coordinator import registry
@@ -38,6 +38,7 @@ FILES = (
     file("a/two.parquet", size_bytes=2048, added_at_s=NOW_S - 10, time_min_s=850, time_max_s=950),
     file("b/two.parquet", size_bytes=4096, added_at_s=NOW_S, schema_id=1, time_min_s=950.0),
 )
+LAID_OUT = (*FILES, file("c/six.parquet", tags=(("late", "true"), FAULTY_LAYOUT)))
 
 
 def choose(name: str, files: tuple[DataFile, ...] = FILES, **options: str) -> list[str]:
@@ -72,6 +73,12 @@ def choose(name: str, files: tuple[DataFile, ...] = FILES, **options: str) -> li
 )
 def test_what_is_chosen(name: str, options: Mapping[str, str], chosen: list[str]) -> None:
     assert choose(name, **options) == chosen
+
+
+def test_what_is_tagged_for_its_layout_is_chosen() -> None:
+    assert choose("layout", LAID_OUT) == ["c/six"]
+    assert choose("layout", LAID_OUT, min_files="2") == []
+    assert choose("layout") == []
 
 
 @pytest.mark.parametrize("case", CASES["too_many_deletes"], ids=str)
@@ -119,6 +126,8 @@ def test_nothing_expires_without_a_ttl() -> None:
         ("deletes", {"min_files": "2"}, "unknown option"),
         ("expired", {"ratio": "1.1"}, "must be more than 0, at most 1"),
         ("schema", {"id": "1"}, "unknown option"),
+        ("layout", {"fault": "1"}, "selector layout: unknown option 'fault'; known: min_files"),
+        ("layout", {"min_files": "no"}, "option min_files 'no' must be a whole number"),
     ],
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, str], message: str) -> None:

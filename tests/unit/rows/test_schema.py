@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import Column
-from common.rows.conform import conform
+from common.rows.conform import conform, refuse_nulls
 from common.rows.schema import (
     arrow_schema,
     columns_of,
@@ -204,3 +204,50 @@ def test_rows_that_do_not_fit_are_refused(rows: pa.Table, words: list[str]) -> N
 def test_what_stands_for_values_is_read_as_them(column: pa.Array) -> None:
     rows = pa.table({"u": column})
     assert conform(rows, arrow_schema([Column("u", "binary")])).to_pylist() == [{"u": b"x" * 16}]
+
+
+STRICT = pa.field("x", pa.int64(), nullable=False)
+MANY = pa.array([[("a", 1)], [("a", None)]], pa.map_(pa.string(), pa.int64()))
+
+
+def lying(arrow: pa.DataType, values: pa.Array, child: pa.Array) -> pa.Array:
+    """Return values of a type that says that they hold no null."""
+    buffers = values.buffers()[: 1 if pa.types.is_struct(arrow) else 2]
+    return pa.Array.from_buffers(arrow, len(values), buffers, children=[child])
+
+
+INSIDE = pa.array([{"x": 1}, {"x": None}, None], pa.struct([("x", pa.int64())]))
+LISTS = pa.array([[1], None, [None]], pa.list_(pa.int64()))
+ITEM = pa.field("value", pa.int64(), nullable=False)
+NULLS = {
+    "c": (pa.array([1, None]), STRICT.with_name("c")),
+    "c.x": (
+        lying(pa.struct([STRICT]), INSIDE, INSIDE.field(0)),
+        pa.field("c", pa.struct([STRICT])),
+    ),
+    "c.element": (
+        lying(pa.list_(STRICT.with_name("element")), LISTS, LISTS.values),
+        pa.field("c", pa.list_(STRICT.with_name("element"))),
+    ),
+    "c.value": (
+        lying(
+            pa.map_(pa.string(), ITEM),
+            MANY,
+            pa.StructArray.from_arrays(
+                [MANY.keys, MANY.items], fields=[pa.field("key", pa.string(), nullable=False), ITEM]
+            ),
+        ),
+        pa.field("c", pa.map_(pa.string(), ITEM)),
+    ),
+}
+
+
+@pytest.mark.parametrize("place", [*NULLS])
+def test_nulls_are_refused_where_the_schema_allows_none(place: str) -> None:
+    values, field = NULLS[place]
+    rows = pa.table([values], schema=pa.schema([field]))
+    with pytest.raises(RequestError, match=f"column {place} of file f holds nulls"):
+        refuse_nulls(rows, "file f")
+    refuse_nulls(rows.slice(0, 1), "file f")
+    free = pa.table([pa.array([1, None])], names=["c"])
+    refuse_nulls(free, "file f")

@@ -144,6 +144,15 @@ def test_what_is_only_located_is_taken_and_changed_like_what_is_opened(
         assert decode_whole(edited(found.value, fields), {}) == wanted
 
 
+def test_fields_that_do_not_lie_in_the_order_of_their_ids_are_changed_each_by_itself() -> None:
+    content = b"\x1c" + b"\x46\x08" + b"\x06\x04\x0a" + b"\x00\x00"  # field 4, then field 2
+    found = read_inner(content, None)
+    assert found is not None
+    assert isinstance(found.value, Located)
+    fields: dict[int, Field | None] = {2: number_field(7), 4: number_field(9)}
+    assert decode_whole(edited(found.value, fields), {}) == fields
+
+
 @pytest.mark.parametrize(
     "content",
     [

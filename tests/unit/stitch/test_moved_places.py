@@ -17,7 +17,8 @@ from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.thrift.reading import decode, decode_whole
 from compactor.rewrite.thrift.values import elements, integer
-from tests.support.layouts import read_file_layout
+from tests.support.layouts import layout_of_file, read_file_layout
+from tests.support.misordered import last_first, misordered
 
 ROWS = 6000
 PAGE_HEADER_COMPRESSED = 3
@@ -65,6 +66,30 @@ def test_every_page_is_where_the_offset_index_says(tmp_path: Path) -> None:
             assert size == body - at + (integer(header, PAGE_HEADER_COMPRESSED) or 0)
         last, size = pages[-1]
         assert (last or 0) + (size or 0) == chunk.data.end
+
+
+def test_misordered_columns_are_put_in_order(tmp_path: Path) -> None:
+    """Pages, their indexes and Bloom filters are those of the same file well ordered."""
+    blooms = {"k": {"ndv": 100}, "s": {"ndv": 300}}
+    write(tmp_path, 1, bloom_filter_options=blooms)
+    wanted, orderly = join(tmp_path, Piece("1.parquet", (2, 0)))
+    (tmp_path / "s.parquet").unlink()
+    content = pa.py_buffer((tmp_path / "1.parquet").read_bytes())
+    (tmp_path / "2.parquet").write_bytes(misordered(content, last_first))
+    assert layout_of_file(tmp_path / "2.parquet").fault is not None
+
+    joined, chunks = join(tmp_path, Piece("2.parquet", (2, 0)))
+
+    assert layout_of_file(tmp_path / "s.parquet").fault is None
+    assert len(chunks) == 4
+    end = chunks[-1].data.end
+    assert joined[:end] == wanted[:end]
+    for one, other in zip(chunks, orderly, strict=True):
+        assert one.data == other.data
+        assert part(joined, one.offset_index) == part(wanted, other.offset_index)
+        assert part(joined, one.column_index) == part(wanted, other.column_index)
+        blooms_of = [Span(c.bloom_start or 0, c.bloom_size or 0) for c in (one, other)]
+        assert part(joined, blooms_of[0]) == part(wanted, blooms_of[1])
 
 
 def test_row_groups_say_where_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""What a setting may be: its kind, its rule, and the refusal of everything else.
+
+Pure. Every field of `common.settings` is declared by `setting` or `size_setting`, whose
+rule both the reading of texts and the constructors apply: a value that breaks its rule
+cannot be made.
+"""
+
+from dataclasses import Field, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from common.errors import ConfigError, RequestError
+from common.units import format_bytes, parse_size_bytes
+
+
+class SettingKind(StrEnum):
+    """What a setting's value is; `common.config` reads texts accordingly."""
+
+    TEXT = "text"
+    TEXTS = "texts"
+    """A list of texts; in one text they stand between commas."""
+    COUNT = "count"
+    NUMBER = "number"
+    SIZE = "size"
+    """Bytes, as a whole number."""
+    DURATION = "duration"
+    """Seconds."""
+    MEMORY = "memory"
+    """A size that stays the text that the operator wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Which values a setting may have."""
+
+    kind: SettingKind
+    least: float = 0
+    most: float = float("inf")
+    off: bool = False
+    """0 is allowed, too, and means that there is none."""
+    choices: tuple[str, ...] = ()
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is expected instead of a value, or None if it is allowed."""
+        if self.kind is SettingKind.TEXT:
+            return self._text_problem(value)
+        if self.kind is SettingKind.TEXTS:
+            return None
+        number = parse_size_bytes(value) if self.kind is SettingKind.MEMORY else value
+        if self.least <= number <= self.most or (self.off and number == 0):
+            return None
+        return f"expected {self._range()}"
+
+    def _text_problem(self, value: Any) -> str | None:
+        if self.choices and value not in self.choices:
+            return f"expected one of {', '.join(self.choices)}"
+        return None
+
+    def _range(self) -> str:
+        range_text = f"at least {self._shown(self.least)}"
+        if self.most < float("inf"):
+            range_text = f"{self._shown(self.least)} to {self._shown(self.most)}"
+        return f"0 (none) or {range_text}" if self.off else range_text
+
+    def _shown(self, number: float) -> str:
+        if self.kind in (SettingKind.SIZE, SettingKind.MEMORY):
+            return format_bytes(number)
+        return f"{number:g} s" if self.kind is SettingKind.DURATION else f"{number:g}"
+
+
+class SettingError(ConfigError):
+    """A value, or several together, that no service can work with; `names` has their full names."""
+
+    def __init__(self, message: str, *names: str) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    kind: SettingKind | None = None,
+    least: float = 0,
+    most: float = float("inf"),
+    off: bool = False,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    live: str = "",
+) -> Any:
+    """Declare a setting: its default, what it is for, and which values it may have.
+
+    Args:
+        default: Its value if nobody says anything; its type tells the kind.
+        doc: One or two sentences for the reference page.
+        kind: Where the default does not tell it.
+        least: Smallest value.
+        most: Largest value.
+        off: Whether 0 is allowed below the smallest.
+        choices: All values of a text; empty: any.
+        secret: Whether it is never shown.
+        live: The verb that changes the running service, where there is one.
+    """
+    rule = Rule(kind=kind or _kind_of(default), least=least, most=most, off=off, choices=choices)
+    return field(
+        default=default, metadata={"doc": doc, "secret": secret, "rule": rule, "live": live}
+    )
+
+
+def _kind_of(default: object) -> SettingKind:
+    if isinstance(default, float):
+        return SettingKind.DURATION
+    if isinstance(default, tuple):
+        return SettingKind.TEXTS
+    return SettingKind.COUNT if isinstance(default, int) else SettingKind.TEXT
+
+
+def size_setting(default: int | str, doc: str, **more: Any) -> Any:
+    """Declare a setting that is a size: a number of bytes, or a text that stays as it is written.
+
+    Args:
+        default: Its value if nobody says anything.
+        doc: One or two sentences for the reference page.
+        more: As for `setting`.
+    """
+    kind = SettingKind.MEMORY if isinstance(default, str) else SettingKind.SIZE
+    return setting(default, doc, kind=kind, **more)
+
+
+def check_value(section: str, entry: "Field[Any]", value: object) -> None:
+    """Refuse a value that breaks the rule of its setting.
+
+    Args:
+        section: The setting's.
+        entry: The field that declares it.
+        value: In the type of the setting; None: it is left to another setting.
+
+    Raises:
+        SettingError: Names setting, value and what is expected.
+    """
+    if value is None:
+        return
+    name = f"{section}.{entry.name}"
+    rule: Rule = entry.metadata["rule"]
+    try:
+        problem = rule.problem(value)
+    except RequestError as error:
+        raise SettingError(f"setting {name}: {error}", name) from error
+    if problem is not None:
+        shown = "(a secret)" if entry.metadata["secret"] else shown_value(rule.kind, value)
+        raise SettingError(f"setting {name} is {shown}, {problem}", name)
+
+
+def shown_value(kind: SettingKind, value: Any) -> str:
+    """Return a value as people read it.
+
+    Args:
+        kind: The setting's.
+        value: In the setting's type.
+    """
+    if kind is SettingKind.SIZE:
+        return format_bytes(value) if value % 1024 == 0 and value else f"{value} B"
+    if kind is SettingKind.TEXTS:
+        return ", ".join(value)
+    return f"{value:g} s" if kind is SettingKind.DURATION else str(value)
+
+
+def check_section(section: str, values: Any) -> None:
+    """Refuse the values of a section that break their rules.
+
+    Args:
+        section: Its name, for messages.
+        values: The section.
+
+    Raises:
+        SettingError: Names the first one.
+    """
+    for entry in fields(values):
+        check_value(section, entry, getattr(values, entry.name))

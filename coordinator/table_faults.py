@@ -1,0 +1,155 @@
+"""Work on one table that fails in a way nobody expected, and the loops that go on without it.
+
+    a loop over all tables ─► `run` for each ─► done
+                                             └► fails: logged, counted, left alone for a while
+
+What is left alone is the one kind of work (`collector`, `manifests`, …) on the one table
+or tablet: everything else goes on, that table's other work too. The pause doubles while
+it keeps failing; success ends it. A failure of the core is none of this: it ends the
+process, whoever called it (`CoordinatorService.failed`).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from common.errors import BrokenValueError, MetadataError, UnavailableError
+from common.redaction import redacted
+from coordinator.core.bounded import BoundedMap
+from coordinator.ports import Log
+
+T = TypeVar("T")
+
+PAUSE_BASE_S, PAUSE_MAX_S = 5.0, 300.0
+FAULTS_MAX = 10_000
+CAUSE_CHARS_MAX = 500
+
+
+AWAY = (MetadataError, UnavailableError)
+"""Errors of a store or storage that does not answer: everybody waits for it."""
+
+
+def is_away(error: Exception) -> bool:
+    """Return whether an error says that the store is away, and nothing of what it holds."""
+    return isinstance(error, AWAY) and not isinstance(error, BrokenValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What went wrong, how often in a row, and when the work is tried again."""
+
+    part: str
+    cause: str
+    times: int
+    again_s: float
+    """By the event loop's clock."""
+
+    def sentence(self, now_s: float) -> str:
+        """Return what people are told."""
+        often = "" if self.times == 1 else f" {self.times} times in a row"
+        return (
+            f"{self.part} failed{often} and leaves it alone for "
+            f"{max(0.0, self.again_s - now_s):.0f} s more: {self.cause}"
+        )
+
+
+class TableFaults:
+    """The faults of a coordinator. Every method is called from one event loop."""
+
+    def __init__(self, log: Log, pause_base_s: float = PAUSE_BASE_S) -> None:
+        """Know of none; the first pause is `pause_base_s` long."""
+        self._log = log
+        self._pause_base_s = pause_base_s
+        self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
+        self._asked: set[tuple[str, str]] = set()
+        self.counts: Counter[str] = Counter()
+        """How often each kind of work has failed since the start."""
+
+    async def run(
+        self,
+        part: str,
+        subject: str,
+        work: Callable[[], Awaitable[T]],
+        expected: tuple[type[Exception], ...] = (),
+        again: Callable[[], None] | None = None,
+    ) -> T | None:
+        """Do work on a table or tablet, unless it is left alone; None if it was not done.
+
+        Args:
+            part: What kind of work, as people are told.
+            subject: Id of the table, or text of the tablet.
+            work: What to do.
+            expected: Errors that the caller deals with; not what is stored and broken, which
+                is the table's own.
+            again: Asks for the work once more; called when the pause is over. Left out by those
+                who come round anyway.
+        """
+        known = self._faults.get((part, subject))
+        if known is not None and asyncio.get_running_loop().time() < known.again_s:
+            self._ask_later(part, subject, again)
+            return None
+        try:
+            done = await work()
+        except Exception as error:  # The work on one table, in the loop over all.
+            if isinstance(error, expected) and not isinstance(error, BrokenValueError):
+                raise
+            self.note(part, subject, error)
+            self._ask_later(part, subject, again)
+            return None
+        self._faults.pop((part, subject))
+        return done
+
+    def _ask_later(self, part: str, subject: str, again: Callable[[], None] | None) -> None:
+        """Have work that was not done asked for when its pause is over, once."""
+        key, loop = (part, subject), asyncio.get_running_loop()
+        fault = self._faults.get(key)
+        if again is None or fault is None or key in self._asked:
+            return
+
+        self._asked.add(key)
+        loop.call_at(fault.again_s, self._ask, key, again)
+
+    def _ask(self, key: tuple[str, str], again: Callable[[], None]) -> None:
+        self._asked.discard(key)
+        again()
+
+    def note(self, part: str, subject: str, error: Exception) -> str:
+        """Keep a fault, and return its cause in a sentence."""
+        known = self._faults.get((part, subject))
+        times = 1 if known is None else known.times + 1
+        pause_s = min(PAUSE_MAX_S, self._pause_base_s * 2 ** min(times - 1, 16))
+        cause = redacted(f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX])
+        again_s = asyncio.get_running_loop().time() + pause_s
+        self._faults.put((part, subject), Fault(part, cause, times, again_s))
+        self.counts[part] += 1
+        place = _place_of(error)
+        self._log("work on a table failed", part=part, subject=subject, cause=cause, at=place)
+        return cause
+
+    def sentences(self, *subjects: str) -> tuple[str, ...]:
+        """Return what people should know of tables and tablets, a sentence each."""
+        now_s = asyncio.get_running_loop().time()
+        return tuple(
+            fault.sentence(now_s) for (_, subject), fault in self._faults if subject in subjects
+        )
+
+    def forget(self, table: str) -> None:
+        """Forget a table that is gone."""
+        for part, subject in [key for key, _ in self._faults]:
+            if subject.partition(";")[0] == table:
+                self._faults.pop((part, subject))
+
+    @property
+    def standing(self) -> int:
+        """How many tables and tablets are left alone by some kind of work."""
+        return len({subject for (_, subject), _ in self._faults})
+
+
+def _place_of(error: Exception) -> str:
+    """Return the file and line where an error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

@@ -1,0 +1,178 @@
+"""The log files of a stack: what there is, what it says last, and what Ray leaves behind.
+
+    <stack>/logs/start.log               the process that starts the actors
+                 supervisor.log          what starts Redis and Ray again
+                 redis.log, ray.log      Redis; the start of Ray
+                 hs_err_pid….log         what a JVM leaves that crashes
+                 ray/…                   Ray's own daemons and workers, of the last run
+                 coordinator.log, gateway.log
+                 compactor-<name>.log    a compactor's actor
+                 driver-<name>.log       its Spark driver
+                 executor-<name>/…       its Spark executors and their tasks
+
+While a stack runs, Ray's own files are in its session's folder, which is removed with
+the stack: then the ends of those that say something are kept in `ray/`. Who else writes
+a file keeps it within its bounds: see `common.log_files`.
+"""
+
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import ConfigError
+from common.log_files import SUFFIX, newest_first
+
+START, REDIS, RAY, SUPERVISOR = "start", "redis", "ray", "supervisor"
+FIRST_PARTS = (START, SUPERVISOR, REDIS, RAY, "coordinator", "gateway")
+COMPACTORS_PARTS = ("compactor-", "driver-", "executor-")
+RAY_PATTERNS = ("raylet.*", "gcs_server.*", "dashboard.log", "worker-*", "java-worker*")
+NOISE = ("java-core-", "java-worker-", "slf4j-", "event_")
+"""Beginnings of names of files in which Ray accounts for its own workers."""
+KEPT_FILES_MAX, KEPT_BYTES = 40, 256 * 1024
+LAST_BYTES, LAST_CHARACTERS = 8 * 1024, 300
+READ_BYTES = 64 * 1024
+FOLLOW_PAUSE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StackLogs:
+    """The log files of one stack."""
+
+    folder: Path
+    session: Path | None = None
+    """Where Ray keeps its files; None or gone: the stack does not run."""
+
+    def path(self, part: str) -> Path:
+        """Return the file of a part."""
+        return self.folder / f"{part}{SUFFIX}"
+
+    def parts(self) -> list[str]:
+        """Return the parts that have said something, in the order of their start."""
+        found = {path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")}
+        found |= {path.name for path in self.folder.glob("*/") if path.is_dir()}
+        rest = sorted(part for part in found if part.startswith(COMPACTORS_PARTS))
+        return [*(part for part in FIRST_PARTS if part in found), *rest]
+
+    def files(self, part: str) -> list[Path]:
+        """Return the files of a part, the one that was written first at the beginning.
+
+        Raises:
+            ConfigError: There is no such part.
+        """
+        own = [path for path in (self.path(part),) if path.is_file()]
+        more = [path for path in newest_first(self.folder / part) if _tells(path)]
+        if part == RAY and self.session is not None:
+            more = _of_ray(self.session) or more
+        if not own and not more:
+            known = ", ".join(self.parts()) or "none yet"
+            raise ConfigError(f"no part {part!r} has a log in {self.folder}; there are: {known}")
+        return [*own, *reversed(more)]
+
+    def tail(self, part: str, count: int) -> list[str]:
+        """Return the last lines of a part, of all its files together.
+
+        Args:
+            part: One of `parts`.
+            count: How many lines at most.
+        """
+        lines: deque[str] = deque(maxlen=count)
+        for path in self.files(part):
+            with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+                lines.extend(line.rstrip("\n") for line in file)
+        return list(lines)
+
+    def follow(self, part: str, wait: Callable[[float], object]) -> Iterator[str]:
+        """Yield what a part says from now on, line by line, for ever.
+
+        Args:
+            part: One of `parts`.
+            wait: Waits some seconds.
+        """
+        places = {path: _size(path) for path in self.files(part)}
+        while True:
+            for path in self.files(part):
+                text, places[path] = _news(path, places.get(path, 0))
+                yield from text.splitlines()
+            wait(FOLLOW_PAUSE_S)
+
+    def last_words(self, part: str, since_bytes: int = 0) -> str:
+        """Return the last line that says something, shortened; of an event, its cause.
+
+        Args:
+            part: Whose file is read.
+            since_bytes: Where in the file to begin.
+        """
+        path = self.path(part)
+        begin = max(since_bytes, _size(path) - LAST_BYTES)
+        lines = [line.strip() for line in _read(path, begin).splitlines() if line.strip()]
+        return _cause(lines[-1])[:LAST_CHARACTERS] if lines else "it said nothing"
+
+    def keep_ray(self) -> None:
+        """Copy the ends of what Ray's daemons and workers have written, before it is removed."""
+        kept = self.folder / RAY
+        found = _of_ray(self.session) if self.session is not None else []
+        if not found:
+            return
+        with suppress(OSError):
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.mkdir(parents=True, mode=0o700)
+            for path in found[:KEPT_FILES_MAX]:
+                begin = max(0, _size(path) - KEPT_BYTES)
+                (kept / path.name).write_text(_read(path, begin), encoding="utf-8")
+                stat = path.stat()
+                os.utime(kept / path.name, (stat.st_atime, stat.st_mtime))
+
+
+def _cause(line: str) -> str:
+    """Return why an event happened, or what it is; of any other line, the line."""
+    try:
+        event = json.loads(line)
+        return str(event.get("cause") or event["event"])
+    except (ValueError, KeyError, AttributeError):
+        return line
+
+
+def _tells(path: Path) -> bool:
+    """Return whether a file of an executor is more than an account of Ray's own inside."""
+    return not path.name.startswith(NOISE) and _size(path) > 0
+
+
+def _of_ray(session: Path) -> list[Path]:
+    """Return the files of Ray's daemons and workers that are not empty, the newest first."""
+    folder = session / "session_latest" / "logs"
+    chosen = {path for pattern in RAY_PATTERNS for path in folder.glob(pattern)}
+    return [path for path in newest_first(folder) if path in chosen and _size(path)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, begin: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _news(path: Path, place: int) -> tuple[str, int]:
+    """Return the whole lines behind a place and where to go on; an emptied file begins anew."""
+    begin = place if _size(path) >= place else 0
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            data = file.read(READ_BYTES)
+    except OSError:
+        return "", begin
+    whole = data[: data.rfind(b"\n") + 1] if len(data) < READ_BYTES else data
+    return whole.decode("utf-8", "replace"), begin + len(whole)

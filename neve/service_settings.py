@@ -1,0 +1,198 @@
+"""Settings that a service can start with: read, checked as a whole, and shown.
+
+`neve up` and `neve config check` both come through here, so what one accepts the other
+does not refuse. The texts are read by `common.config`; here plug-ins are loaded and asked
+for their options, and what is odd but allowed is said.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from common.config import SECTIONS, Flag, load_settings, setting_rows
+from common.errors import ConfigError
+from common.model.group import Group, Service
+from common.setting_rules import SettingError, SettingKind, shown_value
+from common.settings import CompactorCount, GroupSettings, Settings
+from coordinator.registry import planner_for
+
+HIDDEN = "(set, not shown)"
+DEFAULT_SOURCE = "default"
+RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSetting:
+    """A setting as people and programs are shown it: secrets are hidden."""
+
+    name: str
+    """Its full name, such as `compactor.slots`."""
+    value: str | int | float
+    """As programs read it; a structure is text."""
+    text: str
+    """As people read it."""
+    source: str
+    """Where the value comes from."""
+    change: str
+    """What a change needs: a restart, or the verb that changes the running service, too."""
+
+
+def load_service_settings(
+    path: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    flags: Sequence[str | Flag] = (),
+    compactors: int | None = None,
+    slots: int | None = None,
+    port: int | None = None,
+) -> Settings:
+    """Return the settings of a service that is to be started.
+
+    Args:
+        path: The settings file; None: the one that `NEVE_CONFIG` names, if any.
+        environ: The environment; None: that of the process.
+        flags: `section.name=value`, the strongest but for the following.
+        compactors: How many the default group has, or the only one.
+        slots: How many jobs each of them runs at a time.
+        port: The gateway's.
+
+    Raises:
+        ConfigError: Something is unknown, malformed or not installed; the message names the
+            value, its source and what is expected.
+    """
+    settings = load_settings(path, environ=environ, flags=flags)
+    of_group = {"compactors": compactors, "slots": slots}
+    given = [
+        Flag(f"groups.{settings.only_group(f'--{name}')}.{name}", str(value), f"--{name}")
+        for name, value in of_group.items()
+        if value is not None
+    ]
+    if port is not None:
+        given.append(Flag("gateway.port", str(port), "--port"))
+    if given:
+        settings = load_settings(path, environ=environ, flags=[*flags, *given])
+    check_service(settings)
+    return settings
+
+
+def check_service(settings: Settings) -> None:
+    """Refuse settings with which a service would not start.
+
+    Raises:
+        ConfigError: A plug-in is not installed, does not load, or refuses its options.
+    """
+    try:
+        planner_for(settings)
+    except SettingError as error:
+        given = {name: settings.sources[name] for name in error.names if name in settings.sources}
+        where = ", ".join(f"{name} is from {source}" for name, source in given.items())
+        raise ConfigError(f"{error} ({where})" if where else str(error)) from error
+
+
+def remarks(settings: Settings) -> list[str]:
+    """Return what is allowed and still worth a look, a sentence each."""
+    named = {group.name for service in settings.services.values() for group in service.groups}
+    said = [
+        f"group {group} has compactors, but no service names it: no job is planned for it; name"
+        " it in the groups of a service, as services.default.groups"
+        for group in settings.groups
+        if group not in named
+    ]
+    for service in settings.services.values():
+        for group in service.groups:
+            own = settings.groups.get(group.name)
+            if own is None or own.compactors.min == 0:
+                said.append(
+                    f"group {group.name} of service {service.name} has no compactor: its jobs"
+                    f" wait; give it some as groups.{group.name}.compactors"
+                )
+    return said
+
+
+def shown_settings(settings: Settings) -> list[ShownSetting]:
+    """Return every setting with its value and source, section by section."""
+    return [
+        ShownSetting(
+            name=name,
+            value=value,
+            text=text,
+            source=settings.sources.get(name, DEFAULT_SOURCE),
+            change=change,
+        )
+        for name, value, text, change in _values(settings)
+    ]
+
+
+def differences(running: Sequence[ShownSetting], wanted: Sequence[ShownSetting]) -> list[str]:
+    """Return in which settings two services differ, a phrase each.
+
+    Args:
+        running: Of the service that runs.
+        wanted: Of the one that was asked for.
+    """
+    own = {each.name: each for each in running}
+    said = [
+        f"{each.name} = {each.text} ({each.source}), running with {own[each.name].text}"
+        if each.name in own
+        else f"{each.name} = {each.text} ({each.source})"
+        for each in wanted
+        if each.name not in own or own[each.name].value != each.value
+    ]
+    names = {each.name for each in wanted}
+    return said + [f"{name} is not asked for" for name in own if name not in names]
+
+
+def as_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
+    """Return shown settings in a form that JSON can carry."""
+    return [asdict(each) for each in shown]
+
+
+def of_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
+    """Return shown settings from that form."""
+    return [ShownSetting(**each) for each in document]
+
+
+def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
+    """Yield name, value, text and what a change needs."""
+    rows = {(row.section, row.name): row for row in setting_rows()}
+    for section in SECTIONS:
+        part = getattr(settings, section)
+        for entry in fields(part):
+            row, value = rows[section, entry.name], getattr(part, entry.name)
+            change = f"{RESTART}, or now: {row.live}" if row.live else RESTART
+            name = f"{section}.{entry.name}"
+            if row.secret and value != row.default:
+                yield name, HIDDEN, HIDDEN, change
+            else:
+                shown = list(value) if isinstance(value, tuple) else value  # As JSON has it.
+                yield name, shown, shown_value(row.kind, value), change
+    yield "dispatcher", settings.dispatcher, settings.dispatcher, RESTART
+    for group, own in settings.groups.items():
+        yield from _of_group(group, own)
+    for service in settings.services.values():
+        yield from _of_service(service)
+
+
+def _of_group(group: str, own: GroupSettings) -> Iterator[tuple[str, Any, str, str]]:
+    for entry in fields(own):
+        value, name = getattr(own, entry.name), f"groups.{group}.{entry.name}"
+        if isinstance(value, CompactorCount):
+            yield name, str(value), str(value), RESTART
+        elif value is not None:
+            yield name, value, str(value), RESTART
+
+
+def _of_service(service: Service) -> Iterator[tuple[str, Any, str, str]]:
+    name = f"services.{service.name}"
+    groups = ", ".join(map(_group_text, service.groups))
+    yield f"{name}.planner", service.planner, service.planner, RESTART
+    yield f"{name}.groups", groups, groups, RESTART
+    for option, value in service.options.items():
+        yield f"{name}.options.{option}", str(value), str(value), RESTART
+
+
+def _group_text(group: Group) -> str:
+    if group.max_bytes is None:
+        return group.name
+    return f"{group.name} below {shown_value(SettingKind.SIZE, group.max_bytes)}"

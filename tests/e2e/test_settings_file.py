@@ -1,0 +1,271 @@
+"""One settings file, the environment and flags make a service: each value reaches its process.
+
+The planner is the example of `docs/plugins.md`, installed as a package of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from neve.api_work import Finished
+from neve.local import LocalStack
+from neve.local.stack import stop
+from neve.local.state import StackFolder
+from tests.support.patience import PATIENCE_S, SERVICE_S
+from tests.support.plugin_package import install, settings_file
+from tests.support.stack import Service, words_of
+
+pytestmark = [pytest.mark.slow]
+
+NAME = "file"
+MORE_SETTINGS = """
+[coordinator]
+volume_running_max = 1
+volume_limit_bytes_s = "2MB"
+volume_least_bytes_s = "256KB"
+volume_latency_s = 0.0001
+backoff_base_s = 0.5
+
+[compactor]
+slots = 1
+executor_cores = 1
+executor_memory = "512m"
+beat_interval_s = 0.3
+
+[gateway]
+token = "of-the-file"
+body_bytes_max = "64MB"
+
+[log]
+file_bytes_max = "64KB"
+
+[services.night]
+groups = [{ group = "night" }]
+"""
+"""What the page's file leaves out; every write is slower than the latency that is allowed."""
+ENVIRON = {
+    "NEVE_COMPACTOR_BEAT_INTERVAL_S": "0.5",
+    "NEVE_GROUPS_SMALL_SLOTS": "2",
+    "NEVE_GROUPS_LARGE_EXECUTORS": "2",
+}
+FLAGS = ["--set", "gateway.token=of-the-flag", "--set", "coordinator.tick_s=0.2", "--port", "0"]
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
+LIMIT_BYTES_S = 2 * 1024**2
+SPLITS = ["100", "200", "300"]
+TABLES, FILES = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs `neve` as a user does, in a process of its own."""
+
+    environ: dict[str, str]
+
+    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from neve.cli import main; main()", *words]
+        done = subprocess.run(
+            command, env=self.environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A shell whose stack runs from the settings file."""
+    folder = tmp_path_factory.mktemp("settings-file")
+    install(folder / "plugins")
+    file = folder / "neve.toml"
+    file.write_text(settings_file() + MORE_SETTINGS)
+    root = str(Path(__file__).parents[2])
+    clean = {name: each for name, each in os.environ.items() if not name.startswith("NEVE_")}
+    path = os.pathsep.join([root, str(folder / "plugins")])
+    shell = Shell({**clean, "NEVE_HOME": str(folder / "home"), "PYTHONPATH": path, **ENVIRON})
+    shell.run("config", "check", str(file), *FLAGS[:4])
+    try:
+        shell.run("up", "--stack", NAME, "--config", str(file), *FLAGS)
+        yield shell
+    finally:
+        stop(StackFolder.of(folder / "home", NAME, {}), delete_data=True)
+
+
+@pytest.fixture(scope="module")
+def service(shell: Shell) -> Service:
+    home = Path(shell.environ["NEVE_HOME"])
+    stack = LocalStack.attach(home=home, name=NAME)
+    assert stack is not None
+    return Service(stack, home.parent, compactors=2)
+
+
+def rows(count: int, seed: int, *, first: int = 0) -> pa.Table:
+    """Return rows of which each has 1,000 bytes that do not compress."""
+    chance = np.random.default_rng(seed)
+    texts = [chance.bytes(750).hex()[:1000] for _ in range(count)]
+    return pa.table({"n": np.arange(first, first + count), "text": texts}, schema=SCHEMA)
+
+
+def fill(service: Service, name: str, volume: str, *parts: pa.Table, key: bool = True) -> None:
+    """Create a paused table on a volume, and append each part by itself."""
+    client = service.client
+    more = {"key": ["n"], "splits": SPLITS} if key else {}
+    client.create_table(
+        name,
+        (service.folder / name).as_uri(),
+        schema=pa.schema([*SCHEMA, ("v", pa.int64())]),
+        version_column="v" if key else None,
+        settings={"volume": volume},
+        paused=True,
+        **more,
+    )
+    for number, part in enumerate(parts):
+        version = pa.array(np.full(part.num_rows, number))
+        client.append(name, part.append_column("v", version))
+
+
+def commits(service: Service, *tables: str) -> list[Finished]:
+    """Return the committed attempts of some tables, the first begun first."""
+    found = [each for name in tables for each in service.client.history(name)]
+    assert {each.end for each in found} == {"committed"}, found
+    return sorted(found, key=lambda each: each.started_s)
+
+
+def test_every_value_names_its_source(shell: Shell) -> None:
+    shown = {each["name"]: each for each in shell.json("config", "show")["settings"]}
+
+    def source(name: str) -> str:
+        return str(shown[name]["source"]).split("/")[0]
+
+    assert source("coordinator.volume_running_max") == "file "
+    assert source("services.default.planner") == source("groups.large.compactors") == "file "
+    assert source("compactor.beat_interval_s") == (
+        "environment variable NEVE_COMPACTOR_BEAT_INTERVAL_S"
+    )
+    assert source("coordinator.tick_s") == "flag --set coordinator.tick_s"
+    assert source("gateway.port") == "flag --port"
+    assert source("store.url") == "this stack"
+    assert source("coordinator.queue_count_max") == "default"
+    assert shown["compactor.beat_interval_s"]["value"] == 0.5
+    assert shown["services.default.options.small_bytes"]["value"] == str(16 * 1024**2)
+    assert shown["gateway.token"]["text"] == "(set, not shown)"
+
+
+def test_the_token_of_the_strongest_source_counts(shell: Shell, service: Service) -> None:
+    assert service.stack.token == "of-the-flag"
+    refused = shell.run("status", "--token", "of-the-file", code=2)
+    assert "the bearer token is missing or wrong" in refused.stderr
+
+
+def test_each_group_has_compactors_of_its_own(service: Service) -> None:
+    service.wait("two compactors", lambda: len(service.client.compactors()) == 2)
+    found = {each.compactor: (each.group, each.slots) for each in service.client.compactors()}
+    assert found == {"small-1": ("small", 2), "large-1": ("large", 1)}
+    actors = [words_of(process) for process in service.processes()]
+    executors = [words for words in actors if "io.ray.runtime.runner.worker.DefaultWorker" in words]
+    # An app master for each compactor, one executor for the small one and two for the large one.
+    assert len(executors) == 2 + 1 + 2
+    assert all("-Xmx512M" in words for words in executors if "-Xmx512M" in words or "-Xms" in words)
+
+
+def test_two_jobs_of_one_volume_never_run_at_the_same_time(service: Service) -> None:
+    names = [f"shared-{number}" for number in range(TABLES)]
+    for name in names:
+        fill(service, name, "shared", *(rows(400, seed) for seed in range(FILES)))
+    for name in names:
+        service.client.resume(name)
+    for name in names:
+        service.client.wait_until_at_rest(name, timeout_s=SERVICE_S)
+    done = commits(service, *names)
+    assert len(done) == TABLES * (len(SPLITS) + 1)
+    assert {(each.group, each.compactor) for each in done} == {("small", "small-1")}
+    assert all(before.ended_s <= after.started_s for before, after in pairwise(done)), done
+    assert all(f"files are smaller than {16 * 1024**2} bytes" in each.reason for each in done)
+
+
+def test_large_jobs_go_to_the_large_group_under_the_limit_of_their_volume(
+    service: Service,
+) -> None:
+    fill(service, "large", "slow", *(rows(3000, seed) for seed in range(FILES)), key=False)
+    service.client.resume("large")
+
+    def limited() -> bool:
+        found = [each for each in service.client.limits() if each.name == "slow"]
+        return any(each.limit_bytes_s == LIMIT_BYTES_S and each.waited_s > 0 for each in found)
+
+    service.wait("a job that waits for its share", limited)
+    service.client.wait_until_at_rest("large", timeout_s=SERVICE_S)
+    done = commits(service, "large")
+    assert {(each.group, each.compactor) for each in done} == {("large", "large-1")}
+
+
+def test_a_setting_that_no_planner_of_a_service_reads_has_no_effect(
+    shell: Shell, service: Service
+) -> None:
+    fill(service, "described", "other")
+    told = shell.json("table", "describe", "described")["without_effect"]
+    assert told.keys() == {"target_bytes"}, "the service `night` uses the planner `ratio`"
+    assert "(ratio, small-files)" in told["target_bytes"]
+
+
+def test_a_group_that_nobody_serves_is_said_wherever_somebody_asks(
+    shell: Shell, service: Service
+) -> None:
+    fill(service, "nightly", "other", *(rows(400, seed) for seed in range(FILES)))
+    shell.run("table", "set", "nightly", "service=night", "ratio=1.5")
+    shell.run("resume", "nightly")
+    waits = "group night has no compactor: its 4 jobs wait; start one with groups.night.compactors"
+
+    def explained() -> bool:
+        told = service.client.explain("nightly")
+        return any(waits in sentence for each in told for sentence in each.sentences)
+
+    service.wait("the explanation", explained)
+    assert waits in " ".join(shell.run("status").stdout.split())
+    assert waits in shell.run("doctor", code=1).stdout
+    shell.run("table", "drop", "nightly", "--yes")
+
+
+def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:
+    refused = shell.run("up", "--stack", NAME, "--set", "compactor.slots=7", code=1)
+    assert "is running already at http://127.0.0.1:" in refused.stderr
+    assert "compactor.slots = 7 (flag --set compactor.slots), running with 1" in refused.stderr
+    assert "services.default.planner = ratio (default), running with small-files" in refused.stderr
+
+
+def test_every_part_has_a_log_that_is_kept(shell: Shell, service: Service) -> None:
+    """The last test: it ends the stack."""
+    parts = shell.json("logs")
+    assert parts.keys() >= {
+        *("start", "redis", "ray", "coordinator", "gateway"),
+        *(f"{what}-{name}-1" for name in ("small", "large") for what in ("compactor", "driver")),
+        *("executor-small-1", "executor-large-1"),
+    }
+    (first,) = shell.json("logs", "coordinator", "--lines", "1")["lines"]
+    assert json.loads(first)["part"] == "coordinator"
+    assert "coordinator leads" in shell.run("logs", "coordinator").stdout
+    folder = service.stack.folder
+    with folder.logs.joinpath("redis.log").open("a") as log:
+        log.write("x" * 70_000)
+    aside = folder.logs / "redis.log.1"
+    service.wait("a log put aside", aside.exists, within_s=PATIENCE_S)
+
+    assert "stack file ended" in shell.run("down").stdout
+    assert "coordinator leads" in shell.run("logs", "coordinator").stdout
+    assert shell.json("logs", "ray")["lines"]
+    shell.run("down", "--stack", NAME, "--delete-data")
+    assert not folder.path.exists()

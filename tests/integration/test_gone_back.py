@@ -1,0 +1,262 @@
+"""Redis goes back in time by minutes, and files were deleted since: no tool deletes the rest.
+
+The store forgets commits whose inputs a collector has deleted, and appends that were
+acknowledged. Their files are the only copies. They survive everything that an operator may
+do, and a rebuild brings every row back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from common.clock import SystemClock
+from common.ids import RandomIds
+from common.metadata.changes import Applied, DropTable, Refused, Release
+from common.model.outcome import AttemptEnd
+from common.model.table import Table
+from coordinator.collector import Collector, CollectorRules
+from coordinator.generation import Generations
+from coordinator.manifests import Manifests
+from coordinator.performing import Context
+from coordinator.storage import ArrowStorage
+from neve.recovery.findings import Code
+from neve.recovery.gc import collect_orphans
+from neve.recovery.lineage_since import ON_ITS_WAY_S
+from neve.recovery.rebuild import Rebuilder, RebuildOptions, rebuild
+from neve.recovery.repair import Options, Report, check_and_repair
+from tests.support.recovery import Ground, Moment, go_back, moment, rows
+from tests.support.store_harness import applied
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
+RULES = CollectorRules(grace_s=0.05, clock_skew_max_s=0.0)
+WANTED = [(1, 1), (2, 1), (3, 1)]
+
+
+class Site:
+    """One coordinator's shell round a table, without the coordinator."""
+
+    def __init__(self, ground: Ground, table: Table) -> None:
+        self.ground = ground
+        self.table = table
+        self.said: list[str] = []
+        self.clock = SystemClock()
+        self.generations = Generations(ground.store, self.say)
+        self.context = Context(
+            store=ground.store,
+            clock=self.clock,
+            ids=RandomIds(),
+            log=self.say,
+            coordinator="coord-1",
+            generations=self.generations,
+        )
+        known = self.generations.known
+        self.manifests = Manifests(
+            ground.store, RandomIds(), RULES.grace_s, self.say, known_generation=known
+        )
+        self.collector = Collector(
+            ground.store,
+            ArrowStorage(self.clock),
+            RULES,
+            self.say,
+            clock=self.clock,
+            known_generation=known,
+        )
+
+    def say(self, event: str, **_fields: Any) -> None:
+        self.said.append(event)
+
+    async def collect(self) -> None:
+        """Let the collector work until nothing is left that may go."""
+        for _ in range(3):
+            found = await self.ground.store.table(self.table.id)
+            if found is not None:
+                await self.collector.collect(found)
+            await asyncio.sleep(2 * RULES.grace_s)
+
+    async def fsck(self, **options: bool) -> Report:
+        return await check_and_repair(self.ground.scope(self.table), Options(**options))
+
+    def age(self) -> None:
+        """Let all files look as if they had been there long before the manifest."""
+        for path in self.ground.place(self.table, "").rglob("*.parquet"):
+            then_s = path.stat().st_mtime - 2 * ON_ITS_WAY_S
+            os.utime(path, (then_s, then_s))
+
+    def rows(self) -> list[tuple[int, int]]:
+        """Return the rows of all outputs and appended files that lie in the location."""
+        folder = self.ground.place(self.table, "_neve")
+        files = [
+            str(path.relative_to(self.ground.place(self.table, "")))
+            for path in folder.rglob("*.parquet")
+            if "manifest" not in path.parts
+        ]
+        return sorted({*self.ground.rows_of(self.table, files)})
+
+
+async def compacted_and_forgotten(ground: Ground, *, reserved: bool) -> tuple[Site, str]:
+    """Commit a job, delete its inputs, and go back to before its commit.
+
+    Args:
+        ground: The store and the folders.
+        reserved: Whether the reservation is remembered.
+    """
+    table = await ground.table()
+    site = Site(ground, table)
+    tablet = await ground.add(table, "_neve/append/a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    await site.generations.count_up(table)
+    before = await moment(ground)
+    assignment = await ground.reserve(table, tablet, "_neve/append/a.parquet", "b.parquet")
+    if reserved:
+        before = await moment(ground)
+    change = ground.rewrite(assignment)
+    applied(await ground.store.apply(change))
+    await ground.add(table, "_neve/append/c.parquet", 3)
+    await site.generations.count_up(table)
+    assert await site.manifests.look(table)
+    await site.collect()
+    assert not ground.place(table, "b.parquet").exists()
+    await go_back(ground, before)
+    return site, change.outputs[0].path
+
+
+async def is_rebuilt(site: Site) -> None:
+    """Drop the table, keep its files, make it anew from them: every row is there."""
+    ground = site.ground
+    applied(await ground.store.apply(DropTable(table=site.table.id)))
+    await site.collect()
+    assert await ground.store.names() == {}
+    rebuilder = Rebuilder(
+        store=ground.store, threads=ground.threads, ids=RandomIds(), door=ground.door
+    )
+    done = await rebuild(rebuilder, site.table.location, RebuildOptions(name="events"))
+    assert done.lost == {}
+    assert ground.rows_of(site.table, [file.path for file in done.files]) == WANTED
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+@pytest.mark.parametrize("accepts", ["", "accepted", "published"])
+async def test_a_rebuild_brings_everything_back(
+    ground: Ground, reserved: bool, accepts: str
+) -> None:
+    site, _ = await compacted_and_forgotten(ground, reserved=reserved)
+    if accepts:
+        await site.fsck(accept=True, repair=True, forget_missing=True)
+        await collect_orphans(ground.scope(site.table), delete=True)
+        await site.collect()
+    if accepts == "published":  # The newest manifest is of the older state, and long ago.
+        await site.generations.look(site.table)
+        assert await site.manifests.look(site.table)
+        site.age()
+    assert site.rows() == WANTED
+    await is_rebuilt(site)
+
+
+async def test_while_nobody_has_accepted_nothing_is_released_or_published(ground: Ground) -> None:
+    site, output = await compacted_and_forgotten(ground, reserved=True)
+    (tablet,) = [each.id for each in await ground.store.read_range(site.table.id) if each.running]
+    (attempt,) = (await ground.store.tablet(tablet)).running
+    release = Release(tablet=tablet, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
+
+    newer = ground.place(site.table, "_neve/manifest/latest.json").read_bytes()
+
+    refused = await site.context.apply(release)
+    assert isinstance(refused, Refused)
+    assert refused.code == "generation"
+    assert not await site.manifests.look(site.table)
+    assert ground.place(site.table, "_neve/manifest/latest.json").read_bytes() == newer
+    assert not Generations(ground.store, site.say).may_change(site.table.id), "it looks first"
+    assert "store has gone back in time" in site.said
+    assert ground.place(site.table, output).exists()
+
+
+async def test_a_release_after_the_acceptance_keeps_the_output(ground: Ground) -> None:
+    site, output = await compacted_and_forgotten(ground, reserved=True)
+    report = await site.fsck()
+    codes = {(each.code, each.path) for each in report.checked.findings}
+    assert (Code.EVIDENCE, output) in codes
+    assert (Code.MISSING, "b.parquet") in codes
+    await site.fsck(accept=True)
+    (tablet,) = [each.id for each in await ground.store.read_range(site.table.id) if each.running]
+    (attempt,) = (await ground.store.tablet(tablet)).running
+    await site.generations.look(site.table)
+    release = Release(tablet=tablet, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
+    assert isinstance(await site.context.apply(release), Applied)
+
+    await site.collect()
+
+    assert ground.place(site.table, output).exists()
+    assert "output may be the only copy" in site.said
+    report = await site.fsck(repair=True)
+    assert (Code.EVIDENCE, output) in {(e.code, e.path) for e in report.checked.findings}
+    await is_rebuilt(site)
+
+
+async def test_no_sweep_takes_what_the_store_has_forgotten(ground: Ground) -> None:
+    site, output = await compacted_and_forgotten(ground, reserved=False)
+    await site.fsck(accept=True)
+
+    done = await collect_orphans(ground.scope(site.table), delete=True)
+
+    assert (done.given, done.orphans, done.evidence) == (0, 0, 2)
+    told = {each.path: each.sentence for each in done.found}
+    assert "b.parquet" in told[output] or "a.parquet" in told[output]
+    assert "accepted that changes were lost" in told["_neve/append/c.parquet"]
+    await site.collect()
+    assert site.rows() == WANTED
+
+
+async def test_a_sweep_that_was_under_way_when_the_store_went_back_gives_nothing(
+    ground: Ground,
+) -> None:
+    """It has found its orphans before, and gives them afterwards."""
+    table = await ground.table()
+    site = Site(ground, table)
+    await site.generations.count_up(table)
+    before: Moment = await moment(ground)
+    await site.generations.count_up(table)
+    file = ground.write(table, "_neve/append/waste.parquet", rows(1))
+    scope = ground.scope(table)
+
+    async def meanwhile(_table: str) -> None:
+        await go_back(ground, before)
+
+    scope.store.loss = meanwhile  # type: ignore[method-assign]  # it goes back in the middle
+    done = await collect_orphans(scope, delete=True)
+    assert (done.orphans, done.given) == (1, 0)
+    assert await ground.store.garbage(table.id) == []
+    assert ground.place(table, file.path).exists()
+
+
+async def test_what_gave_up_is_waste_although_its_inputs_are_gone_since(ground: Ground) -> None:
+    """No roll-back: an attempt wrote its output late, others have replaced its inputs."""
+    table = await ground.table()
+    site = Site(ground, table)
+    tablet = await ground.add(table, "a.parquet", 1)
+    late = await ground.reserve(table, tablet, "a.parquet")
+    written = ground.rewrite(late).outputs[0].path
+    kept = ground.place(table, written).read_bytes()
+    release = Release(
+        tablet=tablet, attempt=late.reservation.attempt, end=AttemptEnd.LOST, cause="silence"
+    )
+    applied(await ground.store.apply(release))
+    await site.collect()
+    first = await ground.compact(table, tablet, "a.parquet")
+    await site.collect()
+    assert not ground.place(table, written).exists()
+    ground.place(table, written).write_bytes(kept)
+
+    for history in (True, False):
+        if not history:
+            await ground.harness.write(("DEL", f"neve:{{{table.id}}}:history"))
+        done = await collect_orphans(ground.scope(table), delete=False)
+        assert [each.path for each in done.found] == [written]
+        assert (done.orphans, done.evidence) == (1, 0), history
+    done = await collect_orphans(ground.scope(table), delete=True)
+    await site.collect()
+    assert not ground.place(table, written).exists()
+    assert ground.place(table, first[0]).exists()

@@ -1,0 +1,195 @@
+"""A stack's supervisor on a real Redis: it starts what has died, and nothing that was ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from common.clock import SystemClock
+from neve.local.options import StackOptions
+from neve.local.parts import Starter, look_round
+from neve.local.processes import ProcessRef, end, members
+from neve.local.redis_server import AppendSync
+from neve.local.state import StackFolder, StackState
+from neve.local.supervisor import PAUSES_S, WELL_S, Orders, Pauses, StackOverError, Supervisor
+from neve.local.temporary import base_folder, new_folder, remove_folder
+
+OPTIONS = StackOptions(actors=False, redis_appendfsync=AppendSync.ALWAYS)
+
+
+class Stack:
+    """A stack that has a Redis and no Ray, and its supervisor in this process."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = StackFolder.of(home, "one", {})
+        self.folder.make()
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        mark = secrets.token_hex(8)
+        machine = look_round(OPTIONS, os.environ, home)
+        self.private_folder = new_folder(base_folder())
+        state = StackState(
+            name="one",
+            mark=mark,
+            started_s=0.0,
+            private_folder=str(self.private_folder),
+            java_home=str(machine.java.home),
+        )
+        self.private_folder.mkdir(mode=0o700)
+        state.temporary.mkdir()
+        self.orders = Orders(
+            mark=mark,
+            folder=self.folder,
+            options=OPTIONS,
+            machine=machine,
+            environ=dict(os.environ),
+        )
+        starter = Starter(
+            folder=self.folder,
+            options=OPTIONS,
+            machine=machine,
+            environ=os.environ,
+            on_progress=lambda _: None,
+            clock=SystemClock(),
+            save=self.folder.save,
+        )
+        self.folder.save(replace(starter.start_redis(state), ready=True))
+        self.supervisor = Supervisor(self.orders, SystemClock(), self._hear)
+        self.link = redis.Redis.from_url(self.state.redis_url)
+
+    @property
+    def state(self) -> StackState:
+        state = self.folder.load()
+        assert state is not None
+        return state
+
+    @property
+    def redis(self) -> ProcessRef:
+        (found,) = [each for each in self.state.processes if each.role == "redis"]
+        return found
+
+    def kill_redis(self) -> None:
+        process = self.redis.process()
+        assert process is not None
+        process.kill()
+        process.wait(10)
+
+    def events(self) -> list[str]:
+        return [event for event, _ in self.told]
+
+    def end(self) -> None:
+        end(self.orders.mark)
+        remove_folder(self.private_folder)
+
+    def _hear(self, event: str, **fields: Any) -> None:
+        self.told.append((event, fields))
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    made = Stack(tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_redis_that_died_is_started_again_with_its_data_at_its_address(stack: Stack) -> None:
+    stack.link.set("a", "1")
+    old, url = stack.redis, stack.state.redis_url
+    stack.kill_redis()
+    stack.supervisor.look()
+    assert stack.link.get("a") == b"1"
+    assert stack.redis != old
+    assert stack.state.redis_url == url
+    assert stack.events() == ["part is down", "part is up again"]
+    stack.supervisor.look()
+    assert len(stack.told) == 2, "what is well is left alone"
+    assert not stack.folder.repairs_file.exists()
+
+
+def test_a_redis_that_is_silent_too_long_is_started_again(stack: Stack) -> None:
+    stack.link.set("a", "1")
+    stack.supervisor.hang_max_s = 0.0
+    stack.supervisor.look()
+    assert stack.events() == ["part is down", "part is up again"], "no time was waited for"
+    stack.told.clear()
+    stack.supervisor.hang_max_s = 3.0
+    stack.supervisor.look()
+    assert not stack.told
+    old = stack.redis
+    os.kill(old.pid, signal.SIGSTOP)
+    while not stack.told:
+        stack.supervisor.look()
+    assert "it has said nothing for" in stack.told[0][1]["cause"]
+    assert not old.alive()
+    assert stack.link.get("a") == b"1"
+
+
+def test_a_redis_that_does_not_start_is_tried_again_and_told(stack: Stack) -> None:
+    server = stack.orders.machine.redis
+    assert server is not None
+    broken = replace(stack.orders.machine, redis=replace(server, program=Path("/bin/false")))
+    stack.supervisor.orders = replace(stack.orders, machine=broken)
+    stack.kill_redis()
+    stack.supervisor.look()
+    assert stack.events() == ["part is down", "part does not start"]
+    told = json.loads(stack.folder.repairs_file.read_text())
+    assert "started 1 times: Redis ended at once" in told["redis"]
+    fixed = replace(stack.orders.machine, redis=server)
+    stack.supervisor.orders = replace(stack.orders, machine=fixed)
+    while "part is up again" not in stack.events():
+        stack.supervisor.look()
+    assert stack.link.ping()
+    stack.supervisor.look()
+    assert not stack.folder.repairs_file.exists()
+
+
+@pytest.mark.parametrize("how", ["ended", "started anew"])
+def test_nothing_is_started_for_a_stack_that_is_over(stack: Stack, how: str) -> None:
+    stack.kill_redis()
+    state = stack.state
+    stack.folder.state_file.unlink()
+    if how == "started anew":
+        stack.folder.save(replace(state, mark="another"))
+    with pytest.raises(StackOverError):
+        stack.supervisor.look()
+    assert members(stack.orders.mark) == []
+    assert stack.folder.state_file.exists() is (how == "started anew")
+
+
+def test_what_was_started_while_the_stack_ended_is_ended_again(stack: Stack) -> None:
+    """`neve down` holds the lock while it ends everything."""
+    stack.kill_redis()
+    with stack.folder.locked(), pytest.raises(StackOverError):
+        stack.supervisor.look()
+    assert members(stack.orders.mark) == []
+    with contextlib.suppress(redis.ConnectionError):
+        raise AssertionError(f"somebody answers: {stack.link.ping()}")
+
+
+def test_pauses_grow_and_end() -> None:
+    pauses, now_s = Pauses(), 100.0
+    for pause_s in (*PAUSES_S[1:], PAUSES_S[-1]):
+        assert pauses.may_try("redis", now_s)
+        pauses.tried("redis", now_s, "no")
+        assert not pauses.may_try("redis", now_s + pause_s - 0.1)
+        now_s += pause_s
+    assert pauses.told(now_s)["redis"].startswith(f"down for {now_s - 100:.0f} s, started 7 times")
+    assert pauses.may_try("ray", now_s), "each part has its own"
+
+    # Well for a moment only: it goes on where it was.
+    pauses.tried("redis", now_s)
+    pauses.well("redis", now_s)
+    assert "redis" not in pauses.told(now_s)
+    assert not pauses.may_try("redis", now_s + 1)
+    pauses.well("redis", now_s + 2)
+    pauses.well("redis", now_s + 2 + WELL_S)
+    assert pauses.may_try("redis", now_s + 3 + WELL_S)

@@ -1,0 +1,83 @@
+"""No setting is dead: each is read where it belongs, or said to be without effect."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from common.config import SECTIONS
+from common.model.table import PLANNER_SETTINGS, TableSettings
+from common.settings import GroupSettings
+from coordinator.plugins.planners.ratio import RatioPlanner
+from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
+
+READERS = {
+    "store": ("common/metadata/redis/",),
+    "coordinator": ("coordinator/",),
+    "compactor": ("compactor/",),
+    "gateway": ("neve/gateway/", "neve/local/"),
+    "log": ("common/log_files.py",),
+}
+"""Section → where its settings must be read: elsewhere a field of the same name is another."""
+ABOUT_TABLE_SETTINGS = (
+    "common/model/table.py",
+    "common/metadata/codec_table.py",
+    "neve/gateway/table_settings.py",
+    "neve/setting_values.py",
+    "coordinator/plugins/planners/",
+)
+"""Where settings of tables are declared, stored or checked; and the planners."""
+
+
+def reads(paths: Iterable[Path]) -> set[str]:
+    """Return the names of all attributes that are read in some files."""
+    return {
+        node.attr
+        for path in paths
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_is_read_by_the_part_that_it_is_for(section: str) -> None:
+    own = [path for path in python_files(*PACKAGES) if name_of(path).startswith(READERS[section])]
+    unread = {entry.name for entry in fields(SECTIONS[section])} - reads(own)
+    assert not unread, f"nothing in {', '.join(READERS[section])} reads {section}.{sorted(unread)}"
+
+
+def test_every_setting_of_a_group_reaches_its_compactors() -> None:
+    words = {
+        "compactors": {"min": 1, "max": 1},
+        **dict.fromkeys(("slots", "executors", "cores"), 3),
+        **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
+        "task_memory_max": "2345m",
+    }
+    assert words.keys() == {entry.name for entry in fields(GroupSettings)}
+    usual = SECTIONS["compactor"]()
+    for name, value in words.items():
+        if name != "compactors":
+            assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
+
+
+def test_a_setting_of_a_table_is_read_or_known_to_be_for_planners() -> None:
+    elsewhere = [
+        path
+        for path in python_files(*PACKAGES)
+        if not name_of(path).startswith(ABOUT_TABLE_SETTINGS)
+    ]
+    names = {entry.name for entry in fields(TableSettings)}
+    assert names >= PLANNER_SETTINGS
+    unread = names - PLANNER_SETTINGS - reads(elsewhere)
+    assert not unread, "read it, or say in PLANNER_SETTINGS that only planners do"
+
+
+def test_a_planner_reads_the_settings_that_it_declares_and_no_others() -> None:
+    own = ROOT / "coordinator" / "plugins" / "planners"
+    found = reads(path for path in python_files(*PACKAGES) if path.is_relative_to(own))
+    names = {entry.name for entry in fields(TableSettings)}
+    assert found & names == RatioPlanner.setting_names

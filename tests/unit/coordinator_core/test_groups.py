@@ -1,0 +1,60 @@
+"""A compaction group that the settings name is there from the first moment, and said to be idle."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.model.tablet import TabletId
+from common.settings import CoordinatorSettings
+from coordinator.core import events as on
+from coordinator.core.limits import Limits
+from coordinator.core.state import CoordinatorState
+from tests.unit.coordinator_core.test_turns import TABLE, planned
+
+pytestmark = pytest.mark.unit
+
+HINT = "start one with groups.small.compactors in the settings and a restart of the service"
+
+
+def state_with(*groups: str) -> CoordinatorState:
+    state = CoordinatorState(CoordinatorSettings(), limits=Limits(), groups=groups)
+    state.handle(on.TableSeen(table=TABLE), 0.0)
+    return state
+
+
+def heard(group: str) -> on.CompactorHeard:
+    return on.CompactorHeard(
+        compactor="c1",
+        incarnation="1",
+        group=group,
+        node="n",
+        slots=1,
+        attempts=(),
+        draining=False,
+    )
+
+
+def test_a_group_is_shown_before_it_has_had_a_job_or_compactor() -> None:
+    status = state_with("small", "large").status(0.0)
+    assert [(each.group, each.compactors) for each in status.groups] == [("large", 0), ("small", 0)]
+    assert status.warnings == (
+        "group large has no compactor: no job waits for it now; start one with"
+        " groups.large.compactors in the settings and a restart of the service",
+        f"group small has no compactor: no job waits for it now; {HINT}",
+    )
+
+
+def test_jobs_that_wait_for_a_compactor_are_counted_and_explained() -> None:
+    state = state_with("small")
+    for number in range(3):
+        state.handle(planned(number), 0.1)
+    waits = f"group small has no compactor: its 3 jobs wait; {HINT}"
+    assert state.status(0.2).warnings == (waits,)
+    (sentence, *_) = state.explain(TabletId("t", b"0001"), 0.2).sentences
+    assert sentence.startswith(f"a job over 2 files is queued in group small: {waits}")
+
+
+def test_a_group_with_a_compactor_is_nothing_to_speak_of() -> None:
+    state = state_with("small")
+    state.handle(heard("small"), 0.1)
+    assert state.status(0.2).warnings == ()

@@ -1,0 +1,58 @@
+"""What the settings say reaches the parts of a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from common.config import load_settings
+from common.errors import ConfigError
+from common.ids import CountedIds
+from common.metadata.memory import MemoryStore
+from common.settings import Settings
+from coordinator.performing import Context
+from coordinator.wiring import Parts, assemble
+from tests.support.sim_loop import World
+
+pytestmark = pytest.mark.unit
+
+
+def assembled(*flags: str) -> Parts:
+    settings = load_settings(environ={}, flags=flags)
+
+    async def put_together(settings: Settings) -> Parts:
+        world = World(1)
+        context = Context(
+            MemoryStore(world), world, CountedIds("a"), lambda _event, **_fields: None, "coord-1"
+        )
+        return assemble(settings, context)
+
+    return asyncio.run(put_together(settings))
+
+
+def test_groups_with_and_without_compactors_are_known_from_the_start() -> None:
+    parts = assembled(
+        "groups.small.compactors=1",
+        'services.default.groups=[{ group = "small", max_size = "1MB" }, { group = "large" }]',
+    )
+    status = parts.state.status(0.0)
+    assert [each.group for each in status.groups] == ["large", "small"]
+
+
+def test_patience_counts_the_heartbeats_that_compactors_send() -> None:
+    flags = ("compactor.beat_interval_s=4", "coordinator.lost_answer_beats=5")
+    limits = assembled(*flags).state._books.limits
+    assert (limits.unlisted_beats_max, limits.unlisted_max_s) == (5, 18.0)
+
+
+def test_jobs_of_a_volume_and_its_slowest_rate_are_bounded() -> None:
+    flags = ("coordinator.volume_running_max=1", "coordinator.volume_least_bytes_s=1MB")
+    limits = assembled(*flags).state._books.limits
+    assert (limits.volume_running_max, limits.volume_least_bytes_s) == (1, 1024**2)
+
+
+@pytest.mark.parametrize("flag", ["dispatcher=nope", "services.default.planner=nope"])
+def test_a_plug_in_that_is_not_installed_stops_the_coordinator(flag: str) -> None:
+    with pytest.raises(ConfigError, match="'nope' is not installed"):
+        assembled(flag)

@@ -1,0 +1,348 @@
+"""What goes wrong for one table is its own affair: every loop goes on with all others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.clock import ManualClock
+from common.errors import BrokenValueError, MetadataError
+from common.ids import CountedIds, call_id
+from common.metadata.changes import AddFiles, Applied, CreateTable
+from common.metadata.commands import hset
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.memory import MemoryStore
+from common.metadata.ports import TabletStore
+from common.model.file import DataFile
+from common.model.table import Column, Table
+from common.model.tablet import PLUS_INFINITY, TabletId
+from common.parquet.generation import written_generation
+from common.parquet.location import open_location
+from common.parquet.manifest_files import POINTER_PATH
+from common.parquet.owner import claim
+from common.settings import CoordinatorSettings, Settings
+from common.wire import Beat, TakeRequest
+from coordinator import collector
+from coordinator.collector import Collector, CollectorRules, collect_all
+from coordinator.generation import Generations
+from coordinator.performing import Context
+from coordinator.recovery import recover
+from coordinator.storage import ArrowStorage
+from coordinator.table_faults import AWAY, TableFaults
+from coordinator.wiring import assemble, upkeep
+from tests.support.patience import PATIENCE_S
+
+BAD, GOOD = "bad", "good"
+SETTINGS = Settings(coordinator=CoordinatorSettings(collect_interval_s=0.1, tick_s=0.02))
+
+
+class Poisoned:
+    """A store in which everything about one table goes wrong, as nobody expects it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.poisoned = True
+
+    def __getattr__(self, name: str) -> Any:
+        work = getattr(self._store, name)
+        if name in ("listen", "changes", "tables", "close", "named_tables"):
+            return work
+
+        async def poisoned(*given: Any, **named: Any) -> Any:
+            if self.poisoned and any(map(_is_bad, (*given, *named.values()))):
+                raise TypeError("poison")
+            return await work(*given, **named)
+
+        return poisoned
+
+
+def _is_bad(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_bad, value))
+    owner = getattr(value, "tablet", value)
+    return BAD in (value, getattr(owner, "table", None), getattr(value, "id", None))
+
+
+def table_at(folder: Path, name: str) -> Table:
+    columns = (Column("id", "int64"),)
+    return Table(id=name, name=name, location=(folder / name).as_uri(), schema=columns)
+
+
+async def two_tables(store: MemoryStore, folder: Path) -> list[Table]:
+    tables = [table_at(folder, name) for name in (BAD, GOOD)]
+    for table in tables:
+        claim(open_location(table.location), await store.store_id())
+        assert isinstance(await store.apply(CreateTable(table=table)), Applied)
+        files = tuple(DataFile(path=f"f{n}.parquet", size_bytes=100, rows=1) for n in range(8))
+        change = AddFiles(table=table.id, call=call_id(ManualClock()), files={PLUS_INFINITY: files})
+        assert isinstance(await store.apply(change), Applied)
+    return tables
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Life:
+    """A coordinator with all its loops, over a store that may be poisoned."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self.poison = Poisoned(memory)
+        self.store: TabletStore = self.poison  # type: ignore[assignment]  # all by name
+        self.logged: list[str] = []
+        self.generations = Generations(self.store, self.log)
+        clock, ids = ManualClock(), CountedIds("a")
+        self.context = Context(self.store, clock, ids, self.log, "coord-1", self.generations)
+        self.parts = assemble(SETTINGS, self.context)
+        self.loops: list[asyncio.Task[None]] = []
+
+    def log(self, event: str, **fields: object) -> None:
+        self.logged.append(f"{event} {fields}")
+
+    async def start(self) -> None:
+        everyone = self.parts.scanner.tables.values
+        await recover(self.store, self.parts.scanner, "coord-1", self.log)
+        every = (
+            *self.parts.loops(SETTINGS),
+            *upkeep(SETTINGS, self.context, everyone),
+            self.generations.run_forever(everyone),
+        )
+        self.loops = [asyncio.create_task(loop) for loop in every]
+
+    def look_at_everything(self) -> None:
+        self.parts.scanner.remind()
+        for table in (BAD, GOOD):
+            self.parts.full_scan.look(table)
+
+    async def taken(self) -> str:
+        """Take a job, and return the table that it is of."""
+        beat = Beat(compactor="c", incarnation="i", group="default", node="n", slots=4)
+        await self.parts.service.beat(beat)
+        take = TakeRequest(
+            take="t", compactor="c", incarnation="i", group="default", wait_max_s=PATIENCE_S
+        )
+        assignment = await self.parts.service.take(take)
+        assert assignment is not None
+        return assignment.job.tablet.table
+
+    async def stop(self) -> None:
+        assert not [loop for loop in self.loops if loop.done()]
+        assert not self.parts.service.failed.done()
+        for loop in self.loops:
+            loop.cancel()
+        await self.parts.service.stop()
+        await asyncio.gather(*self.loops, return_exceptions=True)
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_all_loops_go_on_beside_a_table_that_nobody_can_work_on(
+    tmp_path: Path, from_the_start: bool
+) -> None:
+    async def story() -> None:
+        memory = MemoryStore(ManualClock())
+        _, good = await two_tables(memory, tmp_path)
+        life = Life(memory)
+        life.poison.poisoned = from_the_start
+        await life.start()
+        life.poison.poisoned = True
+        life.look_at_everything()
+        assert await life.taken() == GOOD
+        place = open_location(good.location)
+        await until(lambda: written_generation(place) > 0)
+        await until(lambda: Path(place.full(POINTER_PATH)).exists())
+        faults = life.context.faults
+        of_all = {"the look at generations", "the full scan", "publishing", "the collector"}
+        wanted = {"taking notice"} if from_the_start else of_all
+        await until(lambda: wanted <= {*faults.counts})
+        told = life.parts.explain(TabletId(BAD, PLUS_INFINITY), 0.0).sentences
+        assert any("failed" in each and "TypeError: poison" in each for each in told), told
+        assert not [each for each in life.logged if GOOD in each and "poison" in each]
+        figures = {figure.metric: figure.value for figure in life.parts.status().figures}
+        assert figures["neve_tables_left_alone"] >= 1
+        assert figures["neve_table_faults_total"] >= 1
+        await life.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+@pytest.mark.parametrize("what", ["table", "record"])
+def test_what_is_stored_of_a_table_and_cannot_be_read_bars_that_table_alone(
+    tmp_path: Path, what: str, from_the_start: bool
+) -> None:
+    key = TableKeys(BAD).table
+    if what == "record":
+        key = TabletKeys.of(TabletId(BAD, PLUS_INFINITY)).record
+    garbage = hset(key, {"settings" if what == "table" else "v": b"\xc1garbage"})
+
+    async def story() -> None:
+        memory = MemoryStore(ManualClock())
+        await two_tables(memory, tmp_path)
+        life = Life(memory)
+        life.poison.poisoned = False
+        if from_the_start:
+            memory.keyspace.run([garbage])
+        await life.start()
+        memory.keyspace.run([garbage])
+        await life.parts.scanner.refresh_tables()
+        for table in (BAD, GOOD):
+            life.parts.scanner.ask(TabletId(table, PLUS_INFINITY))
+        assert await life.taken() == GOOD
+        counts = life.context.faults.counts
+        await until(lambda: bool(counts["reading" if what == "table" else "planning"]))
+        assert (BAD in life.parts.scanner.tables) == (what == "record" or not from_the_start)
+        await life.stop()
+
+    asyncio.run(story())
+
+
+def test_the_collector_goes_on_with_the_next_table(tmp_path: Path) -> None:
+    async def story() -> None:
+        memory = MemoryStore(ManualClock())
+        tables = await two_tables(memory, tmp_path)
+        store: TabletStore = Poisoned(memory)  # type: ignore[assignment]  # all by name
+        faults = TableFaults(lambda *_args, **_fields: None)
+        rules = CollectorRules(grace_s=0.0, clock_skew_max_s=0.0)
+        own = Collector(store, ArrowStorage(), rules, lambda *_args, **_fields: None)
+        total = await collect_all(store, own, tables, lambda *_args, **_fields: None, faults)
+        assert total == collector.Round()
+        assert faults.counts == {"the collector": 1}
+
+    asyncio.run(story())
+
+
+class Work:
+    """Something that fails so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.tries = 0
+
+    async def __call__(self) -> str:
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise ValueError("location s3://key:secret@bucket/t")
+        return "done"
+
+
+def test_a_fault_is_told_left_alone_and_forgotten() -> None:
+    async def story() -> None:
+        logged: list[tuple[str, dict[str, object]]] = []
+        faults = TableFaults(lambda event, **fields: logged.append((event, fields)))
+        work = Work(failures=2)
+        assert await faults.run("the collector", "t1", work) is None
+        assert await faults.run("the collector", "t1", work) is None
+        assert work.tries == 1, "it is left alone"
+        assert await faults.run("publishing", "t1", Work(0)) == "done", "by that part only"
+        assert await faults.run("the collector", "t2", Work(0)) == "done"
+        [(event, fields)] = logged
+        assert event == "work on a table failed"
+        assert fields["cause"] == "ValueError: location s3://***@bucket/t"
+        assert "test_table_faults.py:" in str(fields["at"])
+        [sentence] = faults.sentences("t1", "t1;last")
+        assert "the collector failed and leaves it alone for" in sentence
+        assert "secret" not in sentence
+
+    asyncio.run(story())
+
+
+def test_success_ends_a_fault() -> None:
+    async def story() -> None:
+        faults, work = TableFaults(lambda *_args, **_fields: None, pause_base_s=0.0), Work(2)
+        assert await faults.run("the collector", "t1", work) is None
+        assert await faults.run("the collector", "t1", work) is None
+        assert "2 times in a row" in faults.sentences("t1")[0]
+        with pytest.raises(ValueError, match="location"):
+            await faults.run("the collector", "t1", Work(1), (ValueError,))
+        assert await faults.run("the collector", "t1", work) == "done"
+        assert faults.sentences("t1") == ()
+        assert (faults.standing, faults.counts["the collector"]) == (0, 2)
+
+    asyncio.run(story())
+
+
+def test_what_was_not_done_is_asked_for_again_once_when_the_pause_is_over() -> None:
+    async def story() -> None:
+        faults = TableFaults(lambda *_args, **_fields: None, pause_base_s=0.02)
+        work, asked = Work(1), list[str]()
+        for name in ("failed", "left alone", "left alone, too"):
+            again = partial(asked.append, name)
+            assert await faults.run("driving requests", "t1", work, again=again) is None
+        assert (work.tries, asked) == (1, [])
+        await until(lambda: bool(asked))
+        assert asked == ["failed"]
+        assert await faults.run("driving requests", "t1", work, again=again) == "done"
+        await asyncio.sleep(0)
+        assert asked == ["failed"], "nobody asks for what is done"
+
+    asyncio.run(story())
+
+
+def test_what_is_broken_is_a_fault_also_where_an_absent_store_is_expected() -> None:
+    async def story() -> None:
+        faults = TableFaults(lambda *_args, **_fields: None)
+
+        async def broken() -> None:
+            raise BrokenValueError("no record")
+
+        async def away() -> None:
+            raise MetadataError("no answer")
+
+        assert await faults.run("planning", "t1", broken, AWAY) is None
+        assert faults.standing == 1
+        with pytest.raises(MetadataError, match="no answer"):
+            await faults.run("planning", "t2", away, AWAY)
+
+    asyncio.run(story())
+
+
+def test_a_table_that_is_gone_is_forgotten_with_its_tablets() -> None:
+    async def story() -> None:
+        faults = TableFaults(lambda *_args, **_fields: None)
+        for subject in ("t1", "t1;last", "t10"):
+            faults.note("planning", subject, ValueError("x"))
+        assert faults.standing == 3
+        faults.forget("t1")
+        assert [faults.standing, len(faults.sentences("t10"))] == [1, 1]
+
+    asyncio.run(story())
+
+
+def test_the_pause_doubles_up_to_a_bound() -> None:
+    async def story() -> None:
+        faults = TableFaults(lambda *_args, **_fields: None)
+        loop = asyncio.get_running_loop()
+        pauses = []
+        for _ in range(12):
+            faults.note("planning", "t1", ValueError("x"))
+            [(_, fault)] = list(faults._faults)
+            pauses.append(round(fault.again_s - loop.time()))
+        assert pauses[:4] == [5, 10, 20, 40]
+        assert pauses[-1] == 300
+
+    asyncio.run(story())
+
+
+def test_who_is_cancelled_is_not_held_up() -> None:
+    async def story() -> None:
+        faults = TableFaults(lambda *_args, **_fields: None)
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        work: Awaitable[None] = faults.run("planning", "t1", never)
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert faults.standing == 0
+
+    asyncio.run(story())

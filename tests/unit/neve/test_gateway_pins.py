@@ -1,0 +1,251 @@
+"""Readers whose protection ends, in simulated time: they are told so, and get no short answer.
+
+The gateway's own scan, append and dry run run here on the event loop of the simulations, over
+real files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from common.clock import Clock
+from common.errors import ConflictError, UnavailableError
+from common.ids import CountedIds
+from common.metadata.changes import Applied, Change, CreateTable, Outcome
+from common.metadata.file_pin import LEASE_S
+from common.metadata.memory import MemoryStore
+from common.metadata.silence import StoreWatch
+from common.metadata.upkeep_changes import Pin
+from common.model.keys import KeyType, encode_key
+from common.model.request import KeyRange, Request
+from common.model.table import Table
+from common.parquet.location import open_location
+from common.parquet.owner import claim
+from common.rows.schema import columns_of
+from common.settings import GatewaySettings, Settings
+from neve.api import STREAM_PROBLEM
+from neve.client_data import _stream_of
+from neve.gateway.append import append_rows
+from neve.gateway.dry_run import dry_run
+from neve.gateway.export import exported
+from neve.gateway.scan import scanned, streamed, wanted
+from neve.gateway.services import Services, Threads
+from tests.support.gateway import FakeCoordinator, plan_all
+from tests.support.sim_loop import EPOCH_S, SimLoop, World
+
+pytestmark = pytest.mark.unit
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+
+class Silent(MemoryStore):
+    """Answers no renewal for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.silent = False
+        self.pinned: Callable[[], object] = lambda: None
+        """Called when a pin has begun."""
+
+    async def apply(self, change: Change) -> Outcome:
+        if isinstance(change, Pin) and change.renews and self.silent:
+            raise UnavailableError("simulated: the store does not answer")
+        outcome = await super().apply(change)
+        if isinstance(change, Pin):
+            self.pinned()
+        return outcome
+
+
+@dataclass
+class Stage:
+    """A gateway in simulated time, with a table of three tablets."""
+
+    world: World
+    process: SimLoop
+    store: Silent
+    services: Services
+    table: Table
+    folder: Path
+
+    async def append(self, *ids: int) -> None:
+        rows = pa.table({"id": ids, "v": [1] * len(ids)}, schema=SCHEMA)
+        await append_rows(self.services, self.table, _stream_of(rows), None)
+
+    def lose_files(self) -> None:
+        """Do what a collector does when a pin has run out."""
+        for path in self.folder.rglob("*.parquet"):
+            path.unlink()
+
+    async def rows(self, then: Callable[[int], Coroutine[Any, Any, None]]) -> list[int]:
+        """Scan, and do something after each piece; return the ids."""
+        found: list[int] = []
+        async with scanned(self.services, self.table, wanted(self.table, None, None, None)) as got:
+            async for piece in got:
+                found += piece.column("id").to_pylist()
+                await then(len(found))
+        return found
+
+
+def quiet(_event: str, **_fields: object) -> None:
+    """Log nothing."""
+
+
+def story(folder: Path, tell: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    world = World(3)
+    process, store, told = world.process("gateway"), Silent(world), list[bool]()
+    types = (KeyType.INT,)
+    table = Table(
+        id="t1",
+        name="events",
+        location=folder.as_uri(),
+        schema=columns_of(SCHEMA),
+        key=("id",),
+        version_column="v",
+    )
+    services = Services(
+        store=store,
+        store_watch=StoreWatch(store, world, quiet),
+        coordinator=FakeCoordinator(),
+        plan=plan_all,
+        settings=Settings(gateway=GatewaySettings(locations=("/",))),
+        clock=world,
+        ids=CountedIds(),
+        log=quiet,
+        footers=Threads(1),
+        rows=Threads(1),
+    )
+
+    async def run() -> None:
+        claim(open_location(table.location), await store.store_id())
+        splits = tuple(encode_key([number], types) for number in (10, 20))
+        assert isinstance(await store.apply(CreateTable(table=table, splits=splits)), Applied)
+        stage = Stage(world, process, store, services, table, folder)
+        await stage.append(1, 11, 21)
+        await tell(stage)
+        told.append(True)
+
+    process.start(run())
+    world.run_until(EPOCH_S + 100_000.0)
+    world.end()
+    services.footers.close()
+    services.rows.close()
+    assert told
+
+
+def test_a_slow_reader_is_protected_through_short_troubles(tmp_path: Path) -> None:
+    async def tell(stage: Stage) -> None:
+        async def then(_: int) -> None:
+            stage.store.silent = True
+            await asyncio.sleep(LEASE_S - 40)
+            stage.store.silent = False
+            await asyncio.sleep(1000.0)
+
+        assert await stage.rows(then) == [1, 11, 21]
+        await asyncio.gather(*stage.services.pending)
+        assert await stage.store.pins("t1") == []
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_who_is_not_protected_any_more_is_told_so(tmp_path: Path, freezes: bool) -> None:
+    """Not that a file is missing, as if that were damage."""
+
+    async def tell(stage: Stage) -> None:
+        async def then(count: int) -> None:
+            if count == 2:
+                stage.store.silent = True
+                if freezes:
+                    stage.process.frozen_until_s = stage.world.now_s() + LEASE_S + 1
+                await asyncio.sleep(0.0 if freezes else LEASE_S + 1)
+                stage.lose_files()
+
+        with pytest.raises(ConflictError, match="not protected from deletion any more"):
+            await stage.rows(then)
+
+    story(tmp_path, tell)
+
+
+def test_rows_that_were_read_without_protection_are_not_told(tmp_path: Path) -> None:
+    """The files are there by chance: nobody knows whether others are, that replaced them."""
+
+    async def tell(stage: Stage) -> None:
+        async def then(_: int) -> None:
+            stage.store.silent = True
+            await asyncio.sleep(LEASE_S + 1)
+
+        with pytest.raises(ConflictError, match="begin again"):
+            await stage.rows(then)
+
+    story(tmp_path, tell)
+
+
+def test_a_stream_ends_with_the_reason(tmp_path: Path) -> None:
+    async def tell(stage: Stage) -> None:
+        chunks = []
+        asked = wanted(stage.table, None, None, None)
+        async for chunk in streamed(stage.services, stage.table, asked):
+            chunks.append(chunk)
+            if len(chunks) == 1:
+                stage.store.silent = True
+                await asyncio.sleep(LEASE_S + 1)
+        *rows, last = chunks
+        assert len(rows) == 1
+        problem = json.loads(last[8 + len(STREAM_PROBLEM) :])
+        assert (problem["status"], problem["error"]) == (409, "ConflictError")
+        assert "not protected" in problem["detail"]
+        with pytest.raises((pa.ArrowInvalid, OSError)):
+            pa.ipc.open_stream(b"".join(chunks)).read_all()
+
+    story(tmp_path, tell)
+
+
+def test_other_readers_of_files_hold_them_too(tmp_path: Path) -> None:
+    async def tell(stage: Stage) -> None:
+        stage.store.silent = True
+        listing = exported(stage.services, stage.table)
+        await anext(listing)
+        await asyncio.sleep(LEASE_S + 1)
+        with pytest.raises(ConflictError):
+            async for _ in listing:
+                pass
+
+        keys = KeyRange(encode_key([1], (KeyType.INT,)), encode_key([15], (KeyType.INT,)))
+        request = Request(id="r1", table="t1", range=keys)
+        told = await dry_run(stage.services, stage.table, request)
+        assert told.rows_in_range == 2
+        other = stage.world.process("chaos")
+
+        def freeze() -> None:
+            stage.process.frozen_until_s = stage.world.now_s() + LEASE_S + 1
+
+        stage.store.pinned = lambda: other.call_soon(freeze)
+        with pytest.raises(ConflictError):
+            await dry_run(stage.services, stage.table, request)
+
+    story(tmp_path, tell)
+
+
+def test_a_simulated_append_knows_no_other_time(tmp_path: Path) -> None:
+    """Ids of calls, stamps and looks are of the world's time."""
+
+    async def tell(stage: Stage) -> None:
+        now_s = stage.world.now_s()
+        added = await append_rows(
+            stage.services,
+            stage.table,
+            _stream_of(pa.table({"id": [5], "v": [1]}, schema=SCHEMA)),
+            None,
+        )
+        mark = await stage.store.call("t1", added.call)
+        assert mark is not None
+        assert now_s <= mark.at_s <= stage.world.now_s()
+
+    story(tmp_path, tell)

@@ -1,0 +1,173 @@
+"""What `neve up` and `neve config check` read, refuse, remark and show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from neve.local import LocalStack, StackOptions
+from neve.service_settings import (
+    HIDDEN,
+    ShownSetting,
+    as_document,
+    differences,
+    load_service_settings,
+    of_document,
+    remarks,
+    shown_settings,
+)
+from tests.support.shell import Shell
+
+pytestmark = pytest.mark.unit
+
+
+def shown_by_name(*flags: str) -> dict[str, ShownSetting]:
+    settings = load_service_settings(environ={}, flags=flags)
+    return {each.name: each for each in shown_settings(settings)}
+
+
+def test_a_list_is_the_same_after_it_was_saved() -> None:
+    settings = load_service_settings(environ={}, flags=["gateway.locations=/data, s3://lake"])
+    shown = shown_settings(settings)
+    saved = json.loads(json.dumps(as_document(shown)))
+    assert differences(of_document(saved), shown) == []
+    assert {each.name: each.text for each in shown}["gateway.locations"] == "/data, s3://lake"
+
+
+WRONG = [
+    ("compactor.slots=0", "compactor.slots is 0, expected 1 to 1000"),
+    ("compactor.slotz=1", "did you mean 'slots'"),
+    ("gateway.port=99999", "gateway.port is 99999, expected 0 to 65535"),
+    ("dispatcher=nope", "'nope' is not installed; installed: simple .dispatcher is from flag"),
+    ("services.default.planner=nope", "'nope' is not installed; installed: ratio .*flag --set"),
+    ("services.default.options.ratoi=2", "option 'ratoi' is unknown; did you mean 'ratio'"),
+    ("services.default.options.ratio=0", "ratio is 0, expected at least 1 .services.default.opt"),
+    ("services.default.groups=[]", "no groups"),
+    ("groups.default.executors=0", "groups.default.executors is 0, expected 1 to 64"),
+]
+
+
+@pytest.mark.parametrize(("flag", "named"), WRONG)
+def test_up_and_check_refuse_the_same_before_anything_is_started(
+    tmp_path: Path, flag: str, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load_service_settings(environ={}, flags=[flag])
+    shell = Shell(tmp_path / "home")
+    checked = shell.run("config", "check", "--set", flag, code=1).output
+    assert shell.run("up", "--set", flag, code=1).output == checked
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_stack_made_by_a_program_is_checked_as_well(tmp_path: Path) -> None:
+    settings = load_service_settings(environ={}).services
+    wrong = {name: type(each)(name=name, planner="nope") for name, each in settings.items()}
+    options = StackOptions(settings=type(load_service_settings(environ={}))(services=wrong))
+    with pytest.raises(ConfigError, match="'nope' is not installed"):
+        LocalStack.start(home=tmp_path / "home", options=options)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--port", "99999"], "flag --port: setting gateway.port is 99999, expected 0 to 65535"),
+        (["--slots", "0"], "flag --slots: setting groups.default.slots is 0, expected 1 to 1000"),
+        (["--compactors", "5000"], "flag --compactors: setting groups.default.compactors"),
+        (["--config", "/none.toml"], "/none.toml cannot be read"),
+        (["--set", "groups.a.slots=1", "--set", "groups.b.slots=1", "--slots", "2"], "--slots is"),
+    ],
+)
+def test_short_options_are_refused_by_name(tmp_path: Path, option: list[str], says: str) -> None:
+    Shell(tmp_path / "home").run("up", *option, code=1, says=says)
+
+
+def test_a_variable_that_means_nothing_stops_the_start(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home", NEVE_COMPACTER_SLOTS="3")
+    shell.run("up", code=1, says="NEVE_COMPACTER_SLOTS: section 'compacter' is unknown")
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / "home"
+    Shell(home).run("up", code=1, says="home/default, cannot be written: Not a directory; NEVE_HO")
+
+
+def test_short_options_mean_the_only_group() -> None:
+    settings = load_service_settings(
+        environ={}, flags=["groups.big.cores=1"], compactors=3, slots=4, port=0
+    )
+    assert list(settings.compactor_names()) == [
+        ("big", "big-1"),
+        ("big", "big-2"),
+        ("big", "big-3"),
+    ]
+    assert (settings.compactor_of("big").slots, settings.gateway.port) == (4, 0)
+    assert settings.sources["groups.big.compactors"] == "flag --compactors"
+
+
+def test_a_port_is_of_no_group() -> None:
+    settings = load_service_settings(
+        environ={}, flags=["groups.a.cores=1", "groups.b.cores=1"], port=1234
+    )
+    assert settings.gateway.port == 1234
+
+
+def test_what_is_odd_is_said_and_allowed() -> None:
+    assert remarks(load_service_settings(environ={})) == []
+    said = remarks(load_service_settings(environ={}, flags=["groups.big.compactors=1"]))
+    assert [each.partition(":")[0] for each in said] == [
+        "group big has compactors, but no service names it",
+        "group default of service default has no compactor",
+    ]
+    none = load_service_settings(environ={}, flags=["groups.default.compactors={min=0, max=3}"])
+    assert remarks(none)[0].startswith("group default of service default has no compactor")
+
+
+def test_a_setting_is_shown_with_value_source_and_what_a_change_needs() -> None:
+    shown = shown_by_name("compactor.slots=5", "coordinator.queue_bytes_max=1MB")
+    assert shown["compactor.slots"] == ShownSetting(
+        name="compactor.slots",
+        value=5,
+        text="5",
+        source="flag --set compactor.slots",
+        change="restart",
+    )
+    queue = shown["coordinator.queue_bytes_max"]
+    assert (queue.value, queue.text) == (1024**2, "1.0 MiB")
+    assert shown["coordinator.tick_s"].source == "default"
+    limit = shown["coordinator.group_limit_bytes_s"]
+    assert limit.change == "restart, or now: neve group limit"
+
+
+def test_groups_services_and_options_are_shown() -> None:
+    shown = shown_by_name(
+        "groups.big.slots=3",
+        'services.default.groups=[{ group = "small", max_size = "1MB" }, { group = "big" }]',
+        "services.default.options.ratio=2.5",
+    )
+    assert shown["groups.big.compactors"].text == "1"
+    assert shown["groups.big.slots"].text == "3"
+    assert "groups.big.cores" not in shown
+    assert shown["services.default.groups"].text == "small below 1.0 MiB, big"
+    assert shown["services.default.options.ratio"].text == "2.5"
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = shown_by_name("gateway.token=hush", "store.url=redis://:hush@h/0")
+    assert shown["gateway.token"].value == shown["store.url"].text == HIDDEN
+    assert "hush" not in str(shown)
+
+
+def test_two_services_are_compared_setting_by_setting() -> None:
+    running = list(shown_by_name("compactor.slots=5", "groups.default.cores=1").values())
+    wanted = list(shown_by_name("gateway.port=1").values())
+    assert differences(running, running) == []
+    assert differences(of_document(as_document(running)), wanted) == [
+        "compactor.slots = 2 (default), running with 5",
+        "gateway.port = 1 (flag --set gateway.port), running with 8642",
+        "groups.default.cores is not asked for",
+    ]
