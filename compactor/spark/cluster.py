@@ -87,7 +87,7 @@ class Application(SparkCluster):  # type: ignore[misc]  # RayDP has no types
     def _set_up_master(self, resources: dict[str, float], kwargs: dict[str, Any] | None) -> None:
         """Start the actor that starts the app master; called by the constructor."""
         cpus, memory = resources.pop("CPU", 1), resources.pop("memory", None)
-        actor = ray.remote(Master).options(
+        actor = ray.remote(SparkMaster).options(
             name=f"{self._app_name}{RAYDP_SPARK_MASTER_SUFFIX}",
             num_cpus=cpus,
             memory=memory,
@@ -97,7 +97,7 @@ class Application(SparkCluster):  # type: ignore[misc]  # RayDP has no types
         ray.get(self._spark_master_handle.start_up.remote())
 
 
-class Master(RayDPSparkMaster.__ray_metadata__.modified_class):  # type: ignore[misc]  # RayDP has no types
+class SparkMaster(RayDPSparkMaster.__ray_metadata__.modified_class):  # type: ignore[misc]  # RayDP has no types
     """RayDP's Python actor beside the app master."""
 
     def _launch_gateway(

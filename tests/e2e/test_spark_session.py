@@ -59,7 +59,7 @@ def settings(stack: LocalStack, name: str) -> DriverSettings:
 
 def spark_processes(stack: LocalStack) -> list[str]:
     """Return what belongs to any Spark application of the stack: drivers, masters, executors."""
-    names = ("java", "RayDPSparkMaster", "compactor.spark", "pyspark")
+    names = ("java", "ray::SparkMaster", "compactor.spark", "pyspark")
     return [line for p in stack_members(stack) if any(n in (line := shown(p)) for n in names)]
 
 

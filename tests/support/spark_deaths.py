@@ -226,7 +226,7 @@ def _is(part: Part, process: psutil.Process) -> bool:
     what = {
         Part.DRIVER: not java and "compactor.spark.child" in line,
         Part.JVM: java and "SparkSubmit" in line,
-        Part.STARTER: line.startswith("ray::RayDPSparkMaster"),
+        Part.STARTER: line.startswith("ray::SparkMaster"),
         Part.STARTER_JVM: java and "AppMasterEntryPoint" in line,
         Part.MASTER: java and "DefaultWorker" in line and "-Xmx" not in line,
         Part.EXECUTOR: java and "DefaultWorker" in line and "-Xmx" in line,
