@@ -20,6 +20,7 @@
         ├── EngineDiedError         the Spark driver died under the job
         ├── EngineRestartedError    the Spark driver was ended because of another job
         ├── AttemptStalledError     nothing was read, written or worked out for too long
+        ├── TransformError          the request's own expression or plug-in fails on its rows
         ├── MemoryShortError        a task needs more memory than it may have
         └── AttemptCancelledError   somebody took the job back
 
@@ -114,6 +115,10 @@ class EngineRestartedError(RewriteError):
 
 class AttemptStalledError(RewriteError):
     """The job made no progress for too long; the Spark driver was ended."""
+
+
+class TransformError(RewriteError):
+    """The request's own expression or plug-in fails on its rows: another try fails likewise."""
 
 
 class MemoryShortError(RewriteError):

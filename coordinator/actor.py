@@ -228,9 +228,10 @@ class CoordinatorActor:
         """Limit the bytes/s of a group or volume; 0: no limit; None: what the settings say."""
         await self._parts.limiting.set(scope, bytes_s)
 
-    async def lift_quarantine(self, table: str, tablet: str) -> None:
-        """Try a quarantined tablet again."""
-        self._service.submit(on.QuarantineLifted(tablet=TabletId.parse(table, tablet)))
+    async def lift_quarantine(self, table: str, tablet: str | None) -> None:
+        """Try a quarantined tablet again; None: every one of the table."""
+        only = None if tablet is None else TabletId.parse(table, tablet)
+        self._service.submit(on.QuarantineLifted(table=table, tablet=only))
 
     async def replan(self, table: str) -> None:
         """Look at every tablet of a table now."""

@@ -73,13 +73,13 @@ class OperationSteps:
         self,
         context: Context,
         plan: PlanTablet,
-        why_quarantined: Callable[[Job], str | None],
+        why_given_up: Callable[[Job], str | None],
         rules: OperationRules,
     ) -> None:
         """Apply changes to the context's store."""
         self._context = context
         self._plan = plan
-        self._why_quarantined = why_quarantined
+        self._why_given_up = why_given_up
         self.rules = rules
 
     async def look(self, tablet: TabletId, table: Table) -> Outlook:
@@ -158,7 +158,7 @@ class OperationSteps:
             jobs = self._plan(tablet, table, now_s).jobs
         except CompactionError:
             return ""  # Told when the tablet is planned; time will end it.
-        reasons = (self._why_quarantined(job) for job in jobs)
+        reasons = (self._why_given_up(job) for job in jobs)
         return next((why for why in reasons if why is not None), "")
 
     async def _take(

@@ -48,11 +48,11 @@ Change = MarkWaiting | Select | CompleteHere | CancelHere | FinishHere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minds:
-    """Whom a request asks: planners, selectors, and who knows of quarantines."""
+    """Whom a request asks: planners, selectors, and who knows what is given up."""
 
     plan: PlanTablet
     selectors: Selectors
-    why_quarantined: Callable[[Job], str | None]
+    why_given_up: Callable[[Job], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +144,11 @@ class Steps:
             return Asked(problem=str(error))
         assert tablet.selection is not None, tablet.id
         left = [plan.left[path] for path in tablet.selection.files if path in plan.left]
-        stuck = (self._minds.why_quarantined(job) for job in plan.jobs)
+        stuck = (self._minds.why_given_up(job) for job in plan.jobs)
         return Asked(
             jobs=len(plan.jobs),
             left=left[0] if left else "no reason was given",
-            quarantined=next((why for why in stuck if why is not None), ""),
+            given_up=next((why for why in stuck if why is not None), ""),
         )
 
 

@@ -221,14 +221,14 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
     service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
     selectors = Selectors()
-    minds = Minds(plan=plan, selectors=selectors, why_quarantined=state.why_quarantined)
+    minds = Minds(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
     requests = Requests(context, Steps(context, minds))
     automatic = Automatic(context, selectors)
     rules = OperationRules(
         lasts_max_s=own.operation_max_s,
         at_once_max=own.operations_max,
     )
-    operations = Operations(context, OperationSteps(context, plan, state.why_quarantined, rules))
+    operations = Operations(context, OperationSteps(context, plan, state.why_given_up, rules))
     here = ScansHere(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, here, context.log)
     full_scan.use(elsewhere, own.full_scan_tasks)

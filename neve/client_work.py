@@ -106,9 +106,14 @@ class WorkCalls(TableCalls):
         """Look at every tablet of a table anew, at once."""
         self._connection.call("POST", table_path(table, "replan"))
 
-    def lift_quarantine(self, table: str, tablet: str) -> None:
-        """Plan a tablet again that was set aside after repeated failures."""
-        parameters = {"tablet": tablet}
+    def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
+        """Plan tablets again that were set aside after repeated failures.
+
+        Args:
+            table: Its name.
+            tablet: One, by its end; None: every one of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "lift-quarantine")
         self._connection.call("POST", path, parameters=parameters)
 

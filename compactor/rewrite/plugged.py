@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.errors import PluginError, RequestError
+from common.errors import PluginError, RequestError, TransformError
 from common.plugins import load_transform
 from common.rows.arrays import Flags
 from common.rows.conform import conform
@@ -23,11 +23,14 @@ class PluggedIn:
 
         Raises:
             ConfigError: It is not installed here.
-            PluginError: It does not load.
+            TransformError: It does not load.
         """
         self._plan = plan
         self._transform = transform
-        self._plugin = load_transform(transform.transform.plugin)
+        try:
+            self._plugin = load_transform(transform.transform.plugin)
+        except PluginError as error:
+            raise TransformError(f"{transform.transform.said}: {error}") from error
         self._context = TransformContext(
             table=transform.table,
             request=transform.request,
@@ -39,7 +42,7 @@ class PluggedIn:
         """Return the next rows of an input, changed.
 
         Raises:
-            PluginError: It raised, or returned something that its contract forbids.
+            TransformError: It raised, or returned something that its contract forbids.
         """
         if at not in self._transform.inputs:
             return rows
@@ -104,5 +107,5 @@ class PluggedIn:
                 raise self._misbehaved(f"changed the column {name}, which no transform may change")
         return after
 
-    def _misbehaved(self, fact: str) -> PluginError:
-        return PluginError(f"{self._transform.transform.said} {fact}")
+    def _misbehaved(self, fact: str) -> TransformError:
+        return TransformError(f"{self._transform.transform.said} {fact}")

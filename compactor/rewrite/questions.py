@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from common.errors import InputError, RequestError, RewriteError
+from common.errors import InputError, RequestError, RewriteError, TransformError
 from common.rows.conform import conform
 from common.rows.partitions import filled
 from compactor.rewrite.allowance import allowance_of
@@ -62,7 +62,7 @@ class Asking:
             numbers: Of the rows in the input.
 
         Raises:
-            InputError: A value cannot be asked about.
+            TransformError: A value cannot be asked about.
         """
         inputs = pa.repeat(pa.scalar(at, pa.int32()), rows.num_rows)
         columns = [inputs, numbers.cast(pa.int64())]
@@ -71,7 +71,7 @@ class Asking:
                 columns.append(to_spark(rows.column(field.name).combine_chunks()))
             except pa.ArrowInvalid as error:
                 said = self._transform.transform.said
-                raise InputError(f"{said}: column {field.name}: {error}") from error
+                raise TransformError(f"{said}: column {field.name}: {error}") from error
         names = [self._input, self._row, *(field.name for field in self._columns)]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
@@ -86,7 +86,8 @@ def ask(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Yield the questions about some inputs of the plan, in order; none about the others.
 
     Raises:
-        InputError: A file cannot be read, or a value of it does not fit.
+        InputError: A file cannot be read.
+        TransformError: A value of it cannot be asked about.
     """
     assert plan.transform is not None
     asking = Asking(plan, plan.transform)

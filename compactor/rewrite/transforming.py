@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from common.errors import RequestError, RewriteError
+from common.errors import RequestError, RewriteError, TransformError
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.rows.arrays import Flags
@@ -68,7 +68,8 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
         schema: Of the rows, as they will be merged.
 
     Raises:
-        RewriteError: The request is missing or another one, or does not fit the rows.
+        RewriteError: The request is missing or another one.
+        TransformError: It does not fit the rows.
     """
     request, wanted = assignment.request, assignment.reservation.request
     if (request.id if request is not None else None) != wanted:
@@ -82,7 +83,7 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
             request.transform, assignment.table, request.range, columns_of(schema)
         )
     except RequestError as error:
-        raise RewriteError(f"request {request.id}: {error}") from error
+        raise TransformError(f"request {request.id}: {error}") from error
     inputs = frozenset(
         at for at, file in enumerate(assignment.inputs) if file.request != request.id
     )

@@ -17,6 +17,8 @@ SHORT_OF_MEMORY = frozenset({"MemoryShortError", "EngineDiedError"})
 """Classes of errors after which the next attempt holds half as much at a time."""
 STALLED = "AttemptStalledError"
 """The class of error of an attempt that its compactor has given up for want of progress."""
+OF_REQUEST = "TransformError"
+"""The class of error of an attempt that its request's own expression or plug-in has failed."""
 
 
 def decide(books: Books, event: on.AttemptEvent, now_s: float) -> list[Action]:
@@ -74,6 +76,9 @@ def _end_as_reported(
     told, halvings = list[Action](), event.halvings
     if event.end is AttemptEnd.FAILED and event.error_class == STALLED:
         told, halvings = _note_stall(books, attempt, event, now_s)
+    elif event.end is AttemptEnd.FAILED and event.error_class == OF_REQUEST and attempt.request:
+        books.retry.failed_by_request(attempt.request, event.cause)
+        told = [tell_failure(attempt, _failure(attempt, event))]
     elif event.end is AttemptEnd.FAILED:
         told = _note_failure(books, attempt, event, now_s)
         # Killed processes are counted, too: nobody can say that it was not for memory.

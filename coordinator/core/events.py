@@ -198,9 +198,10 @@ class GroupResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineLifted:
-    """The operator wants a quarantined tablet tried again."""
+    """The operator wants a quarantined tablet, or every one of its table, tried again."""
 
-    tablet: TabletId
+    table: str
+    tablet: TabletId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

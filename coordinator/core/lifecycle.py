@@ -79,6 +79,7 @@ class Attempt:
     """When its compactor last listed it, or it was handed out."""
     unlisted_beats: int = 0
     progress: AttemptProgress | None = None
+    request: str | None = None
     ending: Ending | None = None
 
 
@@ -98,6 +99,7 @@ def of_job(job: Job, attempt: str, compactor: str, state: AttemptState, now_s: f
         state_since_s=now_s,
         input_bytes=job.input_bytes,
         reason=job.reason,
+        request=job.request,
         listed_s=now_s,
     )
 
@@ -118,6 +120,7 @@ def of_reservation(
         since_s=reservation.since_s,
         state=AttemptState.FOUND,
         state_since_s=now_s,
+        request=reservation.request,
         listed_s=now_s,
     )
 

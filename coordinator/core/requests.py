@@ -84,8 +84,8 @@ class Asked:
     """How many further jobs the planner wants for the selection."""
     left: str = ""
     """If it wants none: why."""
-    quarantined: str = ""
-    """Why one of these jobs is not tried any more; empty: none is quarantined."""
+    given_up: str = ""
+    """Why one of these jobs is not tried any more; empty: all are."""
     problem: str = ""
     """How a plug-in has failed."""
 
@@ -218,8 +218,8 @@ def _through_selection(
 ) -> Step:
     if under_way := running(request, tablet):
         return Wait(f"{_jobs(len(under_way))} of it")
-    if asked.problem or asked.quarantined:
-        return Fail(asked.problem or asked.quarantined)
+    if asked.problem or asked.given_up:
+        return Fail(asked.problem or asked.given_up)
     if asked.jobs is None:
         return AskPlanner()
     if asked.jobs:

@@ -9,6 +9,8 @@
 * A **table** pauses for one error class after failures of different inputs with it,
   no job of the table having succeeded in between.
 * A **job** that the store has refused pauses from the second refusal on.
+* A **request** whose own expression or plug-in has failed is given up at once: every try
+  fails alike, and neither inputs nor table nor compactor are to blame.
 
 A pause doubles from failure to failure up to a bound. A quarantine holds the inputs
 that failed, not the tablet: as soon as the planner wants other files, those run.
@@ -69,6 +71,7 @@ class Retry:
         self._classes: BoundedMap[str, dict[str, _RowPause]] = BoundedMap(limits.failures_max)
         self._compactors: BoundedMap[str, _RowPause] = BoundedMap(limits.failures_max)
         self._refusals: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
+        self._requests: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._tablets: BoundedMap[TabletId, tuple[Inputs, ...]] = BoundedMap(limits.failures_max)
 
     def failed(self, failure: Failure, now_s: float) -> Pause:
@@ -88,6 +91,10 @@ class Retry:
         until_s = now_s + (self.length_s(count - 1) if count > 1 else 0.0)
         row = Pause(failures=count, until_s=until_s, reason=reason)
         self._compactors.put(failure.compactor, _RowPause(pause=row, inputs=inputs))
+
+    def failed_by_request(self, request: str, cause: str) -> None:
+        """Note a failure that is the request's own: none of its jobs is tried again."""
+        self._requests.put(request, Pause(failures=1, until_s=None, reason=cause))
 
     def died(self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float) -> Pause:
         """Note that an attempt has ended with its compactor again; nobody else is to blame."""
@@ -124,6 +131,7 @@ class Retry:
         """Return what keeps a job from being queued or handed out now, or None."""
         pauses = [self._inputs.get((job.tablet, job.inputs)), self._refusals.get(job.id)]
         pauses += self._of_table(job.tablet.table)
+        pauses.append(self._of_request(job))
         holding = [pause for pause in pauses if pause is not None and pause.holds(now_s)]
         return max(holding, key=_lasts, default=None)
 
@@ -143,9 +151,12 @@ class Retry:
         both = [*mine, *self._of_table(tablet.table)]
         return [each for each in both if each is not None and each.holds(now_s)]
 
-    def why_quarantined(self, job: Job) -> str | None:
-        """Return why the inputs of a job are quarantined, or None if they are not."""
-        pause = self._inputs.get((job.tablet, job.inputs))
+    def why_given_up(self, job: Job) -> str | None:
+        """Return why a job is not tried any more, or None if it is.
+
+        Its request has failed, or its inputs are quarantined.
+        """
+        pause = self._of_request(job) or self._inputs.get((job.tablet, job.inputs))
         return pause.reason if pause is not None and pause.until_s is None else None
 
     def quarantined(self) -> list[Inputs]:
@@ -180,10 +191,13 @@ class Retry:
 
     def lift_table(self, table: str) -> None:
         """Let all of a table be tried again: its settings have changed, or it is gone."""
-        for tablet, _ in self._tablets:
-            if tablet.table == table:
-                self.lift(tablet)
+        for tablet in self.tablets_of(table):
+            self.lift(tablet)
         self._classes.pop(table)
+
+    def tablets_of(self, table: str) -> list[TabletId]:
+        """Return the tablets of a table of which inputs have failed or been cancelled."""
+        return [tablet for tablet, _ in self._tablets if tablet.table == table]
 
     def _pause_inputs(self, inputs: Inputs, cause: str, now_s: float) -> Pause:
         count = _count(self._inputs.get(inputs)) + 1
@@ -215,6 +229,9 @@ class Retry:
         newest = list(classes.items())[-(CLASSES_MAX - 1) :]
         entry = _RowPause(pause=pause, inputs=inputs)
         self._classes.put(table, {**dict(newest), failure.error_class: entry})
+
+    def _of_request(self, job: Job) -> Pause | None:
+        return None if job.request is None else self._requests.get(job.request)
 
     def _of_table(self, table: str) -> list[Pause]:
         return [each.pause for each in (self._classes.get(table) or {}).values()]

@@ -80,9 +80,9 @@ class CoordinatorState:
         """Return why a tablet is as it is, most telling first."""
         return explain.explain(self._books, tablet, now_s)
 
-    def why_quarantined(self, job: Job) -> str | None:
+    def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried until somebody lifts it, or None."""
-        return self._books.retry.why_quarantined(job)
+        return self._books.retry.why_given_up(job)
 
     def queued_ends(self, table: str) -> list[bytes]:
         """Return the ends of a table's tablets that have queued jobs."""
@@ -122,9 +122,11 @@ def _obey(books: Books, event: events.OperatorEvent) -> list[Action]:
             books.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
             books.grants.scopes.say(limits)
-        case events.QuarantineLifted(tablet=tablet):
-            books.retry.lift(tablet)
-            return [do.Replan(tablet=tablet)]
+        case events.QuarantineLifted(table=table, tablet=tablet):
+            lifted = books.retry.tablets_of(table) if tablet is None else [tablet]
+            for each in lifted:
+                books.retry.lift(each)
+            return [do.Replan(tablet=each) for each in lifted]
         case _:
             assert_never(event)
     return []

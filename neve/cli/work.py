@@ -1,4 +1,4 @@
-"""`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, `compactor …`, `group …`."""
+"""`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, and verbs about who works."""
 
 import json
 from pathlib import Path
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     verb(app, "explain")(explain)
     verb(app, "plan")(plan)
     verb(app, "history")(history)
+    verb(app, "lift-quarantine")(lift_quarantine)
     compactor = typer.Typer(no_args_is_help=True, help="The compactors that run jobs.")
     app.add_typer(compactor, name="compactor")
     verb(compactor, "list")(compactors)
@@ -94,6 +95,17 @@ def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
     found = session.client.history(name, count)
     session.show(found, lambda: render_work.history(found))
+
+
+def lift_quarantine(
+    session: Session,
+    name: Name,
+    tablet: Annotated[str | None, typer.Argument(help="One tablet, by its end.")] = None,
+) -> None:
+    """Try tablets again that were set aside because their jobs failed; `explain` names them."""
+    session.client.lift_quarantine(name, tablet)
+    where = f"tablet {tablet} of {name}" if tablet is not None else f"every tablet of {name}"
+    session.show({"lifted": name, "tablet": tablet}, f"{where} is tried again")
 
 
 def compactors(session: Session) -> None:

@@ -95,7 +95,7 @@ class RayCoordinator:
         """Limit the bytes/s of a group or volume."""
         await self._ask("set_limit", scope, bytes_s)
 
-    async def lift_quarantine(self, table: str, tablet: str) -> None:
+    async def lift_quarantine(self, table: str, tablet: str | None) -> None:
         """Try a quarantined tablet again."""
         await self._ask("lift_quarantine", table, tablet)
 

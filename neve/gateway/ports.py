@@ -74,12 +74,12 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def lift_quarantine(self, table: str, tablet: str) -> None:
+    async def lift_quarantine(self, table: str, tablet: str | None) -> None:
         """Try a quarantined tablet again.
 
         Args:
             table: Its id.
-            tablet: Its end as text.
+            tablet: Its end as text; None: every one of the table.
         """
         ...
 

@@ -154,9 +154,14 @@ class WorkRoutes:
         await self._services.coordinator.replan((await self._services.table(table)).id)
 
     async def lift_quarantine(
-        self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
+        self,
+        table: str,
+        tablet: Annotated[
+            str | None, Query(description="The end of the tablet; else every one of the table.")
+        ] = None,
     ) -> None:
-        """Plan a tablet again that was set aside after repeated failures."""
-        found = await self._services.table(table)
-        chosen = await self._services.tablet(found, tablet)
-        await self._services.coordinator.lift_quarantine(found.id, chosen.text)
+        """Plan tablets again that were set aside after repeated failures."""
+        services = self._services
+        found = await services.table(table)
+        chosen = None if tablet is None else (await services.tablet(found, tablet)).text
+        await services.coordinator.lift_quarantine(found.id, chosen)

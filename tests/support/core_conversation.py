@@ -75,7 +75,9 @@ class Conversation:
             ),
             "pause": lambda step: on.GroupPaused(group=step.args["group"]),
             "resume": lambda step: on.GroupResumed(group=step.args["group"]),
-            "lift": lambda step: on.QuarantineLifted(tablet=tablet(step.args["of"])),
+            "lift": lambda step: on.QuarantineLifted(
+                table="t", tablet=tablet(step.args["of"]) if "of" in step.args else None
+            ),
         }
         self.looks: dict[str, Callable[[Step], list[str]]] = {
             "begin": self._begin,
@@ -148,12 +150,13 @@ class Conversation:
             id=name,
             tablet=tablet(step.args["of"]),
             table_name="trips",
-            kind=Kind.SYSTEM,
+            kind=Kind.USER if "request" in named else Kind.SYSTEM,
             inputs=inputs,
             input_bytes=100 * len(inputs),
             group=named.get("group", "small"),
             priority=int(named.get("priority", 1)),
             reason="because",
+            request=named.get("request"),
             depends_on=tuple(filter(None, named.get("after", "").split(","))),
         )
         self.jobs[name] = job

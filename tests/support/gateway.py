@@ -105,7 +105,7 @@ class FakeCoordinator:
     async def set_limit(self, scope: str, bytes_s: int | None) -> None:
         self._hear("set_limit", scope, str(bytes_s))
 
-    async def lift_quarantine(self, table: str, tablet: str) -> None:
+    async def lift_quarantine(self, table: str, tablet: str | None) -> None:
         self._hear("lift_quarantine", table, tablet)
 
     async def replan(self, table: str) -> None:

@@ -175,7 +175,13 @@ class Shell:
         assert isinstance(outcome, Applied), outcome
         self.report(taken, AttemptEnd.COMMITTED)
 
-    def report(self, taken: Assignment, end: AttemptEnd, cause: str = "") -> None:
+    def report(
+        self,
+        taken: Assignment,
+        end: AttemptEnd,
+        cause: str = "",
+        error_class: str = "InputError",
+    ) -> None:
         """Tell the coordinator how a job ended."""
         self.held.remove(taken)
         self.parts.service.report(
@@ -183,7 +189,7 @@ class Shell:
                 compactor="c1",
                 attempt=taken.reservation.attempt,
                 end=end,
-                error_class="InputError" if end is AttemptEnd.FAILED else "",
+                error_class=error_class if end is AttemptEnd.FAILED else "",
                 cause=cause,
             )
         )

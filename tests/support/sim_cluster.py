@@ -187,7 +187,7 @@ class Cluster:
         """Stop all faults and assert that everything comes to its end, and stays there."""
         self.switch_faults(on=False)
         for tablet in self.truth.views:
-            lifted = on.QuarantineLifted(tablet=tablet)
+            lifted = on.QuarantineLifted(table=tablet.table, tablet=tablet)
             self.coordinator.process.start(self.coordinator.tell(lifted))
         self._wait_for_rest()
         for _ in range(SWEEPS_MAX):

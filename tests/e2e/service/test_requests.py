@@ -64,6 +64,25 @@ def test_deleting_and_correcting_touch_each_row_of_the_range_once(service: Servi
     service.wait_until_clean(table)
 
 
+def test_an_expression_that_fails_on_a_row_ends_its_request_and_harms_nobody(
+    service: Service,
+) -> None:
+    table, client = loaded(service), service.client
+    before = rows_of(table)
+    client.resume(table.name)
+    wish = client.compact(table.name, set="text = cast(1 / (v - 3) as string)")
+    with pytest.raises(RequestFailedError, match=r"DIVIDE_BY_ZERO.*at column 17: 1 / \(v - 3\)"):
+        wish.wait(timeout_s=SERVICE_S)
+    assert wish.status().state == "failed"
+    assert {each.failures for each in client.compactors()} == {0}
+    assert client.status().quarantined == 0
+    service.wait_until_at_rest(table)
+    failed = [each for each in client.history(table.name) if each.end == "failed"]
+    assert 1 <= len(failed) <= len(client.tablets(table.name)), "no job is tried twice"
+    assert rows_of(table) == before
+    service.wait_until_clean(table)
+
+
 def test_a_request_of_which_a_job_was_cancelled_is_done_in_part(service: Service) -> None:
     table = loaded(service, settings={"codec": "zstd", "codec_level": 19})
     before, client = rows_of(table), service.client

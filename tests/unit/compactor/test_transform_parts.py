@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from common import plugins
-from common.errors import ConfigError, PluginError, RewriteError
+from common.errors import ConfigError, RewriteError, TransformError
 from common.model.keys import encode_key
 from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
@@ -273,12 +273,12 @@ class TestPluggedIn:
         ],
     )
     def test_it_misbehaves(self, tmp_path: Path, how: str, says: str) -> None:
-        with pytest.raises(PluginError, match=says):
+        with pytest.raises(TransformError, match=says):
             self.rewritten(keyed_table(tmp_path), how)
         assert list(tmp_path.glob("_neve/**/*.parquet")) == []
 
     def test_it_may_not_delete_without_tombstones(self, tmp_path: Path) -> None:
-        with pytest.raises(PluginError, match="the table has no tombstone column"):
+        with pytest.raises(TransformError, match="the table has no tombstone column"):
             self.rewritten(keyed_table(tmp_path, tombstone_column=None))
 
     def test_it_is_not_installed(self, tmp_path: Path) -> None:

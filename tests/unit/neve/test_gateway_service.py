@@ -280,9 +280,11 @@ def test_a_table_is_explained_planned_and_replanned(
     assert (job.tablet, len(job.files)) == ("last", 2)
     client.replan("events")
     client.lift_quarantine("events", "last")
+    client.lift_quarantine("events")
     assert gateway.coordinator.told == [
         ("replan", table.id),
         ("lift_quarantine", table.id, "last"),
+        ("lift_quarantine", table.id, None),
     ]
     assert client.history("events") == []
     with pytest.raises(UnavailableError, match=r"within 0.1 s: 0 jobs run, 1 wait"):

@@ -202,7 +202,7 @@ def test_the_way_to_a_selection(seen: dict[str, Any], asked: Asked, step: Step) 
             Asked(jobs=0, left="no"),
             Fail("tablet t1;last: no planner takes a and 1 more: no"),
         ),
-        (selection("a"), {}, Asked(jobs=1, quarantined="failed"), Fail("failed")),
+        (selection("a"), {}, Asked(jobs=1, given_up="failed"), Fail("failed")),
         (selection("a"), {}, Asked(problem="planner ratio: no"), Fail("planner ratio: no")),
     ],
 )

@@ -169,6 +169,25 @@ def test_a_job_that_is_quarantined_fails_its_request() -> None:
     run(story())
 
 
+def test_an_expression_that_fails_ends_its_request_at_the_first_try() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(splits=())
+        await cluster.add(PLUS_INFINITY, "a", "b")
+        async with cluster.coordinator() as it:
+            await cluster.submit("r1")
+            taken = await it.take()
+            assert taken is not None
+            cause = "set x = 1 / v: failed for a row: [DIVIDE_BY_ZERO]"
+            it.report(taken, AttemptEnd.FAILED, cause, "TransformError")
+            assert await ended(cluster, "r1") is RequestState.FAILED
+            assert (await cluster.request("r1")).cause == cause
+            await cluster.submit("r2")
+            assert await it.take() is not None, "the same files of another request wait"
+
+    run(story())
+
+
 @pytest.mark.parametrize(("waited_s", "taken"), [(119, False), (121, True)])
 def test_a_system_job_drops_a_hold_that_has_expired_before_it_reserves(
     waited_s: int, taken: bool
