@@ -8,9 +8,9 @@ beside each door, too; a test keeps these lists and `pyproject.toml` alike.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import cast
+from typing import Protocol, cast
 
-from common.errors import ConfigError, PluginError
+from common.errors import CompactionError, ConfigError, PluginError, RequestError
 from common.spi.output import OutputConfigurer
 from common.spi.transform import RowTransform
 
@@ -61,6 +61,36 @@ class Door:
     def _points(self) -> list[EntryPoint]:
         own = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
         return [*entry_points(group=self.group), *own]
+
+
+class ChecksOptions(Protocol):
+    """A plug-in that takes options as texts."""
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse options that are missing, unknown or wrong."""
+        ...
+
+
+def require_options(
+    kind: str, name: str, plugin: ChecksOptions, options: Mapping[str, str]
+) -> None:
+    """Have a plug-in check options: whatever it raises is its way to refuse them.
+
+    Args:
+        kind: Such as `selector`.
+        name: The plug-in's.
+        plugin: Any that has `check`.
+        options: As they were written.
+
+    Raises:
+        RequestError: It refuses them; the message names it.
+    """
+    try:
+        plugin.check(options)
+    except Exception as error:
+        cause = str(error) if isinstance(error, CompactionError) else repr(error)
+        said = cause if f"{kind} {name}" in cause else f"{kind} {name} refuses its options: {cause}"
+        raise RequestError(said) from error
 
 
 TRANSFORMS = Door("neve.transforms", ("apply",))

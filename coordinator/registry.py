@@ -40,6 +40,8 @@ SELECTORS = Door(
         "size": "coordinator.plugins.selectors.by_size:BySize",
     },
 )
+DEFAULT_PLANNER = "ratio"
+"""Plans a request whose own planner wants none of its files."""
 DOORS = (PLANNERS, DISPATCHERS, SELECTORS)
 
 
@@ -113,6 +115,7 @@ def planner_for(settings: Settings) -> PlanTablet:
         dispatcher = load_dispatcher(settings.dispatcher)
     except (ConfigError, PluginError) as error:
         raise SettingError(str(error), "dispatcher") from error
+    fallback = load_planner(DEFAULT_PLANNER)
 
     def plan(
         tablet: Tablet,
@@ -129,6 +132,7 @@ def planner_for(settings: Settings) -> PlanTablet:
             planners,
             now_s,
             dispatcher=dispatcher,
+            fallback=fallback,
             requests=requests,
             only=only,
         )

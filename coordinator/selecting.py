@@ -10,6 +10,7 @@ from common.model.file import DataFile
 from common.model.request import SelectorSpec
 from common.model.table import Table
 from common.model.tablet import TabletId
+from common.plugins import require_options
 from common.spi.selector import Chosen, Selector, SelectorParameters
 from coordinator.registry import load_selector
 
@@ -82,7 +83,7 @@ class Selectors:
     def _ask(self, spec: SelectorSpec, parameters: SelectorParameters) -> object:
         try:
             selector = self._load(spec.name)
-            selector.check(spec.options)
+            require_options("selector", spec.name, selector, spec.options)
             return selector.select(parameters)
         except CompactionError:
             raise

@@ -29,6 +29,7 @@ class _Configured:
     services: Mapping[str, Service]
     planners: Mapping[str, Planner]
     dispatcher: Dispatcher | None
+    fallback: Planner | None
 
 
 def plan_tablet(
@@ -39,6 +40,7 @@ def plan_tablet(
     now_s: float,
     *,
     dispatcher: Dispatcher | None = None,
+    fallback: Planner | None = None,
     requests: Mapping[str, RequestFacts] | None = None,
     only: Kind | None = None,
 ) -> TabletPlan:
@@ -54,6 +56,7 @@ def plan_tablet(
         planners: By name.
         now_s: The time now, by the store.
         dispatcher: Chooses the service; None: the one in the table's settings.
+        fallback: Plans a request whose own planner wants none of its files; None: nobody.
         requests: Facts of ACTIVE requests by id: the files of another's selection are
             left alone. None: any request may be at work, and has no hints.
         only: Plan jobs of this kind alone.
@@ -61,10 +64,9 @@ def plan_tablet(
     Raises:
         PluginError: A planner or dispatcher misbehaved, and there is no other job.
     """
-    idle = _why_idle(tablet, table)
-    if idle is not None:
+    if (idle := _why_idle(tablet, table)) is not None:
         return TabletPlan(left=dict.fromkeys(tablet.files, idle), holds=holds_of(tablet))
-    configured = _Configured(services, planners, dispatcher)
+    configured = _Configured(services, planners, dispatcher, fallback)
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_by_hold(tablet)
@@ -87,8 +89,8 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    for path in [path for job in jobs for path in job.inputs]:
-        left.pop(path, None)
+    planned = {path for job in jobs for path in job.inputs}
+    left = {path: why for path, why in left.items() if path not in planned}
     return TabletPlan(jobs=tuple(jobs), left=left, holds=holds_of(tablet), due_at_s=due_s)
 
 
@@ -184,6 +186,8 @@ def _plan_kind(
         now_s=now_s,
     )
     plan = _ask(service.planner, configured.planners, parameters)
+    if not plan.jobs and configured.fallback is not None and _is_stuck(tablet, parameters):
+        plan = _fallen_back(service.planner, configured.fallback, parameters)
     partition = tablet.bounds.partition
     planned = checked_jobs(service.planner, plan, parameters)
     jobs = tuple(replace(job, partition=partition) for job in planned) if partition else planned
@@ -193,6 +197,23 @@ def _plan_kind(
     )
     left.update(plan.left)
     return jobs, left, plan.due_at_s
+
+
+def _is_stuck(tablet: Tablet, parameters: PlanParameters) -> bool:
+    """Return whether a request would fail if none of its files were taken now."""
+    if parameters.kind is not Kind.USER or tablet.selection is None:
+        return False
+    under_way = any(job.kind is Kind.USER for job in parameters.running)
+    return not under_way and not set(tablet.selection.files) <= set(tablet.selection.results)
+
+
+def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Plan:
+    """Return what the fallback wants; reasons say that it was asked, and for whom."""
+    # The options are those of the service's own planner.
+    plan = fallback.plan(replace(parameters, options={}))
+    why = f"planner {name} takes no file of the request"
+    jobs = tuple(replace(job, reason=f"{job.reason} ({why})") for job in plan.jobs)
+    return replace(plan, jobs=jobs)
 
 
 def _running(tablet: Tablet) -> tuple[RunningJob, ...]:

@@ -71,6 +71,7 @@ def explain(
 def plan(
     session: Session,
     name: Annotated[str | None, typer.Argument(help="Of the table.", metavar="[TABLE]")] = None,
+    *,
     files: Annotated[
         Path | None, typer.Option(help="Plan this JSON description instead, without a service.")
     ] = None,
@@ -78,15 +79,23 @@ def plan(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
     ] = None,
+    tablet: Annotated[
+        str | None,
+        typer.Option(help="With --files: of files of several tablets, those of this one."),
+    ] = None,
 ) -> None:
-    """Show what would be planned now; nothing is started."""
+    """Show what would be planned now; nothing is started.
+
+    --files takes what `neve table files TABLE --json` prints, or a document with settings,
+    groups and running jobs.
+    """
     if (name is None) == (files is None):
         raise RequestError("give either the name of a table or --files")
     if files is not None:
-        _plan_offline(session, files, planner, settings or [])
+        _plan_offline(session, files, planner, settings or [], tablet)
         return
-    if planner is not None or settings:
-        raise RequestError("--planner and --set go with --files; a table has its own")
+    if planner is not None or settings or tablet is not None:
+        raise RequestError("--planner, --set and --tablet go with --files; a table has its own")
     found = session.client.plan(str(name))
     session.show(found, lambda: render_work.plan(found))
 
@@ -138,21 +147,20 @@ def resume_group(
     session.show({"resumed": name}, f"group {name} is resumed")
 
 
-def _plan_offline(session: Session, files: Path, planner: str | None, settings: list[str]) -> None:
+def _plan_offline(
+    session: Session, files: Path, planner: str | None, settings: list[str], tablet: str | None
+) -> None:
     # Here, so that the client's verbs start without the planners.
     from neve.offline import plan_offline
 
-    planned = plan_offline(_document(files), planner, pairs(settings, "setting"))
+    planned = plan_offline(_document(files), planner, pairs(settings, "setting"), tablet)
     session.show(planned, lambda: render_offline.offline(planned))
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(path: Path) -> Any:
     try:
-        document = json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RequestError(f"file {path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise RequestError(f"file {path} holds {type(document).__name__}, wanted an object")
-    return document

@@ -21,7 +21,7 @@ from common.model.request import (
 )
 from common.model.table import Table
 from common.parquet.codecs import CODECS, LEVELS, codec_name, has_level
-from common.plugins import TRANSFORMS
+from common.plugins import TRANSFORMS, require_options
 from common.spi.selector import Selector
 from common.transforms import parse_transform
 from common.units import parse_duration_s, parse_size_bytes
@@ -106,7 +106,7 @@ def selector_named(spec: SelectorSpec) -> Selector:
         selector = load_selector(spec.name)
     except ConfigError as error:
         raise RequestError(str(error)) from error
-    selector.check(spec.options)
+    require_options("selector", spec.name, selector, spec.options)
     return selector
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from common.errors import ConfigError, RequestError
 from common.model.table import DNS_LABEL, TableSettings
 from common.parquet.codecs import CODECS, LEVELS, has_level
-from common.plugins import load_configurer
+from common.plugins import load_configurer, require_options
 from common.spi.output import OutputConfigurer
 from common.spi.selector import Selector
 from coordinator.registry import load_selector
@@ -90,9 +90,10 @@ def _check_plugin(
     name, options = getattr(settings, setting), getattr(settings, f"{setting}_options")
     if name:
         try:
-            load(name).check(options)
+            plugin = load(name)
         except ConfigError as error:
             raise RequestError(f"setting {setting}: {error}") from error
+        require_options(setting, name, plugin, options)
     elif options:
         given = ", ".join(sorted(options))
         raise RequestError(f"setting {setting}_options has {given}, but {setting} is not set")

@@ -32,6 +32,15 @@ _FILE_TIMES = {
     "added_at": "added_at_s",
     "tombstones_since": "tombstones_since_s",
 }
+_LISTED_NAMES = {
+    "size_bytes": "size",
+    "added_at_s": "added_at",
+    "time_min_s": "time_min",
+    "time_max_s": "time_max",
+}
+"""Fields as `neve table files --json` names them."""
+_LISTED_ONLY = frozenset({"tablet", "schema_id", "job", "request"})
+"""Fields of that list that no planner looks at."""
 _FILE_KEYS = ("key_min", "key_max", "version_min", "version_max")
 _FILE_SWITCHES = ("clean", "open")
 _FILE_FIELDS = frozenset({
@@ -52,19 +61,22 @@ class TabletDocument:
     groups: tuple[Group, ...]
 
 
-def read_document(document: Mapping[str, Any]) -> TabletDocument:
+def read_document(document: object, tablet: str | None = None) -> TabletDocument:
     """Return what a JSON document describes.
 
     Args:
         document: As in `neve plan --files`. `candidates` left out or null: every file
-            that is not open, also those of running jobs.
+            that is not open, also those of running jobs. A list stands for its `files`.
+        tablet: Of files that name their tablet, only those of this one.
 
     Raises:
         RequestError: Names the place, the value and what was expected.
     """
+    if isinstance(document, list):
+        document = {"files": document}
     body = an_object(document, "the document", _FIELDS)
     files: dict[str, DataFile] = {}
-    for number, entry in enumerate(a_list(body.get("files"), "files")):
+    for number, entry in _of_one_tablet(a_list(body.get("files"), "files"), tablet):
         file = _file(entry, f"files[{number}]")
         if file.path in files:
             raise RequestError(f"files[{number}].path {file.path!r} is listed twice")
@@ -114,8 +126,48 @@ def _renamed(entry: object) -> object:
     return entry
 
 
+def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, Any]]:
+    """Return files with their numbers, those of other tablets left out.
+
+    Raises:
+        RequestError: They are of several tablets and none was named, or of none of this name.
+    """
+    numbered = list(enumerate(entries))
+    named = {
+        entry["tablet"] for entry in entries if isinstance(entry, Mapping) and "tablet" in entry
+    }
+    if tablet is None and len(named) < 2:
+        return numbered
+    known = ", ".join(sorted(map(str, named))[:10]) or "none"
+    if tablet is None:
+        raise RequestError(
+            f"files are of {len(named)} tablets, and a plan is of one: name it (--tablet); "
+            f"there are: {known}"
+        )
+    if tablet not in named:
+        raise RequestError(f"no file is of tablet {tablet!r}; there are: {known}")
+    return [
+        (number, entry)
+        for number, entry in numbered
+        if isinstance(entry, Mapping) and entry.get("tablet") == tablet
+    ]
+
+
+def _as_described(entry: object, where: str) -> object:
+    """Return a file with the names of `neve table files --json` in those of a document."""
+    if not isinstance(entry, Mapping):
+        return entry
+    body = {name: value for name, value in entry.items() if name not in _LISTED_ONLY}
+    for listed, name in _LISTED_NAMES.items():
+        if listed in body:
+            if name in body:
+                raise RequestError(f"{where} has {name} and {listed}, expected one of them")
+            body[name] = body.pop(listed)
+    return body
+
+
 def _file(entry: object, where: str) -> DataFile:
-    body = an_object(entry, where, _FILE_FIELDS)
+    body = an_object(_as_described(entry, where), where, _FILE_FIELDS)
     path = a_text(body.get("path"), f"{where}.path")
     facts: dict[str, Any] = {"rows": 0}
     for name, value in body.items():

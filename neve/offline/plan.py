@@ -18,16 +18,19 @@ _TABLET = TabletId("offline", PLUS_INFINITY)
 
 
 def plan_offline(
-    document: Mapping[str, Any],
+    document: object,
     planner: str | None = None,
     overrides: Mapping[str, object] | None = None,
+    tablet: str | None = None,
 ) -> dict[str, Any]:
     """Return the jobs that a planner wants and why it leaves the other files.
 
     Args:
         document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`.
+            A list of files, as `neve table files --json` gives it, will do.
         planner: Name of the planner; None: `ratio`.
         overrides: Settings that win over those in `table`; values may be texts.
+        tablet: Whose files are meant, if they are of several tablets.
 
     Returns:
         `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`.
@@ -37,7 +40,7 @@ def plan_offline(
         PluginError: The planner misbehaved.
     """
     name = planner or DEFAULT_PLANNER
-    described = read_document(document)
+    described = read_document(document, tablet)
     loaded = _loaded(name)
     parameters = _parameters(described, loaded, overrides or {})
     plan = _plan(loaded, parameters)

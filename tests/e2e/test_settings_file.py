@@ -213,6 +213,21 @@ def test_large_jobs_go_to_the_large_group_under_the_limit_of_their_volume(
     assert {(each.group, each.compactor) for each in done} == {("large", "large-1")}
 
 
+def test_a_request_is_done_though_the_planner_wants_none_of_its_files(service: Service) -> None:
+    client = service.client
+    fill(service, "wished", "other", rows(20, 1), rows(20, 2, first=10))
+    client.resume("wished")
+    client.wait_until_at_rest("wished", timeout_s=SERVICE_S)
+    # What is left is one small file per tablet, and the planner wants two at least.
+    wish = client.compact("wished", set="text = upper(text)")
+    assert wish.wait(timeout_s=SERVICE_S).state == "done"
+    found = client.scan("wished").column("text").to_pylist()
+    assert len(found) == 30
+    assert all(text == text.upper() for text in found)
+    (done,) = [each for each in commits(service, "wished") if each.kind == "USER"]
+    assert "planner small-files takes no file of the request" in done.reason
+
+
 def test_a_setting_that_no_planner_of_a_service_reads_has_no_effect(
     shell: Shell, service: Service
 ) -> None:

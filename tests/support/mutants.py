@@ -91,6 +91,8 @@ SUITES = {
     "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],
+    "planning": ["tests/unit/coordinator/test_planning.py"],
+    "plugins": ["tests/unit/common/test_plugins.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],
 }

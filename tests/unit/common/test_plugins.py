@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +12,10 @@ from types import ModuleType
 import pytest
 
 from common import plugins
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, RequestError
+from common.spi.planner import PlanParameters
 from compactor.rewrite.by_size import BySize
+from neve import plugins as public
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,3 +65,34 @@ def test_what_does_not_load_says_why() -> None:
         plugins.load_configurer("by-size")
     with pytest.raises(ConfigError, match="'nope' is not installed; installed: broken, by-size"):
         plugins.load_transform("nope")
+
+
+class Stubborn:
+    """Refuses options in ways that nobody promised."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def check(self, options: Mapping[str, str]) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (KeyError("size"), r"selector odd refuses its options: KeyError\('size'\)"),
+        (ConfigError("size is missing"), "selector odd refuses its options: size is missing"),
+        (RequestError("selector odd: no size"), "^selector odd: no size$"),
+    ],
+)
+def test_whatever_a_check_raises_is_a_refusal_that_names_the_plug_in(
+    error: Exception, says: str
+) -> None:
+    with pytest.raises(RequestError, match=says):
+        plugins.require_options("selector", "odd", Stubborn(error), {})
+
+
+def test_the_public_names_are_those_that_parts_use() -> None:
+    assert public.PlanParameters is PlanParameters
+    assert sorted(public.__all__, key=str.lower) == sorted(set(public.__all__), key=str.lower)
+    assert all(hasattr(public, name) for name in public.__all__)

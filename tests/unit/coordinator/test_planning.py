@@ -258,3 +258,32 @@ def test_who_holds_files_or_waits_to_is_told_also_where_jobs_are_wanted() -> Non
     assert [sentence.split()[1] for sentence in waits.holds] == ["r1", "r2"]
     assert set(waits.left.values()) == {waits.holds[0]}
     assert planned(tablet()).holds == ()
+
+
+class OnlySystem:
+    """A planner that was written without a thought of requests."""
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        return Plan(left={file.path: "is large" for file in parameters.candidates})
+
+
+def test_the_fallback_plans_what_a_planner_leaves_of_a_request() -> None:
+    selected = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
+    services = {"default": Service(planner="own", options={"small_bytes": 1})}
+
+    def wanted(**more: object) -> TabletPlan:
+        given = tablet(selection=replace(selected, **more))  # type: ignore[arg-type]  # facts by name
+        planners = {"own": OnlySystem()}
+        return plan_tablet(given, TABLE, services, planners, NOW_S, fallback=RatioPlanner())
+
+    plan = wanted()
+    assert sets(plan) == [("USER", "ab")]
+    assert plan.jobs[0].reason.endswith("(planner own takes no file of the request)")
+    assert wanted(results=("a", "b")).jobs == (), "nothing is left to rewrite"
+    running_here = {"a1": running("a1", "a", kind=Kind.USER, request="r1")}
+    several = replace(selected, files=tuple("abcdefgh"))
+    given = tablet(selection=several, running=running_here)
+    waits = plan_tablet(
+        given, TABLE, services, {"own": OnlySystem()}, NOW_S, fallback=RatioPlanner()
+    )
+    assert waits.jobs == (), "the planner may wait for the job that runs"

@@ -126,7 +126,11 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
         (["scan", "events", "-o", "x.txt"], 2, "has the suffix '.txt'"),
         (["scan", "events", "-o", "/none/x.csv"], 1, "file /none/x.csv cannot be written"),
         (["plan"], 2, "give either the name of a table or --files"),
-        (["plan", "events", "--planner", "ratio"], 2, "--planner and --set go with --files"),
+        (
+            ["plan", "events", "--planner", "ratio"],
+            2,
+            "--planner, --set and --tablet go with --files",
+        ),
         (["plan", "--files", "none.json"], 1, "file none.json cannot be read"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id"], 2, "name:type"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id:in"], 2, "type 'in'"),
@@ -155,8 +159,8 @@ def test_a_description_is_planned_without_a_service(tmp_path: Path) -> None:
     shell.run("plan", "--files", str(file), "--set", "ratio=2", says="a b c")
     shell.run("plan", "--files", str(file), "--set", "ratoi=2", code=2, says="did you mean 'ratio'")
     shell.run("plan", "--files", str(file), "--planner", "none", code=2, says="'none'")
-    file.write_text("[]")
-    shell.run("plan", "--files", str(file), code=2, says="holds list, wanted an object")
+    file.write_text("[1]")
+    shell.run("plan", "--files", str(file), code=2, says="files[0] is 1, expected an object")
 
 
 def test_errors_are_json_where_answers_are(neve: Shell) -> None:

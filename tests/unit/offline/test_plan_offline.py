@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import TableSettings
+from neve import api
 from neve.offline import plan_offline
 from neve.offline.document import read_groups
 from neve.offline.settings import read_settings
@@ -96,7 +98,7 @@ def test_facts_of_a_file_are_read() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([], r"the document is \[\], expected an object"),
+        ("files", r"the document is .files., expected an object"),
         ({"file": []}, "field 'file' is unknown; did you mean 'files'"),
         ({}, "files is missing, expected a list"),
         ({"files": [3]}, r"files\[0\] is 3, expected an object"),
@@ -195,3 +197,21 @@ def test_a_planners_own_options_are_read(written: object, read: object) -> None:
         assert read_settings({"speed": written}, names) == (TableSettings(), {"speed": read})
     with pytest.raises(RequestError, match="setting 'sped' is unknown; did you mean 'speed'"):
         read_settings({"sped": written}, frozenset({"speed"}))
+
+
+def listed(path: str, tablet: str) -> dict[str, Any]:
+    """Return a file as `neve table files --json` prints it."""
+    return asdict(api.File(path=path, tablet=tablet, size_bytes=10, rows=1, added_at_s=5.0))
+
+
+def test_files_may_be_as_a_table_lists_them() -> None:
+    files = [*(listed(name, "+inf") for name in "abcd"), *(listed(name, "0100") for name in "xyz")]
+    plan = plan_offline(files, tablet="+inf")
+    assert [job["files"] for job in plan["jobs"]] == [["a", "b", "c", "d"]]
+    assert plan_offline({"files": files[:4]}) == plan
+    with pytest.raises(RequestError, match=r"of 2 tablets.*\(--tablet\); there are: \+inf, 0100"):
+        plan_offline(files)
+    with pytest.raises(RequestError, match=r"no file is of tablet 'last'; there are: \+inf, 0100"):
+        plan_offline(files, tablet="last")
+    with pytest.raises(RequestError, match=r"files\[0\] has size and size_bytes"):
+        plan_offline([{**files[0], "size": 10}])

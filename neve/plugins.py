@@ -1,0 +1,58 @@
+"""The public names of plug-ins: what a package imports that brings a planner or another plug-in.
+
+    from neve.plugins import Plan, PlannedJob, PlanParameters
+
+These names stay where they are; the modules behind them may move. Each kind of plug-in is a
+protocol with one parameter object: `docs/plugins.md` describes them.
+"""
+
+from common.errors import ConfigError, PluginError, RequestError
+from common.model.file import DataFile
+from common.model.group import Group
+from common.model.job import Kind
+from common.model.plan import Plan, PlannedJob
+from common.model.request import OutputSpec
+from common.model.table import Column, Table, TableSettings
+from common.model.tablet import TabletId
+from common.spi.dispatcher import Dispatcher, DispatchParameters
+from common.spi.output import OutputConfigurer, OutputParameters
+from common.spi.planner import (
+    DeclaredPlanner,
+    Planner,
+    PlanParameters,
+    RequestFacts,
+    RunningJob,
+)
+from common.spi.selector import Chosen, Selector, SelectorParameters
+from common.spi.transform import DELETED, RowTransform, TransformContext
+
+__all__ = [
+    "DELETED",
+    "Chosen",
+    "Column",
+    "ConfigError",
+    "DataFile",
+    "DeclaredPlanner",
+    "DispatchParameters",
+    "Dispatcher",
+    "Group",
+    "Kind",
+    "OutputConfigurer",
+    "OutputParameters",
+    "OutputSpec",
+    "Plan",
+    "PlanParameters",
+    "PlannedJob",
+    "Planner",
+    "PluginError",
+    "RequestError",
+    "RequestFacts",
+    "RowTransform",
+    "RunningJob",
+    "Selector",
+    "SelectorParameters",
+    "Table",
+    "TableSettings",
+    "TabletId",
+    "TransformContext",
+]
