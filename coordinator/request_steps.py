@@ -24,7 +24,8 @@ from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
 from common.model.tablet_range import range_of
-from coordinator.core.request_facts import facts_of, shown_files
+from common.spi.selector import Chosen
+from coordinator.core.request_facts import facts_of, matching_files, shown_files
 from coordinator.core.requests import (
     NOTHING,
     Asked,
@@ -125,7 +126,9 @@ class Steps:
     async def _ask_selector(
         self, request: Request, table: Table, tablet: Tablet, now_s: float
     ) -> Asked:
-        shown = shown_files(request, tablet)
+        shown = matching_files(request, table, tablet, shown_files(request, tablet))
+        if not shown:
+            return Asked(chosen=Chosen(reason="no file has rows that the transform can mean"))
         try:
             chosen = await self._minds.selectors.choose(
                 request.selector, table, tablet.id, shown, now_s

@@ -154,6 +154,8 @@ class Request:
     progress: Progress | None = None
     tablets: tuple[RequestTablet, ...] = ()
     """Some of them, those first in which it has not ended."""
+    notes: tuple[str, ...] = ()
+    """What its result is not, a sentence each: such as dead rows that stay for a while."""
 
     @property
     def ended(self) -> bool:
@@ -190,5 +192,7 @@ class DryRun:
     rows_in_range: int | None
     transform: str = ""
     """Checked, not run: how many rows it would touch is not counted."""
+    notes: tuple[str, ...] = ()
+    """What the result will not be, a sentence each: such as dead rows that stay for a while."""
     per_tablet: tuple[DryTablet, ...] = ()
     """The first thousand in which files are chosen."""

@@ -56,7 +56,8 @@ class TableSettings:
     target_bytes: int = 512 * 1024**2
     """Size of files that planners aim at where they cut outputs."""
     ttl_s: float | None = None
-    """Rows expire so long after their `time_column`; None: never."""
+    """Rows expire so long after their `time_column`; None: never. Readers miss them at once; in the
+    files of a table with a key they stay for `tombstone_retention_s`, as tombstones do."""
     tombstone_retention_s: float = 86_400.0
     """How late writers may be: a tombstone is kept at least this long."""
     allow_late_data: bool = False

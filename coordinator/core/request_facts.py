@@ -1,9 +1,16 @@
 """Small questions about a request in a tablet, and what others may know of it. Pure."""
 
+from collections.abc import Mapping, Sequence
+
+from common.errors import RequestError
+from common.expressions.file_pruning import ColumnBounds, may_be_true
 from common.metadata.request_predicates import meets
 from common.model.file import DataFile
-from common.model.request import Request
+from common.model.keys import encode_value, key_type_of
+from common.model.request import Request, TransformKind
+from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
+from common.rows.partitions import partition_types, partition_values
 from common.spi.planner import RequestFacts
 
 
@@ -23,6 +30,53 @@ def shown_files(request: Request, tablet: Tablet) -> tuple[DataFile, ...]:
     if tablet.bounds.partition is not None:
         return closed  # The range is one of partitions.
     return tuple(file for file in closed if _in_range(request, file))
+
+
+def matching_files(
+    request: Request, table: Table, tablet: Tablet, files: Sequence[DataFile]
+) -> tuple[DataFile, ...]:
+    """Return the files that may hold rows which the request's transform means.
+
+    Only `delete where` leaves files out: by the values of the tablet's partition, and by the
+    bounds of the first column of their keys.
+
+    Args:
+        request: Any.
+        table: Its table.
+        tablet: As it was read.
+        files: Of the tablet.
+    """
+    transform = request.transform
+    if transform.kind is not TransformKind.DELETE_WHERE:
+        return tuple(files)
+    of_partition = _partition_bounds(table, tablet)
+    return tuple(
+        file
+        for file in files
+        if may_be_true(transform.text, {**_key_bounds(table, file), **of_partition})
+    )
+
+
+def _partition_bounds(table: Table, tablet: Tablet) -> Mapping[str, ColumnBounds]:
+    if tablet.bounds.partition is None:
+        return {}
+    try:
+        values = partition_values(table, tablet.bounds.partition)
+    except RequestError:
+        return {}
+    bounds = {}
+    for (name, value), kind in zip(values.items(), partition_types(table), strict=True):
+        key = encode_value(value, kind)
+        bounds[name] = ColumnBounds(kind=kind, least=key, greatest=key)
+    return bounds
+
+
+def _key_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
+    if not table.key or file.key_min is None or file.key_max is None:
+        return {}
+    first = table.key[0]
+    kind = key_type_of(next(each.type for each in table.schema if each.name == first))
+    return {first: ColumnBounds(kind=kind, least=file.key_min, greatest=file.key_max)}
 
 
 def facts_of(request: Request) -> RequestFacts:

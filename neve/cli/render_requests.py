@@ -54,6 +54,7 @@ def request(found: api_requests.Request) -> RenderableType:
             *((("cancelled"), each.text) for each in found.cancelled),
             ("asked", f"{_time(found.submitted_at_s)} UTC"),
             *_progress(found),
+            *(("note", note) for note in found.notes),
         ]
     )
     if not found.tablets:
@@ -74,6 +75,7 @@ def dry_run(found: api_requests.DryRun) -> RenderableType:
             ("rows", f"{found.rows:,}"),
             ("rows in range", _rows(found.rows_in_range)),
             *touched,
+            *(("note", note) for note in found.notes),
         ]
     )
     if not found.per_tablet:

@@ -24,10 +24,10 @@ from common.rows.encode import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
-from coordinator.core.request_facts import shown_files
+from coordinator.core.request_facts import matching_files, shown_files
 from neve import api_requests
 from neve.gateway.request_door import selector_named
-from neve.gateway.request_views import transform_text
+from neve.gateway.request_views import retention_notes, transform_text
 from neve.gateway.requests import tablets_of
 from neve.gateway.scan import pinned
 from neve.gateway.services import Services
@@ -46,7 +46,8 @@ async def dry_run(services: Services, table: Table, request: Request) -> api_req
         table: Its table.
         request: Checked, but not stored.
     """
-    counter = _Counter(table, request, await services.store.now_s())
+    now_s = await services.store.now_s()
+    counter = _Counter(table, request, now_s)
     taken: list[api_requests.DryTablet] = []
     async with pinned(services, table) as pin:
         async for page in tablets_of(services, table, request):
@@ -65,6 +66,7 @@ async def dry_run(services: Services, table: Table, request: Request) -> api_req
         rows=sum(each.rows for each in taken),
         rows_in_range=sum(counted) if len(counted) == len(taken) else None,
         transform=transform_text(request.transform),
+        notes=retention_notes(table, request, now_s),
         per_tablet=tuple(taken[:LISTED_MAX]),
     )
 
@@ -96,7 +98,7 @@ class _Counter:
 
     def _chosen(self, tablet: Tablet) -> list[DataFile]:
         spec = self.request.selector
-        shown = shown_files(self.request, tablet)
+        shown = matching_files(self.request, self.table, tablet, shown_files(self.request, tablet))
         if not shown:
             return []
         parameters = SelectorParameters(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from common.model.keys import KeyType, format_key, key_type_of
 from common.model.progress import ProgressHere
@@ -18,10 +19,13 @@ from common.model.request import (
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
+from coordinator.core.settle import MARKS_PER_RETENTION
 from neve import api_requests
 from neve.gateway.views import key_text, key_types
 
 TABLETS_MAX = 10_000
+DROPPING = frozenset({"expired", "deletes"})
+"""Selectors that are asked for so that dead rows go."""
 _ENDED = frozenset({TabletProgress.DONE, TabletProgress.CANCELLED})
 
 
@@ -158,6 +162,28 @@ def request_view(
         ),
         progress=progress or _of_ended(request),
         tablets=tablets,
+        notes=retention_notes(table, request, request.ended_at_s or request.submitted_at_s),
+    )
+
+
+def retention_notes(table: Table, request: Request, now_s: float) -> tuple[str, ...]:
+    """Return what the table's retention of tombstones keeps from what a request deletes.
+
+    Args:
+        table: As it is now.
+        request: Of it.
+        now_s: When the request ended, or is looked at.
+    """
+    settings, retention_s = table.settings, table.settings.tombstone_retention_s
+    deletes = request.transform.kind is TransformKind.DELETE_WHERE
+    drops = deletes or request.selector.name in DROPPING or settings.ttl_s is not None
+    if not table.key or not drops or not retention_s:
+        return ()
+    until = datetime.fromtimestamp(now_s + retention_s * (1 + 1 / MARKS_PER_RETENTION), UTC)
+    return (
+        f"deleted and expired rows stay in the files, hidden from readers, while the table has "
+        f"known their version for less than tombstone_retention_s = {retention_s:g} s; of rows "
+        f"written by now the last can be dropped by a compaction after {until:%Y-%m-%d %H:%M} UTC",
     )
 
 

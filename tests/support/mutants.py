@@ -93,6 +93,8 @@ SUITES = {
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],
     "planning": ["tests/unit/coordinator/test_planning.py"],
     "plugins": ["tests/unit/common/test_plugins.py"],
+    "pruning": ["tests/unit/expressions/test_file_pruning.py"],
+    "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from neve.client import Client
@@ -81,6 +82,23 @@ def test_an_expression_that_fails_on_a_row_ends_its_request_and_harms_nobody(
     assert 1 <= len(failed) <= len(client.tablets(table.name)), "no job is tried twice"
     assert rows_of(table) == before
     service.wait_until_clean(table)
+
+
+def test_a_deletion_in_one_partition_leaves_the_others_as_they_are(service: Service) -> None:
+    client = service.client
+    schema = pa.schema([("month", pa.int32()), ("n", pa.int64())])
+    place = (service.folder / "months").as_uri()
+    client.create_table("months", place, schema=schema, partition_by=["month"])
+    for month in (3, 4, 5):
+        client.append("months", pa.table({"month": [month] * 10, "n": range(10)}, schema=schema))
+    before = {each.path for each in client.files("months")}
+    wish = client.compact("months", delete_where="month = 4 and n < 9")
+    assert wish.wait(timeout_s=SERVICE_S).state == "done"
+    after = {each.path: each.request for each in client.files("months")}
+    assert [request for request in after.values() if request] == [wish.id]
+    assert len(before & after.keys()) == 2, "of the other months nothing was rewritten"
+    assert client.count("months") == 21
+    client.drop("months")
 
 
 def test_a_request_of_which_a_job_was_cancelled_is_done_in_part(service: Service) -> None:

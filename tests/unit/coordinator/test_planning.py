@@ -267,6 +267,17 @@ class OnlySystem:
         return Plan(left={file.path: "is large" for file in parameters.candidates})
 
 
+class Eager:
+    """A planner that takes whatever it is shown."""
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        files = tuple(sorted(file.path for file in parameters.candidates))
+        job = PlannedJob(
+            kind=parameters.kind, files=files, group="default", priority=1, reason="all"
+        )
+        return Plan(jobs=(job,))
+
+
 def test_the_fallback_plans_what_a_planner_leaves_of_a_request() -> None:
     selected = Selection(request="r1", files=("a", "b"), since_s=NOW_S)
     services = {"default": Service(planner="own", options={"small_bytes": 1})}
@@ -283,7 +294,5 @@ def test_the_fallback_plans_what_a_planner_leaves_of_a_request() -> None:
     running_here = {"a1": running("a1", "a", kind=Kind.USER, request="r1")}
     several = replace(selected, files=tuple("abcdefgh"))
     given = tablet(selection=several, running=running_here)
-    waits = plan_tablet(
-        given, TABLE, services, {"own": OnlySystem()}, NOW_S, fallback=RatioPlanner()
-    )
+    waits = plan_tablet(given, TABLE, services, {"own": OnlySystem()}, NOW_S, fallback=Eager())
     assert waits.jobs == (), "the planner may wait for the job that runs"

@@ -288,6 +288,34 @@ def test_a_dry_run_counts_and_stores_nothing(client: Client) -> None:
     assert client.requests("events") == []
 
 
+def test_a_deletion_takes_only_files_that_may_have_such_rows(
+    client: Client, tmp_path: Path
+) -> None:
+    keys = {"key": ["note", "id"], "version_column": "v", "tombstone_column": "gone"}
+    place = str(tmp_path / "months")
+    client.create_table("months", place, schema=SCHEMA, partition_by=["note"], **keys)
+    for name in "abc":
+        client.append("months", rows(1, 2).set_column(4, "note", pa.array([name, name])))
+    taken = client.dry_run("months", delete_where="note = 'b' and id > 0")
+    assert [each.partition for each in taken.per_tablet] == ["note=b"]
+    client.append("events", rows(1, 5))
+    client.append("events", rows(7, 9))
+    assert client.dry_run("events", delete_where="id > 6").files == 1
+
+
+def test_what_the_retention_keeps_is_said(client: Client) -> None:
+    client.append("events", rows(1))
+    for found in (
+        client.dry_run("events", selector="expired"),
+        client.compact("events", delete_where="id = 1").status(),
+    ):
+        (note,) = found.notes
+        assert "less than tombstone_retention_s = 86400 s" in note
+    assert client.dry_run("events").notes == ()
+    client.set("events", {"tombstone_retention": "0s"})
+    assert client.dry_run("events", selector="expired").notes == ()
+
+
 def test_a_range_of_partitions_is_of_their_values(client: Client, tmp_path: Path) -> None:
     client.create_table(
         "days",
