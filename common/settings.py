@@ -51,6 +51,11 @@ class StoreSettings:
         0, "Replicas that must have an add before it is acknowledged (Redis WAIT); 0: none."
     )
     timeout_s: float = setting(10.0, "Longest wait for one answer of Redis.", least=0.1)
+    reserve_bytes: int = size_setting(
+        16 * 1024**2,
+        "Memory set aside in a Redis with `maxmemory`, at most a sixteenth of it, and given back"
+        " when it is full, so that what frees memory still works; 0: none.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

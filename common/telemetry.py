@@ -77,6 +77,9 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "Tables and tablets that some kind of work leaves alone for a while after that.",
     ),
+    Metric("neve_store_memory_bytes", "gauge", "Memory that the store (Redis) uses."),
+    Metric("neve_store_memory_max_bytes", "gauge", "Its `maxmemory`; 0: none."),
+    Metric("neve_store_full", "gauge", "1 while adds wait because the store was full."),
     Metric("neve_requests", "gauge", "User compactions that are not over.", ("state",)),
     Metric(
         "neve_requests_ended_total",

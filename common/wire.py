@@ -237,6 +237,8 @@ class CoordinatorStatus:
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """What keeps jobs from running, a sentence each."""
+    store_warnings: tuple[str, ...] = ()
+    """What is wrong with the store itself, a sentence each."""
     scopes: tuple[ScopeStatus, ...] = ()
     figures: tuple[Figure, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""

@@ -7,7 +7,7 @@ grace are adopted, the others released.
 
 import asyncio
 
-from common.errors import MetadataError, UnavailableError
+from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.changes import Applied
 from common.metadata.ports import TabletStore
 from common.metadata.upkeep_changes import ClaimCoordination
@@ -26,9 +26,10 @@ async def recover(store: TabletStore, scanner: Scanner, coordinator: str, log: L
     """
     while True:
         try:
+            (await store.health()).check()
             claimed_s = await _claim(store, coordinator)
             await scanner.refresh_tables()
-        except (MetadataError, UnavailableError) as error:
+        except (ConfigError, MetadataError, UnavailableError) as error:
             log("start waits for the store", cause=str(error))
             await asyncio.sleep(CLAIM_PAUSE_S)
         else:

@@ -32,6 +32,7 @@ from coordinator.scanner import Scanner
 from coordinator.selecting import Selectors
 from coordinator.service import CoordinatorService
 from coordinator.storage import ArrowStorage
+from coordinator.store_care import StoreCare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Parts:
     automatic: Automatic
     operations: Operations
     limiting: Limiting
+    store_care: StoreCare
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, most telling first.
@@ -75,6 +77,7 @@ class Parts:
             self.automatic.run_forever(),
             self.operations.run_forever(),
             self.limiting.run_forever(),
+            self.store_care.run_forever(),
             self._tick_forever(own.tick_s),
         ]
 
@@ -82,9 +85,14 @@ class Parts:
         """Return the counters of the core and of everything round it."""
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
-        of_parts = (*self._of_requests(now_s), *self._of_scans(), *self._of_faults())
+        of_parts = (
+            *self._of_requests(now_s),
+            *self._of_scans(),
+            *self._of_faults(),
+            *self._of_store(),
+        )
         figures = (*of_parts, *scope_figures(status.scopes))
-        return replace(status, figures=figures)
+        return replace(status, figures=figures, store_warnings=self.store_care.health.warnings)
 
     def _of_requests(self, now_s: float) -> list[Figure]:
         requests, driver = self.requests.open_requests(), self.requests
@@ -124,6 +132,14 @@ class Parts:
                 for part, count in faults.counts.items()
             ),
             Figure("neve_tables_left_alone", faults.standing),
+        ]
+
+    def _of_store(self) -> list[Figure]:
+        health = self.store_care.health
+        return [
+            Figure("neve_store_memory_bytes", health.memory_bytes),
+            Figure("neve_store_memory_max_bytes", health.memory_max_bytes),
+            Figure("neve_store_full", float(health.full)),
         ]
 
     async def _tick_forever(self, interval_s: float) -> None:
@@ -247,4 +263,5 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
         automatic=automatic,
         operations=operations,
         limiting=Limiting(context, service.submit),
+        store_care=StoreCare(context.store, context.log),
     )

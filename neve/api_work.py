@@ -171,3 +171,5 @@ class Status:
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     """What keeps jobs from running, such as a group without compactors; a sentence each."""
+    store_warnings: tuple[str, ...] = ()
+    """What is wrong with the store: little memory, eviction, no log, replicas; a sentence each."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from common.errors import ConflictError, UnavailableError
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
-from common.metadata.commands import TIME, Reply
-from common.metadata.keyspace import Keyspace, LinkLostError, Session
+from common.metadata.commands import TIME, Reply, get
+from common.metadata.keys import FULL
+from common.metadata.keyspace import Keyspace, LinkLostError, Session, StoreBusyError
 from common.metadata.mutation.transaction import (
     Decision,
     Done,
@@ -23,6 +24,7 @@ from common.metadata.mutation.transaction import (
 )
 from common.model.outcome import Refusal
 
+NO_ROOM = "it was full, and what would let it grow waits until there is room"
 LOOKS_MAX = 4
 """How often one decision may ask to look further."""
 
@@ -62,6 +64,9 @@ class Tally:
     conflicts: int = 0
     sent: bool = False
     now_s: float = 0.0
+    grows: bool = False
+    full: bool = False
+    """Whether the store has said, at the last look, that it is short of memory."""
 
 
 class Executor:
@@ -88,14 +93,18 @@ class Executor:
         self._sleep = sleep
         self._chance = chance
 
-    async def run(self, transaction: Transaction) -> Outcome:
+    async def run(self, transaction: Transaction, *, grows: bool = False) -> Outcome:
         """Execute a transaction and those that follow it.
+
+        Args:
+            transaction: The first.
+            grows: Whether it waits while the store is short of memory.
 
         Raises:
             ConflictError: Something required changed on every try.
             UnavailableError: The store does not answer; nothing was sent.
         """
-        tally = Tally()
+        tally = Tally(grows=grows)
         self.counts.changes += 1
         following: Transaction | None = transaction
         outcome: Applied | Refused = Applied()
@@ -114,7 +123,7 @@ class Executor:
 
     async def _settle(self, transaction: Transaction, tally: Tally) -> Settled:
         """Try one transaction until it is written, done or refused."""
-        reason = ""
+        reason, busy = "", False
         for number in range(self._patience.tries_max):
             if number:
                 await self._pause(number, lost=bool(reason))
@@ -125,7 +134,7 @@ class Executor:
             except LinkLostError as error:
                 self.counts.lost += 1
                 tally.sent |= error.sent
-                reason = str(error)
+                reason, busy = str(error), isinstance(error, StoreBusyError)
                 continue
             if settled is not None:
                 return settled
@@ -134,6 +143,8 @@ class Executor:
             reason = ""
         if tally.sent:
             return Unresolved(reason or "the store was busy after an unknown outcome")
+        if busy:
+            raise UnavailableError(f"the metadata store takes no change now: {reason}")
         if reason:
             raise UnavailableError(f"the metadata store does not answer: {reason}")
         raise ConflictError(f"lost every race in {self._patience.tries_max} tries")
@@ -144,21 +155,20 @@ class Executor:
             decision = await self._decide(session, transaction, tally)
             if not isinstance(decision, Write):
                 return decision
+            if tally.grows and tally.full:
+                raise StoreBusyError(NO_ROOM)
             applied = await session.execute(decision.effects, durable=decision.durable)
             return decision if applied else None
 
     async def _decide(self, session: Session, transaction: Transaction, tally: Tally) -> Settled:
         """Look, decide, and look further where the decision asks for it."""
-        replies, now_s = await _look(session, transaction.needs)
-        tally.now_s = now_s
-        decision: Decision = transaction.decide(Seen(replies, now_s, tally.sent))
+        replies = await _look(session, transaction.needs, tally)
+        decision: Decision = transaction.decide(Seen(replies, tally.now_s, tally.sent))
         for _ in range(LOOKS_MAX):
             if not isinstance(decision, More):
                 return decision
-            further, now_s = await _look(session, decision.needs)
-            replies |= further
-            tally.now_s = now_s
-            decision = decision.decide(Seen(replies, now_s, tally.sent))
+            replies |= await _look(session, decision.needs, tally)
+            decision = decision.decide(Seen(replies, tally.now_s, tally.sent))
         raise AssertionError("a decision keeps asking for more")
 
     async def _pause(self, number: int, *, lost: bool) -> None:
@@ -168,10 +178,11 @@ class Executor:
         await self._sleep(longest_s * self._chance())
 
 
-async def _look(session: Session, needs: Needs) -> tuple[dict[str, Reply], float]:
-    """Watch and read; the time is read with the rest."""
-    replies = await session.look(needs.watch, (TIME, *needs.reads.values()))
-    return dict(zip(needs.reads, replies[1:], strict=True)), time_s(replies[0])
+async def _look(session: Session, needs: Needs, tally: Tally) -> dict[str, Reply]:
+    """Watch and read; the time, and whether there is room, are read with the rest."""
+    now, full, *replies = await session.look(needs.watch, (TIME, get(FULL), *needs.reads.values()))
+    tally.now_s, tally.full = time_s(now), full is not None
+    return dict(zip(needs.reads, replies, strict=True))
 
 
 def time_s(reply: Reply) -> float:

@@ -1,6 +1,7 @@
 """Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits   of the whole store
+neve:reserve  neve:full                            room to empty a store that is full
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
@@ -17,6 +18,10 @@ TABLES = "neve:tables"
 STORE = "neve:store"
 COORDINATOR = "neve:coordinator"
 LIMITS = "neve:limits"
+RESERVE = "neve:reserve"
+"""String of nothing: memory that is given back when the store is full."""
+FULL = "neve:full"
+"""Set when the reserve was given back: what lets the store grow waits."""
 """Hash: scope → bytes/s."""
 DOORBELLS = "neve:{*}:changed"
 """Pattern of all doorbell channels, for PSUBSCRIBE."""
@@ -27,6 +32,8 @@ CHANGES_MAX = 100_000
 """Entries kept in a table's change stream; what falls out, the full scan finds."""
 HISTORY_MAX = 10_000
 """Entries kept in a table's history."""
+SHORT_STREAM_MAX = 1000
+"""Entries that a table's streams keep when the store is full."""
 REQUESTS_OPEN_MAX = 1000
 """Requests of a table that may be open at the same time."""
 REQUESTS_KEPT = 1000

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from common.errors import CompactionError
 from common.metadata.commands import Command, Reply
+from common.metadata.health import StoreHealth
 
 StreamEntry = tuple[str, Mapping[bytes, bytes]]
 """Position and fields."""
@@ -24,6 +25,13 @@ class LinkLostError(CompactionError):
     def __init__(self, reason: str, *, sent: bool = False) -> None:
         super().__init__(reason)
         self.sent = sent
+
+
+class StoreBusyError(LinkLostError):
+    """The store answers, and takes nothing now: it is full, starts or fails over.
+
+    Nothing was written. It passes, or an operator ends it; the reason is the store's own.
+    """
 
 
 class Session(Protocol):
@@ -73,6 +81,22 @@ class Keyspace(Protocol):
 
     def listen(self, pattern: str) -> AsyncGenerator[str, None]:
         """Yield the names of the channels that ring and match; may miss some."""
+        ...
+
+    async def health(self) -> StoreHealth:
+        """Return how much room there is, and what the store would survive.
+
+        Raises:
+            LinkLostError: The connection is gone.
+        """
+        ...
+
+    async def keep_reserve(self) -> None:
+        """Set memory aside while there is room, so that a full store can be emptied.
+
+        Raises:
+            LinkLostError: The connection is gone.
+        """
         ...
 
     async def close(self) -> None:

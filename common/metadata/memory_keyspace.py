@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from common.clock import Clock
 from common.metadata.commands import Command, Reply
+from common.metadata.health import StoreHealth
 from common.metadata.keyspace import Session, StreamEntry
 from common.metadata.memory_commands import position_key, run
 from common.metadata.memory_values import Values
@@ -73,6 +74,13 @@ class MemoryKeyspace:
                     yield channel
         finally:
             self._listeners.remove(queue)
+
+    async def health(self) -> StoreHealth:
+        """Return that nothing is wrong: a process has the memory that it has."""
+        return StoreHealth()
+
+    async def keep_reserve(self) -> None:
+        """Keep none: there is no bound."""
 
     async def close(self) -> None:
         """Keep everything: others may share it."""

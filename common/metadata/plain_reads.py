@@ -1,6 +1,6 @@
 """The plain reads of a store: tables by id and name, marks, garbage, pins, history, feed."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from common.errors import MetadataError, RequestError, UnavailableError
@@ -27,7 +27,7 @@ from common.metadata.keys import (
     TableKeys,
     table_of_channel,
 )
-from common.metadata.keyspace import Keyspace, LinkLostError
+from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
 from common.metadata.readings import (
     AttemptOutcome,
     CallMark,
@@ -46,6 +46,8 @@ from common.model.tablet import Reservation
 
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
+BUSY_TRIES_MAX, BUSY_PAUSE_S = 8, 0.25
+"""Tries of one read that the store refuses because it starts, fails over or is full."""
 SCAN_COUNT = 1000
 """Fields of a large hash read per round trip."""
 NO_CHANGES = "0-0"
@@ -55,9 +57,10 @@ NO_CHANGES = "0-0"
 class PlainReads:
     """Reads that concern no tablet's files; see `common.metadata.ports.TabletStore`."""
 
-    def __init__(self, keyspace: Keyspace) -> None:
-        """Read from `keyspace`."""
+    def __init__(self, keyspace: Keyspace, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Read from `keyspace`; `sleep` waits while it is busy."""
         self._keyspace = keyspace
+        self._sleep = sleep
 
     async def names(self) -> Mapping[str, str]:
         """Return name → table id."""
@@ -229,11 +232,16 @@ class PlainReads:
 
     async def _fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         """Read, on another connection if one broke."""
-        for left in reversed(range(READ_TRIES_MAX)):
+        lost = busy = 0
+        while True:
             try:
                 return await self._keyspace.fetch(batches)
+            except StoreBusyError as error:
+                if (busy := busy + 1) == BUSY_TRIES_MAX:
+                    message = f"the metadata store cannot be read now: {error}"
+                    raise UnavailableError(message) from error
+                await self._sleep(BUSY_PAUSE_S)
             except LinkLostError as error:
-                if not left:
+                if (lost := lost + 1) == READ_TRIES_MAX:
                     message = f"the metadata store does not answer: {error}"
                     raise UnavailableError(message) from error
-        raise AssertionError(READ_TRIES_MAX)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
+from common.metadata.health import StoreHealth
 from common.metadata.inspected import Inspected
 from common.metadata.readings import (
     AttemptOutcome,
@@ -64,6 +65,14 @@ class TabletStore(Protocol):
             ConflictError: Something required changed on every try.
             MetadataError: What is stored cannot be decoded, or has another format version.
         """
+        ...
+
+    async def health(self) -> StoreHealth:
+        """Return how much room the store has, and what it would survive."""
+        ...
+
+    async def keep_reserve(self) -> None:
+        """Set memory aside while there is room, so that a full store can be emptied."""
         ...
 
     async def tables(self) -> Sequence[Table]:

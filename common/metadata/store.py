@@ -2,22 +2,30 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from common.errors import MetadataError
+from common.errors import MetadataError, UnavailableError
 from common.metadata import reading
-from common.metadata.changes import Change, Outcome
+from common.metadata.changes import AddFiles, Change, CreateTable, Outcome
 from common.metadata.codec_file import unpack_files
 from common.metadata.commands import TIME, hgetall, member_at, members_after, zcard
 from common.metadata.executor import Counts, Executor, Patience, time_s
+from common.metadata.health import StoreHealth
 from common.metadata.inspected import Inspected
 from common.metadata.inspection import inspect_tablets
 from common.metadata.keys import STORE, TableKeys, TabletKeys
-from common.metadata.keyspace import Keyspace
+from common.metadata.keyspace import Keyspace, LinkLostError
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.notes import FORMAT, found_store
 from common.metadata.ranges import RangeReader
+from common.metadata.request_changes import BeginOperation, Select, SubmitRequest
 from common.metadata.request_reads import RequestReads
 from common.model.file import DataFile
 from common.model.tablet import Record, Tablet, TabletId
+
+GROWING = (AddFiles, CreateTable, Select, SubmitRequest, BeginOperation)
+"""Changes that let a store grow, and wait while it is full; all others may use its reserve.
+
+Also reservations and commits: the files that a compaction replaces leave the store at last.
+"""
 
 
 class KeyspaceStore(RequestReads):
@@ -41,7 +49,7 @@ class KeyspaceStore(RequestReads):
             chance: From 0 to below 1, for the length of these waits.
             new_store_id: Names a store that has none yet.
         """
-        super().__init__(keyspace)
+        super().__init__(keyspace, sleep)
         self._executor = Executor(keyspace, patience, sleep, chance)
         self._new_store_id = new_store_id
         self._store_id: str | None = None
@@ -63,7 +71,22 @@ class KeyspaceStore(RequestReads):
     async def apply(self, change: Change) -> Outcome:
         """Execute a change; see the port."""
         await self.store_id()
-        return await self._executor.run(transaction_for(change))
+        grows = isinstance(change, GROWING)
+        return await self._executor.run(transaction_for(change), grows=grows)
+
+    async def health(self) -> StoreHealth:
+        """Return how much room the store has, and what it would survive."""
+        try:
+            return await self._keyspace.health()
+        except LinkLostError as error:
+            raise UnavailableError(f"the metadata store does not answer: {error}") from error
+
+    async def keep_reserve(self) -> None:
+        """Set memory aside in the store while there is room."""
+        try:
+            await self._keyspace.keep_reserve()
+        except LinkLostError as error:
+            raise UnavailableError(f"the metadata store does not answer: {error}") from error
 
     async def store_id(self) -> str:
         """Return the id of this store, made at first use."""

@@ -46,6 +46,7 @@ def _checks(session: Session, location: str | None, compactors: int) -> Iterator
     yield "ports", checks.ports
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
+    yield "store", lambda: _store(session)
     if location is not None:
         yield "storage", lambda: checks.storage(location)
 
@@ -70,6 +71,17 @@ def _groups(session: Session) -> str:
     if unserved:
         raise ConfigError("; ".join(status.warnings))
     return "; ".join(status.warnings) or f"{len(status.groups)} with compactors"
+
+
+def _store(session: Session) -> str:
+    """Tell what the service knows of its Redis: memory, eviction, durability, replicas."""
+    try:
+        status = session.client.status()
+    except NeveError as error:
+        raise checks.SkippedError("no service answers") from error
+    if status.store_warnings:
+        raise checks.WarningError("; ".join(status.store_warnings))
+    return "has room, keeps everything, and writes it down"
 
 
 def _run(name: str, check: Callable[[], str]) -> checks.Finding:

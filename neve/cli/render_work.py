@@ -27,6 +27,7 @@ def status(found: api_work.Status) -> RenderableType:
                 ("quarantined", f"{found.quarantined:,} tablets"),
                 *(("error", each) for each in found.errors),
                 *(("note", each) for each in found.warnings),
+                *(("store", each) for each in found.store_warnings),
             ]
         ),
         "",

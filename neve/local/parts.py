@@ -66,6 +66,7 @@ def _reach(store: StoreSettings) -> None:
         link = connect(store)
         try:
             await link.names()
+            (await link.health()).check()
         finally:
             await link.close()
 

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from common.metadata.commands import Command, Reply
+from common.metadata.health import StoreHealth
 from common.metadata.keyspace import Keyspace, LinkLostError, Session, StreamEntry
 
 
@@ -89,6 +90,12 @@ class FlakyKeyspace:
 
     def listen(self, pattern: str) -> AsyncGenerator[str, None]:
         return self._inner.listen(pattern)
+
+    async def health(self) -> StoreHealth:
+        return await self._inner.health()
+
+    async def keep_reserve(self) -> None:
+        await self._inner.keep_reserve()
 
     async def close(self) -> None:
         for send in self._late:

@@ -48,6 +48,7 @@ class FakeCoordinator:
     told: list[tuple[str, ...]] = field(default_factory=list)
     more_groups: tuple[GroupStatus, ...] = ()
     warnings: tuple[str, ...] = ()
+    store_warnings: tuple[str, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -57,6 +58,7 @@ class FakeCoordinator:
             now_s=STARTED_S + 61.0,
             groups=(GROUP, *self.more_groups),
             warnings=self.warnings,
+            store_warnings=self.store_warnings,
             compactors=(COMPACTOR,),
             tables=1,
             tablets_known=3,

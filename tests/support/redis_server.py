@@ -39,7 +39,7 @@ class RedisServer:
 
     def __init__(self, folder: Path, *, fsync: str = "everysec", append_only: bool = True) -> None:
         self.port = free_port()
-        self._folder = folder
+        self.folder = folder
         self._options = ["--appendonly", "yes" if append_only else "no", "--appendfsync", fsync]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -53,14 +53,14 @@ class RedisServer:
         program = executable()
         assert program is not None, "no redis-server on this machine"
         words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        words += ["--dir", str(self._folder), "--loglevel", "warning", "--daemonize", "no"]
-        with (self._folder / "redis.log").open("ab") as log:
+        words += ["--dir", str(self.folder), "--loglevel", "warning", "--daemonize", "no"]
+        with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*words, *self._options], stdout=log, stderr=subprocess.STDOUT
             )
         until_s = time.monotonic() + PATIENCE_S
         while not self._answers():
-            assert time.monotonic() < until_s, (self._folder / "redis.log").read_text()
+            assert time.monotonic() < until_s, (self.folder / "redis.log").read_text()
             time.sleep(0.02)
 
     def stop(self) -> None:

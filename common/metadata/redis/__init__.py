@@ -30,6 +30,7 @@ def connect(settings: StoreSettings) -> RedisStore:
             connections_max=settings.connections_max,
             timeout_s=settings.timeout_s,
             wait_replicas=settings.wait_replicas,
+            reserve_bytes=settings.reserve_bytes,
         ),
         patience=Patience(tries_max=settings.tries_max),
         sleep=asyncio.sleep,

@@ -6,17 +6,26 @@ from contextlib import asynccontextmanager
 
 from common.errors import MetadataError
 from common.metadata.commands import Command, Reply
-from common.metadata.keyspace import LinkLostError, Session, StreamEntry
+from common.metadata.health import StoreHealth
+from common.metadata.keyspace import LinkLostError, Session, StoreBusyError, StreamEntry
 from common.metadata.redis.address import parse
 from common.metadata.redis.link import Link, ReplyError, open_link
+from common.metadata.redis.reserve import Reserve
 
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
 RELISTEN_S = 1.0
 """Pause before listening again after the connection broke."""
-TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED")
-"""Errors of a Redis that starts, fails over or is overloaded: try again elsewhere or later."""
+NO_MEMORY = "OOM"
+TRANSIENT = (
+    *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED"),
+    *("NOREPLICAS", "MISCONF", NO_MEMORY),
+)
+"""What a Redis says that starts, fails over, is full or cannot write: nothing was written, and
+the same change succeeds later."""
+DISCARDED = "EXECABORT Transaction discarded because of: "
+"""What stands before the reason if only `EXEC` is refused."""
 
 
 class RedisKeyspace:
@@ -29,6 +38,7 @@ class RedisKeyspace:
         connections_max: int = 32,
         timeout_s: float = 10.0,
         wait_replicas: int = 0,
+        reserve_bytes: int = 0,
     ) -> None:
         """Connect later.
 
@@ -37,7 +47,9 @@ class RedisKeyspace:
             connections_max: Most links for reads and changes; streams have their own.
             timeout_s: Longest wait for one answer.
             wait_replicas: Replicas that must have a durable change.
+            reserve_bytes: Memory to set aside in it, if its memory is bounded.
         """
+        self._reserve = Reserve(self._send, reserve_bytes, wait_replicas)
         self._address = parse(url)
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
@@ -50,7 +62,8 @@ class RedisKeyspace:
         """Return a session on a link of its own."""
         async with self._link() as link:
             session = RedisSession(link, self._timeout_s, self._wait_replicas)
-            yield session
+            async with self._room():
+                yield session
             await session.leave()
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
@@ -64,10 +77,11 @@ class RedisKeyspace:
             replies = await link.exchange(commands, self._timeout_s)
         found: list[list[Reply]] = []
         at = 0
-        for batch in batches:
-            length = 1 if len(batch) == 1 else len(batch) + 2
-            found.append(_answers(replies[at : at + length]))
-            at += length
+        async with self._room():
+            for batch in batches:
+                length = 1 if len(batch) == 1 else len(batch) + 2
+                found.append(_answers(replies[at : at + length]))
+                at += length
         return found
 
     async def wait_entries(
@@ -82,7 +96,7 @@ class RedisKeyspace:
         reply = (await link.exchange([command], block_s + self._timeout_s))[0]
         self._stream_links.append(link)
         if isinstance(reply, ReplyError):
-            raise _translated(reply)
+            raise translated(reply)
         return {
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
@@ -104,12 +118,38 @@ class RedisKeyspace:
             finally:
                 link.close()
 
+    async def health(self) -> StoreHealth:
+        """Return what the server says of itself."""
+        return await self._reserve.health()
+
+    async def keep_reserve(self) -> None:
+        """Set memory aside, or give up what is no longer wanted."""
+        await self._reserve.keep()
+
     async def close(self) -> None:
         """Close all links that are not in use."""
         for link in (*self._idle, *self._stream_links):
             link.close()
         self._idle.clear()
         self._stream_links.clear()
+
+    async def _send(self, commands: list[Command]) -> list[Reply]:
+        """Send single commands on a link outside the pool, which may wait for this very room."""
+        link = await open_link(self._address, self._timeout_s)
+        try:
+            return await link.exchange(commands, self._timeout_s)
+        finally:
+            link.close()
+
+    @asynccontextmanager
+    async def _room(self) -> AsyncIterator[None]:
+        """Make room when the store says that it is full; whoever was refused tries again."""
+        try:
+            yield
+        except StoreBusyError as error:
+            if str(error).startswith(NO_MEMORY):
+                await self._reserve.give_back()
+            raise
 
     @asynccontextmanager
     async def _link(self) -> AsyncIterator[Link]:
@@ -144,7 +184,7 @@ class RedisSession:
         replies = await self._link.exchange(commands, self._timeout_s)
         for reply in replies:
             if isinstance(reply, ReplyError):
-                raise _translated(reply)
+                raise translated(reply)
         return replies[1:] if watch else replies
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
@@ -160,7 +200,7 @@ class RedisSession:
         self._watching = False
         executed = replies[len(effects) + 1]
         if isinstance(executed, ReplyError):
-            raise _translated(next(each for each in replies if isinstance(each, ReplyError)))
+            raise translated(next(each for each in replies if isinstance(each, ReplyError)))
         if executed is None:
             return False
         for reply in executed:
@@ -180,11 +220,11 @@ def _answers(replies: list[Reply]) -> list[Reply]:
     """Return the answers of one batch."""
     for reply in replies:
         if isinstance(reply, ReplyError):
-            raise _translated(reply)
+            raise translated(reply)
     answers: list[Reply] = replies if len(replies) == 1 else replies[-1]
     for reply in answers:
         if isinstance(reply, ReplyError):
-            raise _translated(reply)
+            raise translated(reply)
     return answers
 
 
@@ -192,9 +232,9 @@ def _entry(position: bytes, words: list[bytes]) -> StreamEntry:
     return position.decode(), dict(zip(words[::2], words[1::2], strict=True))
 
 
-def _translated(error: ReplyError) -> Exception:
+def translated(error: ReplyError) -> Exception:
     """Return our error for an answer of Redis that says no; nothing was written."""
-    text = str(error)
+    text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
-        return LinkLostError(text)
+        return StoreBusyError(text)
     return MetadataError(f"Redis refuses: {text}")

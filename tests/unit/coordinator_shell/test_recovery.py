@@ -8,6 +8,7 @@ from common.clock import ManualClock
 from common.metadata.codec_table import CLAIM as CLAIMS
 from common.metadata.commands import delete, set_string
 from common.metadata.executor import Patience
+from common.metadata.health import StoreHealth
 from common.metadata.keys import COORDINATOR
 from common.metadata.memory import MemoryStore
 from common.metadata.mutation import transaction_for
@@ -19,6 +20,7 @@ from common.settings import Settings
 from coordinator import recovery
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
+from coordinator.store_care import StoreCare
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.patience import PATIENCE_S
 
@@ -125,5 +127,47 @@ def test_of_two_that_live_when_the_store_goes_back_the_younger_leads() -> None:
         assert await asyncio.wait_for(tasks["c0"], PATIENCE_S) == "c1"
         assert leader(await store.claim()) == "c1"
         tasks["c1"].cancel()
+
+    asyncio.run(story())
+
+
+class EvictingStore(MemoryStore):
+    """Throws keys away, until an operator sets another policy."""
+
+    policy = "allkeys-lru"
+
+    async def health(self) -> StoreHealth:
+        return StoreHealth(policy=self.policy)
+
+
+def test_nobody_leads_on_a_store_that_throws_keys_away() -> None:
+    async def story() -> None:
+        store = EvictingStore(ManualClock())
+        scanner = Scanner(store, planner_for(Settings()), silent)
+        heard: asyncio.Queue[object] = asyncio.Queue()
+
+        def log(_event: str, **fields: object) -> None:
+            heard.put_nowait(fields.get("cause"))
+
+        start = asyncio.create_task(recovery.recover(store, scanner, "c1", log))
+        assert "allkeys-lru" in str(await asyncio.wait_for(heard.get(), PATIENCE_S))
+        assert await store.claim() is None
+        store.policy = "noeviction"
+        await asyncio.wait_for(start, PATIENCE_S)
+        assert leader(await store.claim()) == "c1"
+
+    asyncio.run(story())
+
+
+def test_the_coordinator_keeps_the_reserve_and_remembers_what_is_wrong() -> None:
+    async def story() -> None:
+        store = EvictingStore(ManualClock())
+        told: list[str] = []
+        care = StoreCare(store, lambda event, **_: told.append(event))
+        assert not care.health.warnings
+        await care.look()
+        await care.look()
+        assert "throw away" in care.health.warnings[0]
+        assert told == ["store needs care"]
 
     asyncio.run(story())

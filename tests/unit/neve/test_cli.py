@@ -243,6 +243,17 @@ def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> No
         coordinator.more_groups, coordinator.warnings = (), ()
 
 
+def test_what_is_wrong_with_the_store_is_said(gateway: Gateway, neve: Shell) -> None:
+    neve.run("doctor", says="store ok")
+    coordinator = gateway.coordinator
+    try:
+        coordinator.store_warnings = ("the store (Redis) is nearly full",)
+        neve.run("status", says="store the store (Redis) is nearly full")
+        neve.run("doctor", says="store warning the store (Redis) is nearly full")
+    finally:
+        coordinator.store_warnings = ()
+
+
 def test_a_file_that_cannot_be_written_is_named(neve: Shell, folder: Path) -> None:
     archive = ["backup", "events", "-o", "/none/x.neve"]
     neve.run(*archive, code=2, says="/none/x.neve cannot be written: No such file or directory")
