@@ -130,6 +130,12 @@ class CoordinatorSettings:
         "How long no file can be added under the name of a user's file that was deleted after a"
         " compaction replaced it.",
     )
+    unfinished_interval_s: float = setting(
+        3600.0,
+        "How often tables are looked for whose creation was interrupted; one that is found twice,"
+        " `garbage_grace_s` apart, is removed.",
+        least=0.1,
+    )
     collect_interval_s: float = setting(30.0, "How often replaced files are looked at.", least=0.1)
     clock_skew_max_s: float = setting(5.0, "Most that two clocks of the deployment differ.")
     group_limit_bytes_s: int = size_setting(

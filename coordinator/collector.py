@@ -5,9 +5,13 @@ has left its inputs in place → stamped with the store's time read after the en
 older than the grace → no reader may still list it (pins, and manifests) → no tablet holds
 it → delete the file, then the entry. A round that dies anywhere is repeated by the next;
 one that stood still for too long between its look and a deletion does not delete.
+
+A round takes some tables at a time, and of each no more than `ROUND_MAX` files: whoever has
+dropped a table of a million files makes nobody else's garbage wait.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,12 +24,16 @@ from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
 from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, StampGarbage, Unpin
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from coordinator.ports import Log, Storage
+from coordinator.ports import DELETE_THREADS, Log, Storage
 from coordinator.table_faults import TableFaults
 
 STAMP_BATCH = 500
-DELETE_BATCH = 100
-DELETES_AT_ONCE = 8
+DELETE_BATCH = 500
+TABLES_AT_ONCE = 4
+DELETES_AT_ONCE = DELETE_THREADS // TABLES_AT_ONCE
+"""Of one table: a storage that does not answer leaves threads for the others."""
+ROUND_MAX = 5_000
+"""Most files of one table that one round deletes; the next round begins at once."""
 LOOK_LASTS_S = 30.0
 """Within so long after a look at an entry its file is deleted, or it is looked at again."""
 
@@ -48,6 +56,18 @@ class Round:
     deleted: int = 0
     kept: int = 0
     waiting: int = 0
+    more: bool = False
+    """Whether some of those that wait might have gone already."""
+
+    def __add__(self, other: "Round") -> "Round":
+        """Return the sums."""
+        return Round(
+            stamped=self.stamped + other.stamped,
+            deleted=self.deleted + other.deleted,
+            kept=self.kept + other.kept,
+            waiting=self.waiting + other.waiting,
+            more=self.more or other.more,
+        )
 
 
 class Covered(Protocol):
@@ -118,11 +138,10 @@ class Collector:
         entries = await self._store.garbage(table.id)
         fresh = [entry.path for entry in entries if entry.stamped_s <= 0]
         stamped = await self._stamp(table, fresh) if fresh else 0
-        deleted, kept, waiting = await self._delete_due(table, entries)
+        done = await self._delete_due(table, entries)
         await self._forget_pins(table)
         await self._finish_drop(table)
-        kept += len(fresh) - stamped
-        return Round(stamped=stamped, deleted=deleted, kept=kept, waiting=waiting)
+        return done + Round(stamped=stamped, kept=len(fresh) - stamped)
 
     async def _stamp(self, table: Table, fresh: Sequence[str]) -> int:
         """Stamp entries that nobody has seen before, but for what may be an only copy."""
@@ -178,25 +197,26 @@ class Collector:
                 "output may be the only copy", table=table.name, attempt=attempt, paths=[*only]
             )
 
-    async def _delete_due(
-        self, table: Table, entries: Sequence[GarbageEntry]
-    ) -> tuple[int, int, int]:
+    async def _delete_due(self, table: Table, entries: Sequence[GarbageEntry]) -> Round:
         stamped = [entry for entry in entries if entry.stamped_s > 0]
         if not stamped:
-            return 0, 0, 0
+            return Round()
         pins = await self._store.pins(table.id)
         now_s = await self._store.now_s()
         ripe = [entry for entry in stamped if due(entry, pins, now_s, self._rules)]
         if ripe and not await self._ours(table):
-            return 0, 0, len(stamped)
+            return Round(waiting=len(stamped))
         if ripe and self._manifests is not None:
             covered_s = await self._manifests.covered_s(table)
             ripe = [entry for entry in ripe if entry.stamped_s < covered_s]
         deleted = kept = 0
-        for first in range(0, len(ripe), DELETE_BATCH):
+        for first in range(0, min(len(ripe), ROUND_MAX), DELETE_BATCH):
             done, used = await self._delete_some(table, ripe[first : first + DELETE_BATCH])
             deleted, kept = deleted + done, kept + used
-        return deleted, kept, len(stamped) - deleted - kept
+        # Where nothing could be deleted, the next round comes no sooner.
+        more = len(ripe) > ROUND_MAX and deleted + kept > 0
+        waiting = len(stamped) - deleted - kept
+        return Round(deleted=deleted, kept=kept, waiting=waiting, more=more)
 
     async def _delete_some(self, table: Table, entries: Sequence[GarbageEntry]) -> tuple[int, int]:
         """Look at some entries once more, and delete their files soon after that or not at all."""
@@ -226,20 +246,32 @@ class Collector:
 
     async def _used(self, table: Table, entries: Sequence[GarbageEntry]) -> set[str]:
         """Return the paths that some tablet still holds."""
-        holders = await asyncio.gather(*(self._holder(table, entry) for entry in entries))
-        tablets = sorted({each for each in holders if each is not None}, key=lambda each: each.end)
-        held = dict(zip(tablets, await self._store.files(tablets), strict=True))
-        return {
-            entry.path
-            for entry, tablet in zip(entries, holders, strict=True)
-            if tablet is not None and entry.path in held[tablet]
-        }
+        by_tablet: dict[TabletId, list[str]] = defaultdict(list)
+        for entry, holder in zip(entries, await self._holders(table, entries), strict=True):
+            if holder is not None:
+                by_tablet[holder].append(entry.path)
+        return {path for held in await self._store.held_among(by_tablet) for path in held}
 
-    async def _holder(self, table: Table, entry: GarbageEntry) -> TabletId | None:
-        """Return the tablet that would hold the file: by its key, which outlives a split."""
-        if entry.key_min is not None and not table.partition_by:
-            return await self._store.locate(table.id, entry.key_min)
-        return None if entry.tablet_end is None else TabletId(table.id, entry.tablet_end)
+    async def _holders(
+        self, table: Table, entries: Sequence[GarbageEntry]
+    ) -> list[TabletId | None]:
+        """Return the tablets that would hold files: by their keys, which outlive a split."""
+        keys = {
+            entry.path: entry.key_min
+            for entry in entries
+            if entry.key_min is not None and not table.partition_by
+        }
+        located = dict(
+            zip(keys, await self._store.locate_each(table.id, [*keys.values()]), strict=True)
+        )
+        return [
+            located[entry.path]
+            if entry.path in located
+            else None
+            if entry.tablet_end is None
+            else TabletId(table.id, entry.tablet_end)
+            for entry in entries
+        ]
 
     async def _delete(self, table: Table, path: str, until_s: float) -> bool:
         try:
@@ -285,8 +317,12 @@ async def collect_all(
     log: Log,
     faults: TableFaults | None = None,
 ) -> Round:
-    """Collect every table; one that fails does not stop the others. Return the sums."""
-    total, faults = Round(), faults or TableFaults(log)
+    """Collect every table, some at a time; one that fails or has much stops no others.
+
+    Returns:
+        The sums.
+    """
+    faults, turns = faults or TableFaults(log), asyncio.Semaphore(TABLES_AT_ONCE)
 
     async def collect(table: Table) -> Round:
         try:
@@ -295,15 +331,12 @@ async def collect_all(
             log("collecting a table failed", table=table.name, cause=str(error))
             return Round()
 
-    for table in tables:
-        done = await faults.run("the collector", table.id, partial(collect, table)) or Round()
-        total = Round(
-            stamped=total.stamped + done.stamped,
-            deleted=total.deleted + done.deleted,
-            kept=total.kept + done.kept,
-            waiting=total.waiting + done.waiting,
-        )
-    return total
+    async def collect_in_turn(table: Table) -> Round:
+        async with turns:
+            work = partial(collect, table)
+            return await faults.run("the collector", table.id, work) or Round()
+
+    return sum(await asyncio.gather(*map(collect_in_turn, tables)), start=Round())
 
 
 async def collect_forever(
@@ -321,13 +354,15 @@ async def collect_forever(
         store: Where the garbage is written.
         collector: Looks at one table.
         tables: Returns those to look at.
-        interval_s: Pause between two rounds.
+        interval_s: Pause between two rounds; there is none while files are left that may go.
         log: Hears what was deleted.
         faults: Keeps tables that fail from ending the loop.
     """
     faults = faults or TableFaults(log)
+    more = False
     while True:
-        await asyncio.sleep(interval_s)
+        await asyncio.sleep(0 if more else interval_s)
         done = await collect_all(store, collector, tables(), log, faults)
         if done.deleted:
             log("files deleted", files=done.deleted, waiting=done.waiting)
+        more = done.more

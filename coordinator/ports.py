@@ -27,6 +27,10 @@ class Compactors(Protocol):
         ...
 
 
+DELETE_THREADS = 32
+"""Files that are deleted at once, of all tables."""
+
+
 class Storage(Protocol):
     """Deletion of files, and the mark that says whose a location is."""
 

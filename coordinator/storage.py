@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from common.clock import Clock, SystemClock
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
@@ -9,6 +10,7 @@ from common.model.own_paths import MANIFEST_FOLDER
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest_files import delete_folder
 from common.parquet.owner import owner_of
+from coordinator.ports import DELETE_THREADS
 
 _ERRORS = (OSError, RequestError, ConfigError, UnavailableError)
 
@@ -19,6 +21,7 @@ class ArrowStorage:
     def __init__(self, clock: Clock | None = None) -> None:
         """Read the time from `clock`, by default the machine's."""
         self._clock = clock or SystemClock()
+        self._deleters = ThreadPoolExecutor(DELETE_THREADS, thread_name_prefix="delete")
 
     async def delete(self, location: str, path: str, until_s: float) -> bool:
         """Delete a file, or all manifests, unless it is too late; return whether it was there.
@@ -26,7 +29,8 @@ class ArrowStorage:
         Raises:
             RewriteError: It was too late, or the storage refused or did not answer.
         """
-        return await asyncio.to_thread(self._delete, location, path, until_s)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._deleters, self._delete, location, path, until_s)
 
     async def store_id(self, location: str) -> str | None:
         """Return the id in `_neve/store` of a location, or None if there is none.

@@ -33,6 +33,7 @@ from coordinator.selecting import Selectors
 from coordinator.service import CoordinatorService
 from coordinator.storage import ArrowStorage
 from coordinator.store_care import StoreCare
+from coordinator.unfinished import Unfinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +209,9 @@ def upkeep(
             faults=context.faults,
         ),
         manifests.run_forever(writable, own.collect_interval_s),
+        Unfinished(store, own.garbage_grace_s, context.log, context.faults).run_forever(
+            own.unfinished_interval_s
+        ),
     ]
 
 

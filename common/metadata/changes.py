@@ -58,6 +58,8 @@ class DropTable:
     delete_files: bool = False
     resumed: bool = False
     """Only go on with a drop that has begun: a table that is not going is left alone."""
+    unfinished: bool = False
+    """Only a table that was never live, or of which no more than the name is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ same contract suite. All reads are asynchronous and bounded; every read of a tab
 is one moment (one MULTI).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
@@ -131,6 +131,10 @@ class TabletStore(Protocol):
         """Return the tablet of a range-partitioned table that holds `key`, or None."""
         ...
 
+    async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
+        """Return what `locate` does for many keys, in few round trips; not at one moment."""
+        ...
+
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
         """Return many tablets, each read at one moment, in few round trips."""
         ...
@@ -141,6 +145,18 @@ class TabletStore(Protocol):
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
         """Return only the files of many tablets: path → file; nothing for one that is gone."""
+        ...
+
+    async def held_among(
+        self, asked: Mapping[TabletId, Sequence[str]]
+    ) -> Sequence[Collection[str]]:
+        """Return those of some paths that are files of their tablet, tablet by tablet.
+
+        Costs as much as there are paths, however many files the tablets have.
+
+        Args:
+            asked: Tablet → paths.
+        """
         ...
 
     async def read_range(

@@ -1,12 +1,12 @@
 """`TabletStore` over any keyspace: changes by the executor, reads decoded here."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata import reading
 from common.metadata.changes import AddFiles, Change, CreateTable, Outcome
 from common.metadata.codec_file import unpack_files
-from common.metadata.commands import TIME, hgetall, member_at, members_after, zcard
+from common.metadata.commands import TIME, hgetall, hmget, member_at, members_after, zcard
 from common.metadata.executor import Counts, Executor, Patience, time_s
 from common.metadata.health import StoreHealth
 from common.metadata.inspected import Inspected
@@ -125,6 +125,15 @@ class KeyspaceStore(RequestReads):
         found = await self._read(members_after(TableKeys(table).index, key, 1, inclusive=True))
         return TabletId(table, found[0]) if found else None
 
+    async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
+        """Return the tablets that hold some keys."""
+        index = TableKeys(table).index
+        return await reading.read_each(
+            self._fetch,
+            [members_after(index, key, 1, inclusive=True) for key in keys],
+            lambda _, found: TabletId(table, found[0]) if found else None,
+        )
+
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
         """Return many tablets, each read at one moment."""
         return await reading.read_tablets(self._fetch, tablets)
@@ -137,6 +146,23 @@ class KeyspaceStore(RequestReads):
             [hgetall(each.files) for each in keys],
             lambda number, stored: unpack_files(keys[number].files, stored),
         )
+
+    async def held_among(
+        self, asked: Mapping[TabletId, Sequence[str]]
+    ) -> Sequence[Collection[str]]:
+        """Return those of some paths that are files of their tablet."""
+        wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
+        found = await reading.read_each(
+            self._fetch,
+            [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
+            lambda number, stored: {
+                path
+                for path, entry in zip(wanted[number][1], stored, strict=True)
+                if entry is not None
+            },
+        )
+        held = dict(zip((tablet for tablet, _ in wanted), found, strict=True))
+        return [held.get(tablet, set()) for tablet in asked]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[Inspected]:
         """Return everything under the keys of tablets."""

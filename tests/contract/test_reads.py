@@ -282,3 +282,18 @@ async def test_a_change_of_files_is_told_in_its_own_transaction(harness: Harness
         assert [effect[:2] for effect in effects if effect[0] == "XADD" and feed in effect] == [
             ("XADD", feed)
         ]
+
+
+async def test_files_looked_for_among_those_of_many_tablets(harness: Harness) -> None:
+    table = await harness.table(splits=(b"g", MIDDLE))
+    first, second, last = await harness.store.tablet_ids(table.id)
+    applied(await harness.add(first, file("a"), file("b")))
+    applied(await harness.add(second, file("c", b"h", b"h")))
+    gone = TabletId(table.id, b"none")
+    asked = {first: ["a", "c", "none"], last: ["a"], second: ["c"], gone: ["a"]}
+    found = await harness.store.held_among(asked)
+    assert [sorted(each) for each in found] == [["a"], [], ["c"], []]
+    assert [*await harness.store.held_among({first: []})] == [set()]
+    keys = [b"z", b"a", b"g", b"h"]
+    assert await harness.store.locate_each(table.id, keys) == [last, first, first, second]
+    assert await harness.store.locate_each("none", [b"a"]) == [None]

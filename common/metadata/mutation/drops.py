@@ -58,6 +58,8 @@ class _Drop:
     outcome: Applied | Refused
     resumed: bool = False
     """A table that is not going is left alone."""
+    unfinished: bool = False
+    """So is one that was live."""
 
     @property
     def keys(self) -> TableKeys:
@@ -67,7 +69,8 @@ class _Drop:
 
 def drop_table(change: DropTable) -> Transaction:
     """Return the first transaction of a drop."""
-    return _set_going(_Drop(change.table, change.delete_files, MADE, change.resumed))
+    it = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
+    return _set_going(it)
 
 
 def undo_create(table: str, refused: Refused) -> Transaction:
@@ -90,8 +93,8 @@ def _set_going(it: _Drop) -> Transaction:
             return Done(it.outcome, then=_unname(it))
         if state is TableState.GOING:
             return Done(it.outcome, then=_cancel_requests(it))
-        if it.resumed:
-            return Done(it.outcome)
+        if it.resumed or (it.unfinished and state is not TableState.NEW):
+            return Done(replace(MADE, complete=False) if it.unfinished else it.outcome)
         fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(it.delete_files)}
         notes = dict.fromkeys(GONE_WITH_THE_TABLE) if it.delete_files else {}
         effects = (

@@ -1,7 +1,7 @@
 """Create a table, in three transactions: the table, its name, live. And change its settings.
 
-Only the last one is acknowledged. A table that lost its creator between them has no
-name; the full scan drops it.
+Only the last one is acknowledged. A table that lost its creator between them stays new;
+the coordinator removes it after a while (`coordinator/unfinished.py`).
 """
 
 from collections.abc import Mapping
@@ -119,7 +119,9 @@ def _go_live(table: Table) -> Transaction:
     def decide(seen: Seen) -> Decision:
         present = table_seen(keys, seen)
         if present is None or present.state is TableState.GOING:
-            return Refusal("table", f"table {table.name} was dropped while it was made")
+            # What it has by now goes again: a name that leads nowhere could never be used.
+            reason = f"table {table.name} was dropped while it was made"
+            return Done(then=undo_create(table.id, Refused(code="table", reason=reason)))
         if present.state is not TableState.NEW:
             return Done()
         effects = (hset(keys.table, {STATE: wanted.value}), *table_changed(table.id, "create"))

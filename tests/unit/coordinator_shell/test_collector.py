@@ -19,7 +19,9 @@ from common.metadata.changes import (
     Release,
     Reserve,
 )
+from common.metadata.keys import TableKeys
 from common.metadata.memory import MemoryStore
+from common.metadata.mutation.effects import into_garbage
 from common.metadata.ports import GarbageEntry, PinEntry
 from common.metadata.upkeep_changes import (
     BumpGeneration,
@@ -33,7 +35,16 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
-from coordinator.collector import LOOK_LASTS_S, Collector, CollectorRules, due
+from coordinator import collector as collector_module
+from coordinator.collector import (
+    LOOK_LASTS_S,
+    Collector,
+    CollectorRules,
+    collect_all,
+    collect_forever,
+    due,
+)
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 TABLE = Table(
@@ -434,3 +445,82 @@ def test_an_attempt_that_ends_while_the_collector_looks_is_looked_at_by_the_next
         assert {*ended} <= storage.paths
 
     asyncio.run(story())
+
+
+async def with_garbage(store: MemoryStore, count: int, name: str = "t1") -> list[str]:
+    """Make a table of which so many files wait for deletion, and return their paths."""
+    await store.apply(
+        CreateTable(table=replace(TABLE, id=name, name=name, location=f"s3://b/{name}"))
+    )
+    paths = [f"{name}-{number}.parquet" for number in range(count)]
+    entries = into_garbage(TableKeys(name), PLUS_INFINITY, dict.fromkeys(paths, b"k"))
+    async with store.keyspace.session() as session:
+        await session.execute(entries)
+    await store.apply(StampGarbage(table=name, paths=tuple(paths)))
+    return paths
+
+
+def test_a_round_takes_some_files_and_the_next_begins_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector_module, "ROUND_MAX", 7)
+    monkeypatch.setattr(collector_module, "DELETE_BATCH", 3)
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), FakeStorage()
+        await with_garbage(store, 20)
+        clock.advance(100)
+        collector, rounds = collector_of(store, storage), list[dict[str, object]]()
+        first = await collector.collect(TABLE)
+        assert (first.deleted, first.waiting, first.more) == (9, 11, True)
+        pauses, real = list[float](), asyncio.sleep
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            await real(0)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        looping = collect_forever(
+            store, collector, lambda: [TABLE], 30.0, lambda _event, **told: rounds.append(told)
+        )
+        task = asyncio.create_task(looping)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(pauses) < 3:
+                await real(0)
+        task.cancel()
+        assert pauses == [30.0, 0, 30.0]
+        assert [each["files"] for each in rounds] == [9, 2]
+
+    asyncio.run(story())
+
+
+def test_a_storage_that_stands_still_holds_up_its_own_table_only() -> None:
+    class Stuck(FakeStorage):
+        async def delete(self, location: str, path: str, until_s: float) -> bool:
+            if path.startswith("held"):
+                await stuck.wait()
+            return await super().delete(location, path, until_s)
+
+    stuck = asyncio.Event()
+
+    async def story() -> None:
+        clock = ManualClock()
+        store, storage = MemoryStore(clock), Stuck()
+        for name in ("held", "quick"):
+            storage.paths.update(await with_garbage(store, 50, name))
+        clock.advance(100)
+        tables, collector = list(await store.tables()), collector_of(store, storage)
+        everything = asyncio.create_task(collect_all(store, collector, tables, _log))
+        async with asyncio.timeout(PATIENCE_S):
+            while await store.garbage("quick"):
+                await asyncio.sleep(0)
+        assert len(await store.garbage("held")) == 50
+        stuck.set()
+        assert (await everything).deleted == 100
+        assert not storage.paths
+
+    asyncio.run(story())
+
+
+def _log(_event: str, **_fields: object) -> None: ...
