@@ -107,9 +107,7 @@ def may_commit(
 
 def may_hold_older(file: DataFile, dropped: DroppedRows) -> bool:
     """Return whether a file may hold an older row of a key that was dropped."""
-    if file.key_min is not None and file.key_min > dropped.key_max:
-        return False
-    if file.key_max is not None and file.key_max < dropped.key_min:
+    if not dropped.meets(file.key_min, file.key_max):
         return False
     return file.version_min is None or file.version_min <= dropped.version_max
 

@@ -1,7 +1,9 @@
 """How a change of metadata or an attempt ended."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 
 
 class RefusalCode(StrEnum):
@@ -50,6 +52,8 @@ class AttemptEnd(StrEnum):
     LOST = "lost"
     """Nobody alive stood behind it."""
     DRAINED = "drained"
+    CONFLICTED = "conflicted"
+    """Something that came meanwhile stood in the way of its commit; the next one knows of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +77,13 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedRows:
-    """Dead rows that an attempt dropped: their key range and the highest version among them."""
+    """Dead rows that an attempt dropped: where their keys lie, and the highest version of them."""
 
-    key_min: bytes
-    key_max: bytes
+    spans: tuple[tuple[bytes, bytes], ...]
+    """Ranges of keys, both ends included, ascending and apart: each key is in one of them."""
     version_max: bytes
+
+    def meets(self, low: bytes | None, high: bytes | None) -> bool:
+        """Return whether keys from `low` to `high` may be among them; None: not known."""
+        at = 0 if low is None else bisect_left(self.spans, low, key=itemgetter(1))
+        return at < len(self.spans) and (high is None or self.spans[at][0] <= high)

@@ -21,6 +21,7 @@ class PlannedJob:
     depends_on: tuple[int, ...] = ()
     outputs_expected: int = 1
     cuts: tuple[bytes, ...] = ()
+    """Keys after which a new output begins, ascending; of tables with a key only."""
     output_tags: tuple[tuple[str, str], ...] = ()
 
 

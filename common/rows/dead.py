@@ -1,5 +1,7 @@
 """Which rows of a table are tombstones, which have expired, and which of them may go."""
 
+from itertools import chain
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +12,7 @@ from common.model.outcome import DroppedRows
 from common.rows.arrays import Flags, batches, numbers, validity
 from common.rows.encode import encode_column, encode_keys
 from common.rows.rules import DropRule, HoldsRows, RowRules, expiry_limit
+from common.rows.spans import spans_of
 
 _TICK_NS = {"s": NANOS, "ms": 1_000_000, "us": 1000, "ns": 1}
 
@@ -52,7 +55,7 @@ def droppable(
     """Return which rows may be dropped, and the keys and versions that they had.
 
     Args:
-        table: The winners of a keyed table.
+        table: The winners of a keyed table, by key.
         dead: Which of them are tombstones or expired.
         rules: Of the table.
         drop: Which dead rows may go; None: none may.
@@ -73,9 +76,11 @@ def droppable(
     if not flags.any():
         return gone, None
     gone[places[flags]] = True
-    ends = pc.min_max(keys.filter(free)).as_py()
+    dropped = keys.filter(free)
+    marks = chain.from_iterable((file.key_min, file.key_max) for file in drop.outside)
+    spans = spans_of(lambda at: dropped[at].as_py(), len(dropped), filter(None, marks))
     highest = pc.max(versions.filter(free)).as_py()
-    return gone, DroppedRows(key_min=ends["min"], key_max=ends["max"], version_max=highest)
+    return gone, DroppedRows(spans=spans, version_max=highest)
 
 
 def _may_hold_older(file: HoldsRows, keys: pa.Array, versions: pa.Array) -> pa.Array:

@@ -130,4 +130,4 @@ def _may_go(row: Row, rules: RowRules, drop: DropRule) -> bool:
 
 def _dropped(row: Row, rules: RowRules) -> DroppedRows:
     key = _key(row, rules)
-    return DroppedRows(key_min=key, key_max=key, version_max=_version(row, rules))
+    return DroppedRows(spans=((key, key),), version_max=_version(row, rules))

@@ -17,6 +17,7 @@ from common.errors import ConfigError
 from common.model.keys import KeyType, key_type_of
 from common.model.outcome import DroppedRows
 from common.model.table import Column, Table
+from common.rows.spans import bounded
 
 _NANOS = 1_000_000_000
 _TIME_FAMILIES = (KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT)
@@ -183,7 +184,6 @@ def join_dropped(parts: Iterable[DroppedRows | None]) -> DroppedRows | None:
     if not known:
         return None
     return DroppedRows(
-        key_min=min(part.key_min for part in known),
-        key_max=max(part.key_max for part in known),
+        spans=bounded(span for part in known for span in part.spans),
         version_max=max(part.version_max for part in known),
     )

@@ -64,6 +64,8 @@ class PlanParameters:
     request: RequestFacts | None = None
     """For kind USER: the request that holds the candidates."""
     now_s: float = 0.0
+    keyed: bool = True
+    """Whether the table has a key. The outputs of jobs can be cut only where there is one."""
 
 
 class Planner(Protocol):

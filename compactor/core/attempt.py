@@ -26,6 +26,9 @@ CONFLICTS_MAX = 8
 """Rounds of lost races at commit before the attempt fails; each has tries of its own."""
 RESOLVE_MAX_S = 12 * 3600.0
 """How long an unknown commit is looked after; its mark lives twice as long."""
+_NOBODYS_FAILURE = {"released": AttemptEnd.LOST, "resurface": AttemptEnd.CONFLICTED}
+"""Ends after refusals that say nothing against inputs, job or compactor: it was released without
+a word, or a file came meanwhile that may hold older rows of what it has dropped."""
 
 
 class Attempt:
@@ -187,8 +190,8 @@ class Attempt:
         cause = f"commit refused ({refused.code}): {refused.reason}"
         if isinstance(outcome, on.OutcomeRead) and outcome.end is not None:
             return self._give_up(outcome.end, "ConflictError", f"{cause}; {outcome.cause}")
-        # Released without a word: nobody's failure. Anything else is wrong with the attempt.
-        end = AttemptEnd.LOST if refused.code == "released" else AttemptEnd.FAILED
+        # Any other refusal means that something is wrong with the attempt.
+        end = _NOBODYS_FAILURE.get(refused.code, AttemptEnd.FAILED)
         return self._give_up(end, "ConflictError", cause)
 
     def _finished(self, end: AttemptEnd, now_s: float) -> list[do.Action]:

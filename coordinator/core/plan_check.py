@@ -71,6 +71,7 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
     for number, job in enumerate(jobs):
         found = (
             _wrong_form(job, parameters.kind, groups)
+            or _wrong_cuts(job, keyed=parameters.keyed)
             or _wrong_files(job, candidates, files_max)
             or _wrong_dependencies(job, number)
         )
@@ -95,8 +96,14 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
         return "has no reason, expected a sentence"
     if job.outputs_expected < 0:
         return f"expects {job.outputs_expected} outputs, expected at least 0"
+    return None
+
+
+def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
     if list(job.cuts) != sorted(set(job.cuts)):
         return "has cuts that do not ascend"
+    if job.cuts and not keyed:
+        return "has cuts, but the table has no key"
     return None
 
 

@@ -184,6 +184,7 @@ def _plan_kind(
         waiting=bool(tablet.waiting),
         request=facts,
         now_s=now_s,
+        keyed=bool(table.key),
     )
     plan = _ask(service.planner, configured.planners, parameters)
     if not plan.jobs and configured.fallback is not None and _is_stuck(tablet, parameters):

@@ -285,7 +285,7 @@ async def test_only_the_coordinator_releases_for_silence(harness: Harness) -> No
 
 def dropping(tablet: TabletId, attempt: str, *outside: str) -> Commit:
     """Return a commit that dropped dead rows of keys a to c up to version 7."""
-    dropped = DroppedRows(key_min=b"a", key_max=b"c", version_max=b"7")
+    dropped = DroppedRows(spans=((b"a", b"c"),), version_max=b"7")
     return replace(commit(tablet, attempt), dropped=dropped, outside=outside)
 
 
@@ -297,7 +297,7 @@ async def test_dropped_rows_raise_the_watermark_and_add_keeps_it(harness: Harnes
     refused(await harness.add(tablet, file("old", version_min=b"7")), "purged")
     refused(await harness.add(tablet, file("none", version_min=None)), "purged")
     applied(await harness.add(tablet, file("new", version_min=b"8")))
-    lower = DroppedRows(key_min=b"a", key_max=b"c", version_max=b"3")
+    lower = DroppedRows(spans=((b"a", b"c"),), version_max=b"3")
     applied(await harness.apply(reserve(tablet, "t2", "out/t1-0.parquet")))
     applied(await harness.apply(replace(dropping(tablet, "t2"), dropped=lower)))
     assert await harness.read(get(TabletKeys.of(tablet).purge)) == b"7"
@@ -314,3 +314,11 @@ async def test_a_file_that_came_meanwhile_stops_a_commit_that_dropped_rows(
     applied(await harness.add(tablet, file("late", b"c", b"d")))
     refused(await harness.apply(dropping(tablet, "t1", "c")), "resurface")
     applied(await harness.apply(dropping(tablet, "t1", "c", "late")))
+
+
+async def test_a_file_between_the_dropped_keys_stops_no_commit(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a")
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    apart = DroppedRows(spans=((b"a", b"c"), (b"m", b"n")), version_max=b"7")
+    applied(await harness.add(tablet, file("between", b"d", b"l")))
+    applied(await harness.apply(replace(dropping(tablet, "t1"), dropped=apart)))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import MemoryShortError
+from common.metadata.predicates import may_hold_older
 from common.model.keys import KeyType, encode_value
 from common.model.table import Table
 from common.rows.merge import merge_tables
@@ -40,7 +41,14 @@ from compactor.rewrite.plan import RewritePlan, make_plan
 from compactor.rewrite.tasks import TaskResult
 from compactor.rewrite.verify import verify
 from compactor.rewrite.whole import rewrite_natively
-from tests.property.test_rows_merge import NOW_S, draw_drop, draw_row, draw_rules, texts
+from tests.property.test_rows_merge import (
+    NOW_S,
+    assert_within,
+    draw_drop,
+    draw_row,
+    draw_rules,
+    texts,
+)
 from tests.support.assignments import an_assignment
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import last_first, misordered
@@ -163,7 +171,8 @@ def test_files_merge_like_the_general_way(
 
     wanted = merge_tables([life.rows], rules, NOW_S, plan.drop)
     assert texts(outputs(life, result)) == texts(wanted.table)
-    assert (result.counts, result.dropped) == (wanted.counts, wanted.dropped)
+    assert result.counts == wanted.counts
+    assert_within(result.dropped, wanted.dropped)
     verified = verify(plan, result, lambda: False)
     for file in result.files:
         assert layout_of_file(tmp_path / "table" / file.path).fault is None
@@ -183,6 +192,36 @@ def simple_plan(folder: Path, *parts: pa.Table, **options: Any) -> RewritePlan:
         folder / "table", parts[0].schema, key=("k",), tombstone_column=None, time_column=None
     )
     return make_plan(assignment_over(table, paths, now_s=NOW_S), str(folder / "progress"))
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+def test_a_merge_beside_does_not_meet_what_was_dropped(tmp_path: Path, cores: int) -> None:
+    """Of keys 0 to 9 and 90 to 99 all rows go; another job makes a file of older ones between."""
+    for name in ("progress", "table"):
+        (tmp_path / name).mkdir()
+    keys = [*range(10), *range(90, 100)]
+    ends = pa.table({"k": keys, "v": [7] * 20, "dead": [True] * 20})
+    middle = pa.table({"k": list(range(40, 61)), "v": [1] * 21, "dead": [False] * 21})
+    for path, rows in (("ends", ends), ("middle", middle)):
+        pq.write_table(rows, tmp_path / "table" / path, row_group_size=5)
+    table = keyed_table(tmp_path / "table", ends.schema, key=("k",), time_column=None)
+    (beside,) = inspected(table, ["middle"])
+    assert beside.key_min is not None
+    known = OutsideFile(
+        path=beside.path,
+        key_min=beside.key_min,
+        key_max=beside.key_max,
+        version_min=beside.version_min,
+    )
+    more = {"settled": encode_value(7, KeyType.INT), "outside": (known,)}
+    assignment = assignment_over(table, ["ends"], now_s=NOW_S, **more)
+    plan = make_plan(assignment, str(tmp_path / "progress"))
+    result = merge_natively(plan, here, cores)
+    assert (result.counts.rows_out, result.counts.tombstones_dropped) == (0, 20)
+    assert result.dropped is not None
+    output = replace(beside, path="made-of-middle")
+    assert not may_hold_older(output, result.dropped)
+    assert may_hold_older(replace(output, key_min=encode_value(9, KeyType.INT)), result.dropped)
 
 
 @pytest.mark.parametrize("cores", [1, 4])

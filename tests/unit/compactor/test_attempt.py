@@ -19,7 +19,7 @@ OUTPUT = DataFile(path="_neve/last/out-0.parquet", size_bytes=70, rows=4)
 RESULT = RewriteResult(
     outputs=(OUTPUT,),
     counts=RowCounts(rows_in=5, rows_out=4, superseded=1),
-    dropped=DroppedRows(key_min=b"a", key_max=b"b", version_max=b"v"),
+    dropped=DroppedRows(spans=((b"a", b"b"),), version_max=b"v"),
 )
 OUTSIDE = OutsideFile(path="c.parquet", key_min=None, key_max=None, version_min=None)
 
@@ -186,6 +186,15 @@ def test_released_without_a_mark_is_lost_and_nobodys_failure() -> None:
     attempt.handle(on.CommitRefused(code="released", reason="no reservation"), 16.0)
     _, report = after_deleting(attempt, on.OutcomeRead(end=None))
     assert report.end is AttemptEnd.LOST
+
+
+def test_a_file_that_came_meanwhile_is_nobodys_failure() -> None:
+    attempt, _ = committing()
+    attempt.handle(on.CommitRefused(code="resurface", reason="c.parquet came later"), 16.0)
+    paths, report = after_deleting(attempt, on.OutcomeRead(end=None))
+    assert paths
+    assert (report.end, report.error_class) == (AttemptEnd.CONFLICTED, "ConflictError")
+    assert "c.parquet came later" in report.cause
 
 
 def test_refused_after_something_was_sent_never_deletes() -> None:

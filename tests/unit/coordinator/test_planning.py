@@ -11,7 +11,7 @@ from common.errors import PluginError
 from common.model.group import Service
 from common.model.job import Kind
 from common.model.plan import Plan, PlannedJob, TabletPlan
-from common.model.table import Table, TableSettings, TableState
+from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
     Bounds,
     Operation,
@@ -207,6 +207,17 @@ def test_a_plan_that_breaks_a_rule_is_refused(planner: Says, message: str) -> No
     with pytest.raises(PluginError, match=message) as raised:
         plan_tablet(tablet(), table, SERVICES, {"ratio": planner}, NOW_S)
     assert str(raised.value).startswith("planner ratio, tablet t1;last: ")
+
+
+def test_only_tables_with_a_key_have_outputs_cut() -> None:
+    planners = {"ratio": said(wants("a", "b", cuts=(b"m",)))}
+    keyed = replace(
+        TABLE, schema=(Column("id", "int64"), Column("v", "int64")), key=("id",), version_column="v"
+    )
+    (job,) = plan_tablet(tablet(), keyed, SERVICES, planners, NOW_S).jobs
+    assert job.cuts == (b"m",)
+    with pytest.raises(PluginError, match="job 0 has cuts, but the table has no key"):
+        plan_tablet(tablet(), TABLE, SERVICES, planners, NOW_S)
 
 
 def test_jobs_in_a_row_may_share_files() -> None:

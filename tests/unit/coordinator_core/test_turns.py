@@ -77,6 +77,30 @@ def test_what_is_planned_again_in_one_turn_is_bounded() -> None:
     assert [len(turn) for turn in turns] == [0, 3, 3, 3, 3, 3, 3, 2, 0, 0]
 
 
+def test_a_conflict_at_commit_is_tried_again_at_once_and_held_against_nobody() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    state.handle(on.TableSeen(table=TABLE), 0.0)
+    for number in range(9):
+        state.handle(take(number), 0.0)
+        assert [type(each) for each in state.handle(planned(1), 0.0)] == [do.Reserve]
+        attempt = f"a{number}"
+        state.handle(reserved(number, planned(1), attempt), 0.0)
+        report = on.AttemptReported(
+            compactor=f"c{number}",
+            attempt=attempt,
+            end=AttemptEnd.CONFLICTED,
+            error_class="ConflictError",
+            cause="f7 came later",
+        )
+        (release,) = state.handle(report, 0.0)
+        assert isinstance(release, do.Release)
+        assert release.end is AttemptEnd.CONFLICTED
+        event = planned(1)
+        settled = on.AttemptSettled(tablet=event.tablet, attempt=attempt, end=AttemptEnd.CONFLICTED)
+        assert [type(each) for each in state.handle(settled, 0.0)] == [do.Replan]
+        assert state.why_given_up(event.plan.jobs[0]) is None
+
+
 def test_one_attempt_is_released_once_however_often_its_end_is_told() -> None:
     state = CoordinatorState(CoordinatorSettings())
     state.handle(take(1), 0.0)

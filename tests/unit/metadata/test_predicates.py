@@ -169,13 +169,17 @@ def test_a_job_without_inputs_is_a_programming_error() -> None:
         ({"key_min": b"c", "key_max": b"z", "version_min": b"5"}, True),
         ({"key_min": b"d", "key_max": b"z", "version_min": b"5"}, False),
         ({"key_min": b"A", "key_max": b"Z", "version_min": b"5"}, False),
+        ({"key_min": b"ba", "key_max": b"ba", "version_min": b"5"}, False),
+        ({"key_min": b"ba", "key_max": b"bb", "version_min": b"5"}, True),
+        ({"key_min": b"ba", "version_min": b"5"}, True),
+        ({"key_max": b"A", "version_min": b"5"}, False),
         ({"key_min": b"a", "key_max": b"b", "version_min": b"8"}, False),
         ({"key_min": b"a", "key_max": b"b", "version_min": b"7"}, True),
         ({}, True),
     ],
 )
 def test_which_file_may_hold_an_older_row(fields: dict[str, bytes], older: bool) -> None:
-    dropped = DroppedRows(key_min=b"a", key_max=b"c", version_max=b"7")
+    dropped = DroppedRows(spans=((b"a", b"b"), (b"bb", b"c")), version_max=b"7")
     assert may_hold_older(file("f", **fields), dropped) is older
 
 

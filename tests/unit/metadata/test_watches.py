@@ -38,7 +38,7 @@ RESERVE = on.Reserve(
     compactor="c",
 )
 COMMIT = on.Commit(tablet=T, attempt="a1", outputs=(), counts=RowCounts())
-DROPPED = DroppedRows(key_min=b"a", key_max=b"b", version_max=b"5")
+DROPPED = DroppedRows(spans=((b"a", b"b"),), version_max=b"5")
 
 EVERYTHING = ("bounds", "operation", "running", "files", "selection", "waiting", "done", "purge")
 WATCHES: list[tuple[on.Change, str]] = [

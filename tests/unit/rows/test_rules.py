@@ -112,17 +112,30 @@ def test_a_dead_row_goes_once_nothing_older_can_rise(
     gone = merged.counts.tombstones_dropped, merged.counts.expired_dropped
     assert gone == ((0, 0) if not goes else (1, 0) if dead[2] else (0, 1))
     assert merged.dropped == (
-        DroppedRows(key_min=key("m"), key_max=key("m"), version_max=version(5)) if goes else None
+        DroppedRows(spans=((key("m"), key("m")),), version_max=version(5)) if goes else None
     )
 
 
 def test_what_several_merges_dropped() -> None:
-    first = DroppedRows(key_min=b"b", key_max=b"c", version_max=b"1")
-    second = DroppedRows(key_min=b"a", key_max=b"b", version_max=b"2")
+    first = DroppedRows(spans=((b"b", b"c"), (b"x", b"y")), version_max=b"1")
+    second = DroppedRows(spans=((b"a", b"b"), (b"d", b"d")), version_max=b"2")
     assert join_dropped([None, first, second]) == DroppedRows(
-        key_min=b"a", key_max=b"c", version_max=b"2"
+        spans=((b"a", b"c"), (b"d", b"d"), (b"x", b"y")), version_max=b"2"
     )
     assert join_dropped([None]) is None
+
+
+def test_dropped_keys_are_told_without_the_files_between_them() -> None:
+    rows = table(*[(name, 5, True, None) for name in "adgkmt"])
+    between = (Outside(key("b"), key("c"), version(1)), Outside(key("h"), key("l"), version(9)))
+    merged = merge_tables([rows], RULES, NOW_S, DropRule(version(5), between))
+    assert merged.dropped is not None
+    assert merged.dropped.spans == (
+        (key("a"), key("a")),
+        (key("d"), key("g")),
+        (key("k"), key("k")),
+        (key("m"), key("t")),
+    )
 
 
 def test_nothing_merges_to_nothing() -> None:
