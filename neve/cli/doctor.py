@@ -28,15 +28,21 @@ def doctor(
         str | None, typer.Option(help="Also try to read, list, write and delete there.")
     ] = None,
     compactors: Annotated[int, typer.Option(help="How many are to run on this machine.")] = 1,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="With --location: longest wait in seconds.")
+    ] = checks.STORAGE_WAIT_S,
 ) -> None:
     """Check this machine, the service, and perhaps a storage location."""
-    found = [_run(*check) for check in _checks(session, location, compactors)]
+    wanted = [*_checks(session, compactors)]
+    if location is not None:
+        wanted.append(("storage", lambda: checks.storage(location, timeout)))
+    found = [_run(*check) for check in wanted]
     session.show(found, lambda: _rendered(found))
     if any(each.state == checks.FAILED for each in found):
         raise ConfigError("something is not as it should be; the lines above say what to do")
 
 
-def _checks(session: Session, location: str | None, compactors: int) -> Iterator[Check]:
+def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "python", checks.python
     yield "java", lambda: checks.java(os.environ)
     yield "redis server", lambda: checks.redis_server(os.environ)
@@ -47,8 +53,6 @@ def _checks(session: Session, location: str | None, compactors: int) -> Iterator
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
-    if location is not None:
-        yield "storage", lambda: checks.storage(location)
 
 
 def _service(session: Session) -> str:

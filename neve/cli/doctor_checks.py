@@ -1,20 +1,21 @@
 """The checks of `neve doctor`: each returns what it found, or raises what to do."""
 
 import importlib.util
+import os
 import platform
-import secrets
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
 SHARED_MEMORY_BYTES = 200 * 1024**2
 GATEWAY_PORT = 8642
+STORAGE_WAIT_S = 30.0
 
 
 class SkippedError(CompactionError):
@@ -105,17 +106,31 @@ def ports() -> str:
     return f"{GATEWAY_PORT} is in use; another one will be chosen for the gateway"
 
 
-def storage(location: str) -> str:
-    """Write, list, read and delete a small file in a location."""
+def storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
+    """Write, list, read and delete a small file in a location.
+
+    Args:
+        location: Where.
+        wait_s: How long it may take.
+    """
     # Here, so that the client's verbs start without the parts of a service.
-    from common.parquet.location import open_location
-    from common.parquet.trial import try_location
     from neve.gateway.storage import normal_location
 
-    place = open_location(normal_location(location))
-    took_s = try_location(place, f"_neve/doctor-{secrets.token_hex(6)}", SystemClock().now_s)
-    steps = ", ".join(f"{step} {seconds * 1000:.0f} ms" for step, seconds in took_s.items())
-    return f"{place.uri} can be written, listed, read and deleted ({steps})"
+    uri = normal_location(location)
+    search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "neve.storage_trial", uri]
+    try:
+        done = subprocess.run(
+            command, env=search, capture_output=True, text=True, timeout=wait_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"{location}: its storage has not answered for {wait_s:g} s; check its address, the "
+            "network and the credentials, or give it longer with --timeout"
+        ) from None
+    if done.returncode:
+        raise ConfigError(done.stderr.strip() or f"{location}: the trial ended with no answer")
+    return done.stdout
 
 
 def _needs(package: str) -> None:

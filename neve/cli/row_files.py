@@ -1,5 +1,8 @@
 """Files with rows on this machine: Parquet, CSV, Arrow."""
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 from common.errors import InputError, RequestError
 from common.model.table import Column
 from common.rows.schema import arrow_schema
-from neve import api
+from neve import api, row_reader
 
 ARROW = frozenset({".arrow", ".arrows", ".ipc", ".feather"})
 KINDS = ".parquet, .csv or .arrow"
@@ -31,7 +34,7 @@ def read(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Table:
     suffix = ".arrow" if str(path) == "-" else path.suffix.lower()
     try:
         if suffix == ".parquet":
-            return pq.read_table(path)
+            return _read_apart("parquet", path)
         if suffix == ".csv":
             known = arrow_schema(Column(each.name, each.type, each.nullable) for each in columns())
             convert = pyarrow.csv.ConvertOptions(
@@ -39,7 +42,7 @@ def read(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Table:
             )
             return pyarrow.csv.read_csv(path, convert_options=convert)
         if suffix in ARROW:
-            return _read_arrow(path)
+            return _read_apart("arrow", path)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"file {path} cannot be read: {error}") from error
     raise RequestError(f"file {path} has the suffix {suffix!r}, wanted {KINDS}")
@@ -78,14 +81,30 @@ def _writer(
     return pa.ipc.new_file(str(path), schema)
 
 
-def _read_arrow(path: Path) -> pa.Table:
-    """Read the file or the stream form."""
-    if str(path) == "-":
-        return pa.ipc.open_stream(sys.stdin.buffer).read_all()
-    try:
-        return pa.ipc.open_file(str(path)).read_all()
-    except pa.ArrowInvalid:
-        return pa.ipc.open_stream(path.read_bytes()).read_all()
+def _read_apart(kind: str, path: Path) -> pa.Table:
+    """Have a process of its own read a file: a damaged one may end it."""
+    search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", row_reader.__name__, kind, str(path)]
+    rows: pa.Table | None = None
+    with subprocess.Popen(
+        command, env=search, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None, command
+        assert reader.stderr is not None, command
+        try:
+            rows = pa.ipc.open_stream(reader.stdout).read_all()
+        except pa.ArrowException:
+            rows = None  # It broke off: how the process ended says why.
+        said = reader.stderr.read().decode(errors="replace").strip()
+    if reader.returncode == 0 and rows is not None:
+        return rows
+    raise _failed(path, reader.returncode, said)
+
+
+def _failed(path: Path, code: int, said: str) -> InputError:
+    if code < 0:
+        said = f"it ends the process that reads it ({signal.Signals(-code).name})"
+    return InputError(f"file {path} cannot be read: {said or 'it breaks off'}")
 
 
 def read_schema(example: str | None, written: str | None) -> pa.Schema | None:

@@ -96,6 +96,7 @@ SUITES = {
     "pruning": ["tests/unit/expressions/test_file_pruning.py"],
     "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],
     "spans": [f"tests/unit/rows/test_{name}.py" for name in ("rules", "spans")],
+    "damaged-rows": ["tests/unit/neve/test_cli.py", "-k", "damaged_file or doctor_says"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from neve.cli import doctor
+from neve.cli import doctor, row_files
 from neve.cli import doctor_checks as checks
 from neve.cli.app import build
 from tests.support.gateway import GROUP, TOKEN, Gateway, serving
+from tests.support.patience import PATIENCE_S
 from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
@@ -147,6 +153,36 @@ def test_what_goes_wrong_is_one_sentence(
     neve.run(*words, code=code, says=says)
 
 
+def test_a_damaged_file_is_refused_before_anything_is_sent(
+    neve: Shell, folder: Path, tmp_path: Path
+) -> None:
+    broken, damaged, odd = (tmp_path / f"{name}.arrow" for name in ("broken", "damaged", "odd"))
+    broken.write_bytes(b"ARROW1\0\0" + bytes(range(256)) + b"ARROW1")
+    rows = pa.table({"id": [1, 2], "v": [1, 1], "name": ["a", "b"]}, schema=SCHEMA)
+    with pa.ipc.new_stream(str(damaged), SCHEMA) as writer:
+        writer.write_table(rows)
+    damaged.write_bytes(damaged.read_bytes()[:-60])
+    # Offsets that lead out of the text: only a full validation notices.
+    offsets = pa.py_buffer(np.array([0, 1_000_000, 2], dtype=np.int32).tobytes())
+    name = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    with pa.ipc.new_stream(str(odd), SCHEMA) as writer:
+        writer.write_batch(pa.record_batch([rows["id"].chunk(0), rows["v"].chunk(0), name], SCHEMA))
+    parquet = tmp_path / "damaged.parquet"
+    pq.write_table(rows, parquet)
+    content = bytearray(parquet.read_bytes())
+    content[4:40] = b"\xff" * 36
+    parquet.write_bytes(content)
+    for each in (broken, damaged, odd, parquet):
+        neve.run("append", "events", str(each), code=1, says=f"file {each} cannot be read: ")
+    assert neve.json("scan", "events", "--count")["rows"] == 0
+    told = row_files._failed(odd, -signal.SIGSEGV, "")
+    assert str(told).endswith("cannot be read: it ends the process that reads it (SIGSEGV)")
+
+
+def test_an_archive_that_cannot_be_written_is_one_sentence(neve: Shell, folder: Path) -> None:
+    neve.run("backup", "events", "-o", "/none/x.archive", code=2, says="/none/x.archive cannot be")
+
+
 def test_a_description_is_planned_without_a_service(tmp_path: Path) -> None:
     file = tmp_path / "tablet.json"
     described = [{"path": name, "size": 10} for name in "abc"] + [{"path": "d", "size": 1000}]
@@ -266,6 +302,45 @@ def test_the_doctor_tries_a_location(neve: Shell, tmp_path: Path) -> None:
     states = {each["check"]: each["state"] for each in found}
     assert states["storage"] == states["service"] == states["python"] == "ok"
     assert list(place.rglob("doctor-*")) == []
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """An endpoint that takes calls and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def environ_of(silent: socket.socket) -> dict[str, str]:
+    address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "x"}
+    return {"AWS_ENDPOINT_URL": address, **keys}
+
+
+DOCTOR = ("doctor", "--compactors", "0", "--location", "s3://silent/t")
+
+
+def test_the_doctor_waits_for_no_storage_that_is_silent(
+    silent: socket.socket, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, **environ_of(silent))
+    shell.run(*DOCTOR, "--timeout", "0.5", code=1, says="has not answered for 0.5 s")
+
+
+def test_the_doctor_can_be_interrupted(silent: socket.socket, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from neve.cli import main; main()"]
+    environ = {**os.environ, **environ_of(silent), "NEVE_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        [*command, *DOCTOR, "--timeout", "100000"], env=environ, stderr=subprocess.PIPE, text=True
+    ) as doctor_process:
+        try:
+            silent.accept()  # Now it waits for the answer.
+            doctor_process.send_signal(signal.SIGINT)
+            said = doctor_process.communicate(timeout=PATIENCE_S)[1]
+        finally:
+            doctor_process.kill()
+    assert doctor_process.returncode == 130
+    assert "Traceback" not in said
 
 
 def test_the_doctor_says_what_is_wrong(neve: Shell, tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""Tries a storage location in a process of its own: the trial of `neve doctor --location`.
+
+    python -m neve.storage_trial URI
+
+Clients of object stores try for many minutes and cannot be interrupted; this process can be
+ended.
+"""
+
+import secrets
+import sys
+from collections.abc import Sequence
+
+from common.clock import SystemClock
+from common.errors import CompactionError
+from common.parquet.location import open_location
+from common.parquet.trial import try_location
+
+REFUSED = 3
+"""Exit code if something does not work; one sentence about it is on standard error."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, list, read and delete a small file; return the exit code."""
+    (uri,) = arguments
+    try:
+        place = open_location(uri)
+        took_s = try_location(place, f"_neve/doctor-{secrets.token_hex(6)}", SystemClock().now_s)
+    except CompactionError as error:
+        sys.stderr.write(str(error))
+        return REFUSED
+    steps = ", ".join(f"{step} {seconds * 1000:.0f} ms" for step, seconds in took_s.items())
+    sys.stdout.write(f"{place.uri} can be written, listed, read and deleted ({steps})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
