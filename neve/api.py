@@ -205,6 +205,17 @@ class TabletPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A table that was dropped, and what its name still waits for."""
+
+    table: str
+    files_left: int = 0
+    """Files that the collector deletes first: replaced ones, and with `delete_files` all."""
+    name_free_at_s: float | None = None
+    """When the name is free at the earliest; None: it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilePage:
     """Files of some tablets; `next`: the `after` of the following page, None: the last."""
 

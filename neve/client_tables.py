@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from neve.api import Column, NewTable, Table, Tablet, TabletPage
+from neve.api import Column, Dropped, NewTable, Table, Tablet, TabletPage
 from neve.client_decode import decode, decode_list
 from neve.client_http import Connection
 
@@ -93,15 +93,17 @@ class TableCalls:
         }
         return decode(Table, self._connection.call("PATCH", table_path(table), body=body))
 
-    def drop(self, table: str, *, delete_files: bool = False) -> None:
-        """Drop a table.
+    def drop(self, table: str, *, delete_files: bool = False) -> Dropped:
+        """Drop a table; return what its name still waits for.
 
         Args:
             table: Its name.
             delete_files: Also delete its files, once no reader can need them.
         """
         parameters = {"delete_files": delete_files}
-        self._connection.call("DELETE", table_path(table), parameters=parameters)
+        return decode(
+            Dropped, self._connection.call("DELETE", table_path(table), parameters=parameters)
+        )
 
     def tablets(self, table: str) -> list[Tablet]:
         """Return the tablets of a table, ascending by end."""

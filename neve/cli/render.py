@@ -140,6 +140,15 @@ def tablets(found: Sequence[api.Tablet]) -> RenderableType:
     )
 
 
+def dropped(found: api.Dropped) -> str:
+    """Return what became of a table that was dropped, as a sentence."""
+    if found.name_free_at_s is None:
+        return f"dropped {found.table}"
+    when = datetime.fromtimestamp(found.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
+    files = "1 file is" if found.files_left == 1 else f"{found.files_left:,} files are"
+    return f"dropped {found.table}; its name is free when {files} deleted, about {when} UTC"
+
+
 def added(found: api.Added) -> str:
     """Return what an add brought in, as a sentence."""
     done = f"{_count(found.rows)} rows ({format_bytes(found.size_bytes)})"

@@ -7,7 +7,7 @@ import typer
 from neve import api
 from neve.cli import imports, operations, render
 from neve.cli.row_files import read_schema
-from neve.cli.session import Session, pairs, verb
+from neve.cli.session import Session, pairs, plain, verb
 from neve.cli.words import Columns, Name, Settings, absolute, names
 from neve.setting_values import known_name
 
@@ -141,8 +141,8 @@ def drop(
     what = "and delete its files" if delete_files else "(its files stay)"
     if not yes and not session.as_json:
         typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)
-    session.client.drop(name, delete_files=delete_files)
-    session.show({"dropped": name}, f"dropped {name}")
+    dropped = session.client.drop(name, delete_files=delete_files)
+    session.show({"dropped": name, **plain(dropped)}, lambda: render.dropped(dropped))
 
 
 def pause(session: Session, name: Name) -> None:

@@ -20,6 +20,7 @@ from common.rows.schema import arrow_schema, columns_of
 from coordinator.core.operations import has_ranges
 from neve import api
 from neve.gateway import storage
+from neve.gateway.dropping import refuse_going
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.services import Services, Threads, checked_label
 from neve.gateway.table_settings import changed_settings
@@ -83,6 +84,7 @@ async def new_table(services: Services, body: api.NewTable) -> Creation:
     check_columns(table)
     splits = parse_splits(table, body.splits)
     if table.name in await services.store.names():
+        await refuse_going(services, table.name)
         raise ChangeRefusedError(
             f"table {table.name!r} exists already; choose another name or drop it", "exists"
         )

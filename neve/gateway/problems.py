@@ -53,6 +53,14 @@ class UnknownRequestError(RequestError):
     """No request of the table has this id."""
 
 
+class UnknownJobError(RequestError):
+    """No job runs under this attempt."""
+
+
+class UnknownCompactorError(RequestError):
+    """No compactor of this name is heard of."""
+
+
 class ChangeRefusedError(RefusedError):
     """The store refused a change; `code` says why in a word."""
 
@@ -73,6 +81,8 @@ STATUS: tuple[tuple[type[CompactionError], int], ...] = (
     (UnknownTabletError, 404),
     (UnknownGroupError, 404),
     (UnknownRequestError, 404),
+    (UnknownJobError, 404),
+    (UnknownCompactorError, 404),
     (RequestError, 400),
     (InputError, 422),
     (RefusedError, 409),

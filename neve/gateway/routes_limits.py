@@ -8,7 +8,7 @@ from common.model.limit import Scope, ScopeKind, checked_limit
 from common.units import parse_size_bytes
 from neve import api_limits as api
 from neve.client_decode import decode
-from neve.gateway.services import Services, checked_label
+from neve.gateway.services import Services, checked_label, known_group
 
 
 class LimitRoutes:
@@ -49,6 +49,8 @@ class LimitRoutes:
         await self._set(ScopeKind.VOLUME, volume, None)
 
     async def _set(self, kind: ScopeKind, name: str, limit: int | str | None) -> None:
+        if kind is ScopeKind.GROUP:
+            await known_group(self._services, name)
         scope = Scope(kind, checked_label(name, f"{kind.value} name"))
         what = f"limit of {kind.value} {name}"
         bytes_s = None if limit is None else parse_size_bytes(limit, what)

@@ -6,11 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from common.errors import RefusedError
-from common.metadata.changes import ChangeTable, DropTable, Refused
+from common.metadata.changes import ChangeTable, Refused
 from common.model.table import Column, Table, TableSettings, TableState
 from common.rows.evolution import changed_schema
 from neve import api
 from neve.gateway.create import check_settings, create_table
+from neve.gateway.dropping import drop_table
 from neve.gateway.problems import applied
 from neve.gateway.services import PAGE_TABLETS, Services, bounded, parsed_tablet
 from neve.gateway.table_settings import changed_settings
@@ -87,12 +88,14 @@ class TableRoutes:
         table: str,
         *,
         delete_files: Annotated[bool, Query(description="Also delete its files.")] = False,
-    ) -> None:
-        """Drop a table. Files of users stay unless `delete_files` is set."""
+    ) -> api.Dropped:
+        """Drop a table. Files of users stay unless `delete_files` is set.
+
+        Its name is free at once, or when the collector has deleted what has to go: the answer
+        says when. A table that waits for that is not dropped a second time.
+        """
         found = await self._services.table(table)
-        applied(
-            await self._services.store.apply(DropTable(table=found.id, delete_files=delete_files))
-        )
+        return await drop_table(self._services, found, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:
         """Start no new job on a table; running ones go on."""

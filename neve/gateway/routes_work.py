@@ -10,7 +10,8 @@ from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet
 from neve import api_work
-from neve.gateway.services import Services, bounded, checked_label
+from neve.gateway.problems import UnknownCompactorError, UnknownJobError
+from neve.gateway.services import Services, bounded, checked_label, known_group
 from neve.gateway.views import (
     compactor_view,
     explanation_view,
@@ -74,6 +75,12 @@ class WorkRoutes:
         A job of a request takes the key range of its tablet out of the request, which goes on
         elsewhere and ends `done_in_part`.
         """
+        running = await self._services.coordinator.running()
+        if all(each.attempt != attempt for each in running):
+            raise UnknownJobError(
+                f"no job runs under attempt {attempt[:64]!r} (any more); "
+                "`neve jobs` tells which there are"
+            )
         await self._services.coordinator.cancel(attempt)
 
     async def queue(
@@ -95,15 +102,21 @@ class WorkRoutes:
 
     async def drain(self, compactor: str) -> None:
         """Let a compactor finish what it holds and take nothing new."""
+        heard = [each.compactor for each in await self._services.coordinator.compactors()]
+        if compactor not in heard:
+            known = ", ".join(heard) or "none"
+            raise UnknownCompactorError(
+                f"no compactor {compactor[:64]!r} is heard of; there are: {known}"
+            )
         await self._services.coordinator.drain(compactor)
 
     async def pause_group(self, group: str) -> None:
         """Hand out no job of a compaction group; running ones go on."""
-        await self._services.coordinator.pause_group(checked_label(group, "group name"))
+        await self._services.coordinator.pause_group(await known_group(self._services, group))
 
     async def resume_group(self, group: str) -> None:
         """End a pause of a compaction group."""
-        await self._services.coordinator.resume_group(checked_label(group, "group name"))
+        await self._services.coordinator.resume_group(await known_group(self._services, group))
 
     async def explain(
         self,

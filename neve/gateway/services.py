@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from common.clock import Clock
-from common.errors import RequestError, UnknownTableError, UnknownTabletError
+from common.errors import RequestError, UnknownGroupError, UnknownTableError, UnknownTabletError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.metadata.silence import StoreWatch
@@ -206,3 +206,21 @@ async def check_writable(services: Services, table: Table) -> int:
     await check_owner(services, table)
     now_s = services.clock.now_s()
     return await services.generations.check(services.store, table, now_s, services.footers)
+
+
+async def known_group(services: Services, name: str) -> str:
+    """Return the name of a compaction group that is configured, or has jobs or compactors.
+
+    Raises:
+        RequestError: The text cannot be a name.
+        UnknownGroupError: There is no such group.
+    """
+    checked_label(name, "group name")
+    settings, status = services.settings, await services.coordinator.status()
+    named = {group.name for service in settings.services.values() for group in service.groups}
+    known = {*settings.groups, *named, *(each.group for each in status.groups)}
+    if name not in known:
+        raise UnknownGroupError(
+            f"there is no compaction group {name!r}; there are: {', '.join(sorted(known))}"
+        )
+    return name

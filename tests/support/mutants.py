@@ -97,6 +97,11 @@ SUITES = {
     "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],
     "spans": [f"tests/unit/rows/test_{name}.py" for name in ("rules", "spans")],
     "damaged-rows": ["tests/unit/neve/test_cli.py", "-k", "damaged_file or doctor_says"],
+    "orders": [
+        *(f"tests/unit/neve/test_gateway_{name}.py" for name in ("service", "drops")),
+        "-k",
+        "until_when or not_there",
+    ],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],

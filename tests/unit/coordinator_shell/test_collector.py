@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,7 @@ from coordinator.collector import (
     collect_forever,
     due,
 )
+from coordinator.storage import ArrowStorage
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
@@ -524,3 +526,25 @@ def test_a_storage_that_stands_still_holds_up_its_own_table_only() -> None:
 
 
 def _log(_event: str, **_fields: object) -> None: ...
+
+
+def test_a_table_whose_folder_is_gone_gives_its_name_back(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        table = replace(TABLE, location=(tmp_path / "gone").as_uri())
+        await store.apply(CreateTable(table=table))
+        files = (DataFile(path="a.parquet", size_bytes=9, rows=1),)
+        added = AddFiles(table="t1", call=call_id(clock), files={PLUS_INFINITY: files})
+        assert isinstance(await store.apply(added), Applied)
+        await store.apply(DropTable(table="t1", delete_files=True))
+        storage = ArrowStorage(clock)
+        collector = Collector(store, storage, RULES, lambda _event, **_fields: None, clock=clock)
+        for _ in range(2):
+            going = await store.table("t1")
+            assert going is not None
+            await collector.collect(going)
+            clock.advance(RULES.grace_s + 1)
+        assert await store.names() == {}
+
+    asyncio.run(story())

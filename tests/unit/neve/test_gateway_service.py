@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -226,6 +226,25 @@ def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
         ("pause_group", "default"),
         ("resume_group", "default"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (lambda it: it.drain("local-9"), "no compactor 'local-9' is heard of; there are: local-1"),
+        (lambda it: it.cancel_job("att-9"), "no job runs under attempt 'att-9'"),
+        (lambda it: it.pause_group("lagre"), "no compaction group 'lagre'; there are: default"),
+        (lambda it: it.resume_group("lagre"), "no compaction group 'lagre'"),
+        (lambda it: it.limit_group("lagre", "1MB"), "no compaction group 'lagre'"),
+    ],
+)
+def test_an_order_about_what_is_not_there_is_refused(
+    gateway: Gateway, client: Client, order: Callable[[Client], object], says: str
+) -> None:
+    before = [*gateway.coordinator.told]
+    with pytest.raises(NotFoundError, match=says):
+        order(client)
+    assert gateway.coordinator.told == before
 
 
 def test_limits_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
