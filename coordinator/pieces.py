@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from common.errors import MetadataError, UnavailableError
+from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.metadata.ports import TabletStore
+from common.metadata.readings import Unreadable
 from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -133,9 +134,9 @@ class _Scan:
         for first in range(0, len(look), BATCH_TABLETS):
             batch = look[first : first + BATCH_TABLETS]
             notes: list[WriteAnalysis] = []
-            for tablet, seen in zip(batch, await self._store.tablets(batch), strict=True):
-                if seen is None:
-                    self._found(tablet.end)
+            for tablet, seen in zip(batch, await self._store.readable(batch), strict=True):
+                if seen is None or isinstance(seen, Unreadable):
+                    self._found(tablet.end)  # The coordinator looks itself, and tells.
                 elif (note := await self._judge(seen)) is not None:
                     notes.append(note)
             await self._write(notes)
@@ -143,7 +144,11 @@ class _Scan:
 
     async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
         """Return the tablets that their records do not show to be quiet."""
-        piece, records = self._piece, await self._store.records(page)
+        piece = self._piece
+        try:
+            records = await self._store.records(page)
+        except BrokenValueError:
+            return page  # One of them: each is read, and told of by itself.
         return [
             tablet
             for tablet, record in zip(page, records, strict=True)

@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-from common.errors import BrokenValueError, MetadataError, PluginError, UnavailableError
+from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.ports import TabletChanged, TabletStore
+from common.metadata.readings import UNREADABLE, Unreadable
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -61,6 +62,8 @@ class Scanner:
         self._news = asyncio.Event()
         self._tables_news = asyncio.Event()
         self.feed = Feed(store)
+        self._lost: set[str] = set()
+        """Tables of which changes were not heard: all of their tablets are looked at."""
         self.tables: dict[str, Table] = {}
         self.planned = 0
 
@@ -150,8 +153,13 @@ class Scanner:
             MetadataError: The store did not answer as it should.
         """
         now_s = await self._store.now_s()
-        for tablet_id, tablet in zip(batch, await self._store.tablets(batch), strict=True):
+        for tablet_id, tablet in zip(batch, await self._store.readable(batch), strict=True):
             table = self.tables.get(tablet_id.table)
+            if isinstance(tablet, Unreadable):
+                told = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
+                self._submit(on.PlanningFailed(tablet=tablet_id, cause=told))
+                continue
+            self.faults.readable(str(tablet_id))
             if tablet is None:
                 self._submit(on.TabletGone(tablet=tablet_id))
             elif table is not None:
@@ -209,10 +217,18 @@ class Scanner:
         for table in missed:
             self._log("changes missed", table=table)
             self._table_changed(table)
-            await self._look_at_all(table)
+        self._lost.update(missed)
+        while self._lost:
+            await self._look_at_all(self._lost.pop())
 
     def _heard(self, change: TabletChanged) -> None:
         table = change.tablet.table
+        if change.what == UNREADABLE:
+            self._log("change cannot be read", table=table, position=change.position)
+            self._table_changed(table)
+            self._tables_news.set()
+            self._lost.add(table)
+            return
         if change.whole_table:
             self._table_changed(table)
             if change.request is None:
@@ -257,16 +273,15 @@ class Scanner:
 
     async def _read_tables(self) -> dict[str, Table]:
         """Return all tables by id; of one that cannot be read, what was read of it last."""
-        try:
-            return {table.id: table for table in await self._store.tables()}
-        except BrokenValueError:  # Of one of them; all others go on.
-            ids = (await self._store.names()).values()
-        found = dict[str, Table]()
-        for each in ids:
-            read = await self.faults.run("reading", each, partial(self._store.table, each), AWAY)
-            if (table := read or self.tables.get(each)) is not None:
-                found[each] = table
-        return found
+        listed = await self._store.listed_tables()
+        found = {table.id: table for table in listed.tables}
+        for name, cause in listed.broken.items():
+            self.faults.unreadable("reading", name, cause)
+        for name in self.faults.unreadable_tables:
+            if name not in listed.broken:
+                self.faults.readable(name)
+        kept = {each: old for each, old in self.tables.items() if not listed.may_be_gone(each)}
+        return kept | found
 
     async def _notice(self, found: Mapping[str, Table]) -> None:
         for table in found.values():

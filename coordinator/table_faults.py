@@ -25,6 +25,8 @@ T = TypeVar("T")
 PAUSE_BASE_S, PAUSE_MAX_S = 5.0, 300.0
 FAULTS_MAX = 10_000
 CAUSE_CHARS_MAX = 500
+TOLD_MAX = 5
+"""Of what cannot be read, so much is named in `neve status`."""
 
 
 AWAY = (MetadataError, UnavailableError)
@@ -64,6 +66,7 @@ class TableFaults:
         self._pause_base_s = pause_base_s
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
         self._asked: set[tuple[str, str]] = set()
+        self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
         self.counts: Counter[str] = Counter()
         """How often each kind of work has failed since the start."""
 
@@ -131,20 +134,60 @@ class TableFaults:
     def sentences(self, *subjects: str) -> tuple[str, ...]:
         """Return what people should know of tables and tablets, a sentence each."""
         now_s = asyncio.get_running_loop().time()
-        return tuple(
-            fault.sentence(now_s) for (_, subject), fault in self._faults if subject in subjects
+        causes = [(each, cause) for each, cause in self._unreadable if each in subjects]
+        return (
+            *(_quarantined(subject, cause) for subject, cause in causes),
+            *(fault.sentence(now_s) for (_, subject), fault in self._faults if subject in subjects),
         )
+
+    def unreadable(self, part: str, subject: str, cause: str) -> str:
+        """Note that a table or tablet cannot be decoded; return what is told of it.
+
+        It is quarantined: nothing is planned there until it can be read. That is a fault of
+        `part` once, and again if the cause is another.
+        """
+        cause = redacted(cause[:CAUSE_CHARS_MAX])
+        if self._unreadable.get(subject) != cause:
+            self._unreadable.put(subject, cause)
+            self.counts[part] += 1
+            self._log("quarantined, cannot be read", part=part, subject=subject, cause=cause)
+        return _quarantined(subject, cause)
+
+    def readable(self, subject: str) -> None:
+        """Note that a table or tablet can be read (again)."""
+        if self._unreadable.pop(subject) is not None:
+            self._log("can be read again", subject=subject)
+
+    def all_unreadable(self) -> tuple[str, ...]:
+        """Return what is told of the tables and tablets that cannot be read; of many, of some."""
+        every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
+        more = len(every) - TOLD_MAX
+        return (*every[:TOLD_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
+
+    @property
+    def unreadable_tables(self) -> tuple[str, ...]:
+        """The tables that cannot be read, by the name or id under which that was noted."""
+        return tuple(subject for subject, _ in self._unreadable if ";" not in subject)
 
     def forget(self, table: str) -> None:
         """Forget a table that is gone."""
         for part, subject in [key for key, _ in self._faults]:
             if subject.partition(";")[0] == table:
                 self._faults.pop((part, subject))
+        for subject, _ in self._unreadable:
+            if subject.partition(";")[0] == table:
+                self._unreadable.pop(subject)
 
     @property
     def standing(self) -> int:
         """How many tables and tablets are left alone by some kind of work."""
-        return len({subject for (_, subject), _ in self._faults})
+        subjects = {subject for (_, subject), _ in self._faults}
+        return len(subjects.union(subject for subject, _ in self._unreadable))
+
+
+def _quarantined(subject: str, cause: str) -> str:
+    what = "tablet" if ";" in subject else "table"
+    return f"{what} {subject} is quarantined, it cannot be read: {cause}"
 
 
 def _place_of(error: Exception) -> str:

@@ -93,7 +93,8 @@ class Parts:
             *self._of_store(),
         )
         figures = (*of_parts, *scope_figures(status.scopes))
-        return replace(status, figures=figures, store_warnings=self.store_care.health.warnings)
+        warnings = (*self.store_care.health.warnings, *self.context.faults.all_unreadable())
+        return replace(status, figures=figures, store_warnings=warnings)
 
     def _of_requests(self, now_s: float) -> list[Figure]:
         requests, driver = self.requests.open_requests(), self.requests

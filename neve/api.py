@@ -100,6 +100,8 @@ class Table:
     settings_version: int = 1
     without_effect: dict[str, str] = field(default_factory=dict)
     """Setting → why it changes nothing in this service; empty in listings."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Tablets that totals do not count: what is stored of them and cannot be decoded."""
     created_at_s: float = 0.0
     tablets: int | None = None
     files: int | None = None
@@ -201,6 +203,8 @@ class TabletPage:
     """Some tablets, ascending; `next`: the `after` of the following page, None: the last."""
 
     tablets: tuple[Tablet, ...]
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Tablet → what is stored of it and cannot be decoded. Nothing else is known of these."""
     next: str | None = None
 
 

@@ -17,6 +17,8 @@ VERSION = 1
 VALUE_BYTES_MAX = 32 * 1024**2
 ITEMS_MAX = 1_000_000
 TEXT_BYTES_MAX = 1024**2
+SMALL_BYTES = min(TEXT_BYTES_MAX, ITEMS_MAX)
+"""Nothing in a value of so many bytes can be longer than the limits of reading allow."""
 SHAPES_MAX = 4096
 """Type patterns remembered per layout; more are checked again each time."""
 
@@ -26,16 +28,23 @@ T = TypeVar("T")
 
 
 def pack(value: object) -> bytes:
-    """Return a plain value (lists, texts, bytes, numbers) as bytes.
+    """Return a plain value (lists, texts, bytes, numbers) as bytes that `unpack` takes.
 
     Raises:
-        MetadataError: It is larger than any value may be.
+        MetadataError: It is larger than any value may be, or something in it is.
     """
     packed: bytes = msgpack.packb(value, use_bin_type=True)
     data = PREFIX + packed
     if len(data) > VALUE_BYTES_MAX:
         message = f"a value of {len(data)} bytes exceeds the store's {VALUE_BYTES_MAX}"
         raise MetadataError(message)
+    if len(data) > SMALL_BYTES:
+        try:
+            unpack("a value", data)
+        except BrokenValueError as error:
+            raise MetadataError(
+                f"a value cannot be stored, nobody could read it: {error}"
+            ) from error
     return data
 
 
@@ -149,11 +158,18 @@ def _texts(value: tuple[Any, ...]) -> tuple[str, ...]:
 class Layout(Generic[T]):
     """How one dataclass is written. Every field is in a slot or given by the key."""
 
-    def __init__(self, made: type[T], *slots: Slot, given: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        made: type[T],
+        *slots: Slot,
+        given: tuple[str, ...] = (),
+        bytes_max: int = VALUE_BYTES_MAX,
+    ) -> None:
         defaults = {field.name: field.default for field in fields(made)}  # type: ignore[arg-type]  # any dataclass type
         assert {slot.name for slot in slots} | {*given} == set(defaults), made
         self._make = made
         self._slots = slots
+        self._bytes_max = bytes_max
         self._defaults = tuple(defaults[slot.name] for slot in slots)
         self._least = sum(default is MISSING for default in self._defaults)
         self.plain_defaults = tuple(map(_plain, slots, self._defaults))
@@ -169,8 +185,16 @@ class Layout(Generic[T]):
         return row[:count]
 
     def pack(self, value: T) -> bytes:
-        """Return `value` as bytes."""
-        return pack(self.row(value))
+        """Return `value` as bytes.
+
+        Raises:
+            MetadataError: It is larger than such a value may be.
+        """
+        data = pack(self.row(value))
+        if len(data) > self._bytes_max:
+            message = f"a {self._make.__name__} of {len(data)} bytes, at most {self._bytes_max}"
+            raise MetadataError(f"{message} can be stored")
+        return data
 
     def unpack(self, where: str, data: bytes, **given: object) -> T:
         """Return the value in `data`.

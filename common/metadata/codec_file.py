@@ -48,6 +48,7 @@ FILE = Layout(
     text("request", optional=True),
     flag("open"),
     given=("path",),
+    bytes_max=FILE_BYTES_MAX,
 )
 _DEFAULTS = FILE.plain_defaults
 _SHAPES = FILE.shapes

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
-from common.errors import MetadataError, RequestError, UnavailableError
+from common.errors import BrokenValueError, MetadataError, RequestError, UnavailableError
 from common.metadata import codec_table, reading
 from common.metadata.codec_tablet import unpack_running
 from common.metadata.commands import (
@@ -34,6 +34,7 @@ from common.metadata.readings import (
     Claim,
     GarbageEntry,
     HistoryEntry,
+    ListedTables,
     Loss,
     Manifest,
     NamedTable,
@@ -70,6 +71,27 @@ class PlainReads:
         """Return every name that is taken, with the location of its table."""
         stored = await self._read(hgetall(TABLES))
         return [codec_table.unpack_name(name, entry) for name, entry in sorted(stored.items())]
+
+    async def listed_tables(self) -> ListedTables:
+        """Return the named tables that can be read, and what keeps others from that."""
+        broken: dict[str, str] = {}
+        ids: dict[str, str] = {}
+        for name, entry in sorted((await self._read(hgetall(TABLES))).items()):
+            try:
+                ids[name.decode(errors="replace")] = codec_table.unpack_name(name, entry).id
+            except BrokenValueError as error:
+                broken[name.decode(errors="replace")] = str(error)
+        keys = [TableKeys(table) for table in ids.values()]
+        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        tables: list[Table] = []
+        for name, each, (stored,) in zip(ids, keys, replies, strict=True):
+            try:
+                if stored:
+                    tables.append(codec_table.unpack_table(each.table, ids[name], stored))
+            except BrokenValueError as error:
+                broken[name] = str(error)
+        known = frozenset(ids[name] for name in broken if name in ids)
+        return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
 
     async def table_ids(self) -> Sequence[str]:
         """Return the ids of all tables, named or not; walks over every key of the store."""

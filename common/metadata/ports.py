@@ -17,11 +17,13 @@ from common.metadata.readings import (
     Claim,
     GarbageEntry,
     HistoryEntry,
+    ListedTables,
     Loss,
     Manifest,
     NamedTable,
     PinEntry,
     TabletChanged,
+    Unreadable,
 )
 from common.model.file import DataFile
 from common.model.limit import Scope
@@ -77,6 +79,10 @@ class TabletStore(Protocol):
 
     async def tables(self) -> Sequence[Table]:
         """Return every named table, by name."""
+        ...
+
+    async def listed_tables(self) -> ListedTables:
+        """Return the named tables that can be read, and what keeps others from that."""
         ...
 
     async def names(self) -> Mapping[str, str]:
@@ -137,6 +143,10 @@ class TabletStore(Protocol):
 
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
         """Return many tablets, each read at one moment, in few round trips."""
+        ...
+
+    async def readable(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | Unreadable | None]:
+        """Return what `tablets` does; for one that cannot be decoded, why, and the others."""
         ...
 
     async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:

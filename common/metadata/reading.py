@@ -6,9 +6,10 @@ there, spares the other keys. Most tablets of a scan are of that kind.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
-from common.errors import MetadataError
+from common.errors import BrokenValueError
 from common.metadata import codec_table, codec_tablet
 from common.metadata.codec_file import unpack_files
 from common.metadata.commands import Command, Reply, get, hgetall
@@ -16,7 +17,7 @@ from common.metadata.keys import TabletKeys
 from common.metadata.keyspace import StreamEntry
 from common.metadata.mutation.requirements import bounds_seen, tablet_seen, whole_tablet
 from common.metadata.mutation.transaction import Seen
-from common.metadata.readings import HistoryEntry, TabletChanged
+from common.metadata.readings import UNREADABLE, HistoryEntry, TabletChanged, Unreadable
 from common.model.tablet import Record, Tablet, TabletId
 
 TABLETS_PER_MULTI = 32
@@ -60,8 +61,24 @@ async def read_records(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Record
 
 
 async def read_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Tablet | None]:
-    """Return many tablets, each at one moment."""
+    """Return many tablets, each at one moment.
+
+    Raises:
+        BrokenValueError: One cannot be decoded.
+    """
     found: list[Tablet | None] = []
+    for tablet in await read_readable(fetch, tablets):
+        if isinstance(tablet, Unreadable):
+            raise BrokenValueError(tablet.cause)
+        found.append(tablet)
+    return found
+
+
+async def read_readable(
+    fetch: Fetch, tablets: Sequence[TabletId]
+) -> list[Tablet | Unreadable | None]:
+    """Return many tablets, each at one moment, and what keeps others from being read."""
+    found: list[Tablet | Unreadable | None] = []
     unread: list[int] = []
     trips = [
         tablets[first : first + TABLETS_PER_TRIP]
@@ -72,13 +89,23 @@ async def read_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Tablet
             for at in range(0, len(batch), 3):
                 bounds, files, record = batch[at : at + 3]
                 if bounds is None or codec_tablet.is_bare(record):
-                    found.append(_bare(tablets[len(found)], bounds, files, record))
+                    tablet = tablets[len(found)]
+                    found.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
                 else:
                     unread.append(len(found))
                     found.append(None)
-    for number, tablet in zip(unread, await _whole(fetch, tablets, unread), strict=True):
-        found[number] = tablet
+    for number, whole in zip(unread, await _whole(fetch, tablets, unread), strict=True):
+        found[number] = whole
     return found
+
+
+def _readable(tablet: TabletId, decode: Callable[[], Tablet | None]) -> Tablet | Unreadable | None:
+    try:
+        return decode()
+    except BrokenValueError as error:
+        return Unreadable(tablet, str(error))
+    except (ValueError, TypeError) as error:  # Of plain texts and numbers, which have no layout.
+        return Unreadable(tablet, f"tablet {tablet}: {type(error).__name__}: {error}")
 
 
 def _bare_reads(tablets: Sequence[TabletId]) -> list[list[Command]]:
@@ -107,16 +134,18 @@ def _bare(tablet: TabletId, bounds: Reply, files: Reply, record: Reply) -> Table
 
 async def _whole(
     fetch: Fetch, tablets: Sequence[TabletId], numbers: Sequence[int]
-) -> list[Tablet | None]:
+) -> list[Tablet | Unreadable | None]:
     """Read every key of some tablets."""
-    found: list[Tablet | None] = []
+    found: list[Tablet | Unreadable | None] = []
     for first in range(0, len(numbers), TABLETS_PER_TRIP):
         some = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
         needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(some, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
-            found.append(tablet_seen(tablet, TabletKeys.of(tablet), seen))
+            found.append(
+                _readable(tablet, partial(tablet_seen, tablet, TabletKeys.of(tablet), seen))
+            )
     return found
 
 
@@ -143,6 +172,9 @@ def changed_tablets(
 ) -> list[TabletChanged]:
     """Return the entries of change streams as values.
 
+    One that cannot be read stands for any change, of any tablet of its table: what it says
+    is lost, and those behind it are not.
+
     Args:
         streams: Key of the stream → table id.
         entries: Key of the stream → what was read of it.
@@ -152,8 +184,9 @@ def changed_tablets(
         for position, fields in found:
             try:
                 changes.append(_changed(streams[key], position, fields))
-            except (KeyError, ValueError) as error:
-                raise MetadataError(f"{key} {position}: no entry of a change stream") from error
+            except (KeyError, ValueError):
+                nowhere = TabletId(streams[key], b"")
+                changes.append(TabletChanged(tablet=nowhere, what=UNREADABLE, position=position))
     return changes
 
 

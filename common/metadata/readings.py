@@ -1,11 +1,16 @@
 """What a store tells besides tables, tablets and requests: feed, marks, garbage, pins, history."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.outcome import AttemptEnd
+from common.model.table import Table
 from common.model.tablet import TabletId
+
+UNREADABLE = "unreadable"
+"""The word of a change of which nobody can say what it was, or in which tablet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,31 @@ class NamedTable:
         """Return an entry; one without an identity has that of its URI."""
         known = identity or identity_of_uri(location)
         return cls(name=name, id=table, location=location, identity=known)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A tablet of which something is stored that cannot be decoded: nobody knows what it holds."""
+
+    id: TabletId
+    cause: str
+    """Names the key, and what is wrong with its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTables:
+    """The tables that have a name, as far as they can be read."""
+
+    tables: tuple[Table, ...]
+    """By name."""
+    broken: Mapping[str, str]
+    """Name of each other table → what of it cannot be decoded."""
+    broken_ids: frozenset[str]
+    """Ids of these tables, as far as they are known."""
+
+    def may_be_gone(self, table: str) -> bool:
+        """Return whether a table that is not among them may have been dropped."""
+        return len(self.broken) == len(self.broken_ids) and table not in self.broken_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

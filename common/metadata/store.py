@@ -16,6 +16,7 @@ from common.metadata.keyspace import Keyspace, LinkLostError
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.notes import FORMAT, found_store
 from common.metadata.ranges import RangeReader
+from common.metadata.readings import Unreadable
 from common.metadata.request_changes import BeginOperation, Select, SubmitRequest
 from common.metadata.request_reads import RequestReads
 from common.model.file import DataFile
@@ -137,6 +138,10 @@ class KeyspaceStore(RequestReads):
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
         """Return many tablets, each read at one moment."""
         return await reading.read_tablets(self._fetch, tablets)
+
+    async def readable(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | Unreadable | None]:
+        """Return many tablets, and what keeps others from being read."""
+        return await reading.read_readable(self._fetch, tablets)
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
         """Return only the files of many tablets."""

@@ -74,6 +74,10 @@ def table(found: api.Table) -> RenderableType:
                 ("time", found.time_column),
                 ("partitions", ", ".join(found.partition_by) or None),
                 *_totals(found),
+                *(
+                    ("quarantined", f"tablet {each}: {why}")
+                    for each, why in found.unreadable.items()
+                ),
             ]
         ),
         "",

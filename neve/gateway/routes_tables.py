@@ -1,13 +1,16 @@
 """Routes about tables: create, list, describe, change, pause, drop, tablets."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from common.errors import RefusedError
+from common.errors import BrokenValueError, RefusedError
 from common.metadata.changes import ChangeTable, Refused
+from common.metadata.readings import Unreadable
 from common.model.table import Column, Table, TableSettings, TableState
+from common.model.tablet import Tablet, TabletId
 from common.rows.evolution import changed_schema
 from neve import api
 from neve.gateway.create import check_settings, create_table
@@ -43,7 +46,8 @@ class TableRoutes:
 
     async def list_tables(self) -> dict[str, list[api.Table]]:
         """Return every table, by name."""
-        return {"tables": [table_view(table) for table in await self._services.store.tables()]}
+        listed = await self._services.store.listed_tables()
+        return {"tables": [table_view(table) for table in listed.tables]}
 
     async def create(self, body: api.NewTable) -> api.Table:
         """Create a table: its location is claimed for this service, and holds all its files."""
@@ -118,9 +122,10 @@ class TableRoutes:
         count = bounded(count, PAGE_TABLETS, "count")
         ids = await services.store.tablet_ids(found.id, begin, count)
         types = key_types(found)
-        read = await services.store.tablets(ids)
+        read = await services.store.readable(ids)
         return api.TabletPage(
-            tablets=tuple(tablet_view(each, types) for each in read if each is not None),
+            tablets=tuple(tablet_view(each, types) for each in read if isinstance(each, Tablet)),
+            unreadable={each.id.text: each.cause for each in read if isinstance(each, Unreadable)},
             next=ids[-1].text if len(ids) == count else None,
         )
 
@@ -137,12 +142,29 @@ class TableRoutes:
         """Sum up a table: by its records, and by its files while they are few."""
         store, totals, after = self._services.store, Totals(rows=0), None
         while ids := await store.tablet_ids(table.id, after):
-            records = [each for each in await store.records(ids) if each is not None]
-            totals = totals.plus(records)
-            if totals.tablets > ROWS_COUNTED_TABLETS_MAX:
-                totals = totals.without_rows()
-            else:
-                files = [file for each in await store.files(ids) for file in each.values()]
-                totals = totals.plus_rows(sum(file.rows for file in files))
             after = ids[-1].end
+            try:
+                totals = await self._with_page(totals, ids)
+            except BrokenValueError:
+                readable, unreadable = await self._sorted_out(ids)
+                totals = await self._with_page(totals.without(unreadable), readable)
         return totals
+
+    async def _with_page(self, totals: Totals, ids: Sequence[TabletId]) -> Totals:
+        """Return totals with more tablets.
+
+        Raises:
+            BrokenValueError: One of them cannot be decoded.
+        """
+        store = self._services.store
+        totals = totals.plus([each for each in await store.records(ids) if each is not None])
+        if totals.tablets > ROWS_COUNTED_TABLETS_MAX:
+            return totals.without_rows()
+        files = [file for each in await store.files(ids) for file in each.values()]
+        return totals.plus_rows(sum(file.rows for file in files))
+
+    async def _sorted_out(self, ids: Sequence[TabletId]) -> tuple[list[TabletId], dict[str, str]]:
+        """Return the tablets that can be read, and what keeps the others from that."""
+        read = await self._services.store.readable(ids)
+        unreadable = {each.id.text: each.cause for each in read if isinstance(each, Unreadable)}
+        return [each for each in ids if each.text not in unreadable], unreadable

@@ -116,7 +116,7 @@ class Services:
             UnknownTabletError: The table has no such tablet.
         """
         tablet = parsed_tablet(table, text)
-        if (await self.store.records([tablet]))[0] is None:
+        if (await self.store.readable([tablet]))[0] is None:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
         return tablet
 

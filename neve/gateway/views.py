@@ -1,7 +1,7 @@
 """What the store and the coordinator tell, as wire models for users."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from common.metadata.ports import HistoryEntry
@@ -36,6 +36,12 @@ class Totals:
     files: int = 0
     size_bytes: int = 0
     rows: int | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Tablets that are not counted: what of them cannot be decoded."""
+
+    def without(self, unreadable: Mapping[str, str]) -> Self:
+        """Return the totals with more tablets that are not counted."""
+        return replace(self, unreadable={**self.unreadable, **unreadable})
 
     def plus(self, records: Sequence[Record]) -> Self:
         """Return the totals with more tablets."""

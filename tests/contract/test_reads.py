@@ -12,9 +12,10 @@ from common.errors import ConflictError, MetadataError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, DropTable
 from common.metadata.codec_tablet import BOUNDS
-from common.metadata.commands import Command, delete, hset, set_string, zadd
-from common.metadata.keys import CHANGES_MAX, TableKeys, TabletKeys
+from common.metadata.commands import Command, delete, hdel, hset, set_string, xadd, zadd
+from common.metadata.keys import CHANGES_MAX, TABLES, TableKeys, TabletKeys
 from common.metadata.keyspace import Session
+from common.metadata.readings import UNREADABLE, Unreadable
 from common.metadata.upkeep_changes import BumpGeneration
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from tests.support.flaky import Fault, FlakyKeyspace, FlakySession, Point
@@ -226,6 +227,58 @@ async def test_damage_is_named(harness: Harness, name: str, data: bytes, message
     assert getattr(keys, name) in str(caught.value)
     with pytest.raises(MetadataError):
         await harness.apply(reserve(tablet, "t1", "a"))
+
+
+@pytest.mark.parametrize(("name", "data", "message"), DAMAGE)
+async def test_damage_of_one_tablet_hides_no_other(
+    harness: Harness, name: str, data: bytes, message: str
+) -> None:
+    bad, good = await harness.tablet_with("a"), await harness.tablet_with("b")
+    keys, nowhere = TabletKeys.of(bad), TabletId(bad.table, b"nowhere")
+    if name in {"files", "running"}:
+        await harness.write(hset(getattr(keys, name), {"broken": data}))
+    else:
+        await harness.write(set_string(getattr(keys, name), data))
+    await harness.write(hset(keys.record, {"s": 1}))
+    unreadable, readable, missing = await harness.store.readable([bad, good, nowhere])
+    assert isinstance(unreadable, Unreadable)
+    assert (unreadable.id, missing) == (bad, None)
+    assert message in unreadable.cause
+    assert getattr(keys, name) in unreadable.cause
+    assert readable == await harness.store.tablet(good)
+
+
+async def test_damage_of_one_table_hides_no_other(harness: Harness) -> None:
+    tables = [(await harness.tablet_with("a")).table for _ in range(3)]
+    names = {table: name for name, table in (await harness.store.names()).items()}
+    value, entry, whole = tables
+    await harness.write(hset(TableKeys(value).table, {"settings": b"\xc1"}))
+    listed = await harness.store.listed_tables()
+    assert {entry, whole} <= {each.id for each in listed.tables}
+    assert (listed.broken.keys(), listed.broken_ids) == ({names[value]}, {value})
+    assert not listed.may_be_gone(value)
+    assert listed.may_be_gone("another")
+    await harness.write(hset(TABLES, {names[entry]: b"\x01\x90"}))
+    listed = await harness.store.listed_tables()
+    assert whole in {each.id for each in listed.tables}
+    assert listed.broken.keys() == {names[value], names[entry]}
+    assert "is no entry of a table" in listed.broken[names[entry]]
+    assert not listed.may_be_gone("another")
+    await harness.write(hdel(TABLES, names[entry]))
+
+
+async def test_an_entry_of_a_change_stream_that_cannot_be_read_hides_no_other(
+    harness: Harness,
+) -> None:
+    tablet = await harness.tablet_with("a")
+    position = await harness.store.tail(tablet.table)
+    stream = TableKeys(tablet.table).changes
+    await harness.write(xadd(stream, 1000, {"t": "no tablet", "w": "add"}))
+    await harness.write(xadd(stream, 1000, {"t": tablet.text, "w": "add"}))
+    odd, known = await harness.store.changes({tablet.table: position})
+    assert (odd.what, odd.tablet.table, odd.whole_table) == (UNREADABLE, tablet.table, True)
+    assert (known.what, known.tablet) == ("add", tablet)
+    assert position < odd.position < known.position
 
 
 async def test_other_damage_is_named(harness: Harness) -> None:

@@ -92,6 +92,8 @@ SUITES = {
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],
     "planning": ["tests/unit/coordinator/test_planning.py"],
+    "codec": ["tests/unit/metadata/test_codec.py"],
+    "unreadable": ["tests/unit/neve/test_gateway_unreadable.py"],
     "plugins": ["tests/unit/common/test_plugins.py"],
     "pruning": ["tests/unit/expressions/test_file_pruning.py"],
     "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from common.clock import ManualClock
 from common.errors import BrokenValueError, MetadataError
 from common.ids import CountedIds, call_id
 from common.metadata.changes import AddFiles, Applied, CreateTable
-from common.metadata.commands import hset
-from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.codec_table import pack_name
+from common.metadata.commands import hdel, hset, xadd
+from common.metadata.keys import TABLES, TableKeys, TabletKeys
 from common.metadata.memory import MemoryStore
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
@@ -197,7 +199,115 @@ def test_what_is_stored_of_a_table_and_cannot_be_read_bars_that_table_alone(
         assert await life.taken() == GOOD
         counts = life.context.faults.counts
         await until(lambda: bool(counts["reading" if what == "table" else "planning"]))
+        told = life.parts.status().store_warnings
+        assert any("is quarantined, it cannot be read: neve:{bad}:" in each for each in told), told
         assert (BAD in life.parts.scanner.tables) == (what == "record" or not from_the_start)
+        await life.stop()
+
+    asyncio.run(story())
+
+
+async def keyed_table_of_three(store: MemoryStore, folder: Path) -> Table:
+    """Return a table of three tablets, with files to merge in each."""
+    table = replace(table_at(folder, "keyed"), key=("id",), version_column="id")
+    claim(open_location(table.location), await store.store_id())
+    assert isinstance(await store.apply(CreateTable(table=table, splits=(b"f", b"m"))), Applied)
+    for end, key in zip((b"f", b"m", PLUS_INFINITY), (b"a", b"g", b"n"), strict=True):
+        files = tuple(
+            DataFile(path=f"{key!r}{n}", size_bytes=9, rows=1, key_min=key, key_max=key)
+            for n in range(8)
+        )
+        change = AddFiles(table=table.id, call=call_id(ManualClock()), files={end: files})
+        assert isinstance(await store.apply(change), Applied)
+    return table
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_one_tablet_that_cannot_be_read_bars_no_other_of_its_table(
+    tmp_path: Path, *, whole: bool
+) -> None:
+    """Found by the full scan, with a file as another release may write one; then it is mended."""
+
+    async def story() -> None:
+        memory = MemoryStore(ManualClock())
+        table = await keyed_table_of_three(memory, tmp_path)
+        bad = TabletId(table.id, b"m")
+        if whole:  # With something else than bounds and files, every key of it is read.
+            memory.keyspace.run([hset(TabletKeys.of(bad).record, {"d": b"1"})])
+        memory.keyspace.run([hset(TabletKeys.of(bad).files, {"x": b"\x02newer"})])
+        life = Life(memory)
+        life.poison.poisoned = False
+        await life.start()
+        life.parts.full_scan.look(table.id)
+        faults = life.context.faults
+        await until(lambda: bool(faults.all_unreadable()))
+        queued = life.parts.state.queued
+        await until(lambda: len(queued(None, 10, 0.0)) == 2)
+        assert {each.job.tablet.end for each in queued(None, 10, 0.0)} == {b"f", PLUS_INFINITY}
+        [told] = faults.all_unreadable()
+        assert told.startswith("tablet keyed;6d is quarantined, it cannot be read: neve:{keyed}:")
+        assert told in life.parts.explain(bad, 0.0).sentences
+        assert told in life.parts.status().store_warnings
+        assert life.parts.full_scan.counts.pieces_failed == 0
+
+        memory.keyspace.run([hdel(TabletKeys.of(bad).files, "x")])
+        life.parts.scanner.ask(bad)
+        await until(lambda: len(queued(None, 10, 0.0)) == 3)
+        assert faults.all_unreadable() == ()
+        await life.stop()
+
+    asyncio.run(story())
+
+
+def test_a_change_that_cannot_be_read_costs_a_look_at_its_table(tmp_path: Path) -> None:
+    async def story() -> None:
+        memory = MemoryStore(ManualClock())
+        await two_tables(memory, tmp_path)
+        life = Life(memory)
+        life.poison.poisoned = False
+        await life.start()
+        queued = life.parts.state.queued
+        await until(lambda: len(queued(None, 10, 0.0)) == 2)
+        scans = life.parts.full_scan.counts.scans
+        memory.keyspace.run([xadd(TableKeys(BAD).changes, 1000, {"t": b"no tablet", "w": b"add"})])
+        await until(lambda: any("change cannot be read" in each for each in life.logged))
+        await until(lambda: life.parts.full_scan.counts.scans > scans)
+        for name in (BAD, GOOD):  # What comes behind it is heard.
+            files = (DataFile(path="later.parquet", size_bytes=100, rows=1),)
+            one = AddFiles(table=name, call=call_id(ManualClock()), files={PLUS_INFINITY: files})
+            assert isinstance(await memory.apply(one), Applied)
+
+        def inputs() -> list[int]:
+            return [len(each.job.inputs) for each in queued(None, 10, 0.0)]
+
+        await until(lambda: inputs() == [9, 9])
+        assert len([each for each in life.logged if "change cannot be read" in each]) == 1
+        await life.stop()
+
+    asyncio.run(story())
+
+
+def test_an_entry_of_the_list_of_tables_that_cannot_be_read_bars_no_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        memory = MemoryStore(ManualClock())
+        await two_tables(memory, tmp_path)
+        life = Life(memory)
+        life.poison.poisoned = False
+        await life.start()
+        memory.keyspace.run([hset(TABLES, {BAD: b"\xc1garbage"})])
+        third = table_at(tmp_path, "third")
+        memory.keyspace.run([hset(TABLES, {"third": pack_name(third)})])
+        await life.parts.scanner.refresh_tables()
+        known = life.parts.scanner.tables
+        assert {*known} == {BAD, GOOD}, "nobody can say that it was dropped"
+        [told] = life.parts.status().store_warnings
+        assert told.startswith("table bad is quarantined, it cannot be read: neve:tables b'bad'")
+        life.logged.clear()
+        await life.parts.scanner.refresh_tables()
+        assert life.logged == [], "it is told once"
+        memory.keyspace.run([hset(TABLES, {BAD: pack_name(known[BAD])})])
+        await life.parts.scanner.refresh_tables()
+        assert life.parts.status().store_warnings == ()
         await life.stop()
 
     asyncio.run(story())

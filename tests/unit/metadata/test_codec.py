@@ -232,3 +232,19 @@ def test_only_plain_values_go_into_settings(value: object) -> None:
 
 def test_plain_values() -> None:
     assert codec.plain_tree({"a": [1, "b", None, 1.5, True]}) == {"a": (1, "b", None, 1.5, True)}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * (codec.TEXT_BYTES_MAX + 1), b"x" * (codec.TEXT_BYTES_MAX + 1), [0] * 1_000_001],
+    ids=["text", "bytes", "items"],
+)
+def test_what_nobody_could_read_is_not_written(value: object) -> None:
+    with pytest.raises(MetadataError, match="nobody could read it"):
+        codec.pack(["beside", value])
+
+
+def test_a_file_that_nobody_could_read_is_not_written() -> None:
+    long = DataFile(path="f", size_bytes=1, rows=1, key_min=b"k" * 600_000, key_max=b"l" * 600_000)
+    with pytest.raises(MetadataError, match="a DataFile of 1200"):
+        FILE.pack(long)
