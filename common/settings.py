@@ -238,6 +238,11 @@ class GatewaySettings:
         "Bearer token that callers must send. `neve up` makes one up if none is given.",
         secret=True,
     )
+    version_ahead_max_s: float = setting(
+        86_400.0,
+        "How far in the future versions may lie that are points in time; rows and files with later"
+        " ones are refused. 0: no bound.",
+    )
     body_bytes_max: int = size_setting(256 * 1024**2, "Largest request body.", least=1024)
     locations: tuple[str, ...] = setting(
         (),

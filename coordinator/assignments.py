@@ -6,7 +6,7 @@ from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.partitions import partition_folder
 from common.wire import Assignment, OutsideFile
-from coordinator.core.settle import settled_version
+from coordinator.core.settle import droppable
 
 OUTPUT_FOLDER = "_neve"
 
@@ -67,7 +67,7 @@ def compose(
         bounds=tablet.bounds,
         inputs=tuple(tablet.files[path] for path in reservation.inputs),
         outside=outside,
-        settled=settled_version(record.settled, now_s, table.settings.tombstone_retention_s),
+        settled=droppable(table, record, now_s),
         purge=tablet.purge,
         request=request,
         halvings=record.halvings if record.halved_job == job.id else 0,

@@ -103,6 +103,18 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredWatermark:
+    """A tablet takes rows again of versions at which tombstones were dropped."""
+
+    tablet: str
+    before: str | None
+    """The watermark as it was; None: there was none."""
+    after: str | None
+    may_rise: str
+    """Which deleted rows can be seen again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compactor:
     """A compactor as the coordinator sees it."""
 

@@ -8,6 +8,7 @@ from neve.api_work import (
     Explanation,
     Finished,
     Job,
+    LoweredWatermark,
     Plan,
     PlannedJob,
     Setting,
@@ -116,6 +117,18 @@ class WorkCalls(TableCalls):
         parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "lift-quarantine")
         self._connection.call("POST", path, parameters=parameters)
+
+    def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
+        """Let a tablet take rows again of versions at which tombstones were dropped.
+
+        Args:
+            table: Its name.
+            tablet: By its end.
+            to: The version up to which rows are still refused; None: none are.
+        """
+        parameters = {"tablet": tablet} | ({} if to is None else {"to": to})
+        path = table_path(table, "lower-watermark")
+        return decode(LoweredWatermark, self._connection.call("POST", path, parameters=parameters))
 
     def wait_until_at_rest(self, table: str, *, timeout_s: float = 300.0) -> None:
         """Return when nothing runs on a table and nothing would be planned.

@@ -78,6 +78,7 @@ ANALYSIS, FAILURES, FAILURE, HEAT, SETTLED, SELECTOR = "a", "x", "e", "h", "m", 
 ABANDONED = "n"
 HALVED = "k"
 SELECTOR_DUE = "t"
+RECENT_ADDS = "l"
 
 _NOTE = (
     one_of("analysis", Analysis),
@@ -119,6 +120,13 @@ def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
         raise broken(where, f"is no record ({error})") from error
 
 
+def unpack_recent(where: str, data: bytes | None) -> tuple[tuple[float, bytes], ...]:
+    """Return the notes of recent adds in a record's field."""
+    if data is None:
+        return ()
+    return tuple((float(until_s), bytes(version)) for until_s, version in unpack(where, data))
+
+
 def is_bare(stored: Mapping[bytes, bytes]) -> bool:
     """Return whether a record says that a tablet has bounds, files and nothing else.
 
@@ -141,6 +149,8 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case b"m":
             assert _MARKS.from_plain is not None
             values["settled"] = _MARKS.from_plain(unpack(where, data))
+        case b"l":
+            values["recent_adds"] = unpack_recent(where, data)
         case b"k":
             values["halved_job"], number = unpack(where, data)
             values["halvings"] = int(number)

@@ -149,6 +149,18 @@ class AcceptGeneration:
     """Whether changes were lost: then files that nobody knows may be rows of users."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowerWatermark(Guarded):
+    """Let a tablet take rows again of versions at which tombstones were dropped.
+
+    Rows that such a tombstone had deleted may come back with files that are added again.
+    """
+
+    tablet: TabletId
+    to: bytes | None
+    """The new watermark; None: none."""
+
+
 RepairChange = (
     DiscardFiles
     | ForgetFiles
@@ -164,4 +176,5 @@ RepairChange = (
     | JoinTablets
     | PutFiles
     | AcceptGeneration
+    | LowerWatermark
 )

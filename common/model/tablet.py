@@ -188,6 +188,8 @@ class Record:
     """The store's time when a split or merge was abandoned here last; 0: none was."""
     settled: tuple[tuple[float, bytes], ...] = ()
     """A few marks (time, highest version that the files held then); see tombstones."""
+    recent_adds: tuple[tuple[float, bytes], ...] = ()
+    """Until when → lowest version that adds have reached; see `common.metadata.recent_adds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,15 @@ are sparse, so it may lie up to a `1 / MARKS_PER_RETENTION` of a retention back,
 only keeps a tombstone a little longer.
 """
 
+from datetime import UTC, datetime
+
+from common.metadata import recent_adds
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
+from common.model.table import Table
+from common.model.tablet import Record
+from common.rows.rules import RowRules
+
 Marks = tuple[tuple[float, bytes], ...]
 """(time in seconds, highest version of the files then), ascending in both."""
 
@@ -48,6 +57,36 @@ def settled_version(marks: Marks, now_s: float, retention_s: float) -> bytes | N
     """
     old = [version for time_s, version in marks if time_s <= now_s - retention_s]
     return max(old, default=None)
+
+
+def droppable(table: Table, record: Record, now_s: float) -> bytes | None:
+    """Return the highest version at which dead rows may be dropped, or None if none may.
+
+    The settled version; but no version that recent adds have not reached, and none of a
+    point in time that is not one retention ago: one row of a broken clock would else raise
+    the watermark above all that is written.
+
+    Args:
+        table: Whose version column and retention count.
+        record: Of the tablet.
+        now_s: The store's time.
+    """
+    retention_s = table.settings.tombstone_retention_s
+    settled = settled_version(record.settled, now_s, retention_s)
+    if settled is None:
+        return None
+    limits = [settled, recent_adds.bound(record.recent_adds, now_s)]
+    limits.append(_passed(table, now_s - retention_s))
+    return min(limit for limit in limits if limit is not None)
+
+
+def _passed(table: Table, at_s: float) -> bytes | None:
+    """Return the version of a moment; None: the table's versions are no points in time."""
+    kind = RowRules.of(table).version_type if table.version_column is not None else None
+    if kind not in {KeyType.TIMESTAMP, KeyType.DATE}:
+        return None
+    at = datetime.fromtimestamp(max(at_s, 0.0), UTC)
+    return encode_value(at.date() if kind is KeyType.DATE else at, kind)
 
 
 def _needed(marks: Marks, before_s: float) -> Marks:

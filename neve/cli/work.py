@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     verb(app, "plan")(plan)
     verb(app, "history")(history)
     verb(app, "lift-quarantine")(lift_quarantine)
+    verb(app, "lower-watermark")(lower_watermark)
     compactor = typer.Typer(no_args_is_help=True, help="The compactors that run jobs.")
     app.add_typer(compactor, name="compactor")
     verb(compactor, "list")(compactors)
@@ -115,6 +116,22 @@ def lift_quarantine(
     session.client.lift_quarantine(name, tablet)
     where = f"tablet {tablet} of {name}" if tablet is not None else f"every tablet of {name}"
     session.show({"lifted": name, "tablet": tablet}, f"{where} is tried again")
+
+
+def lower_watermark(
+    session: Session,
+    name: Name,
+    tablet: Annotated[str, typer.Argument(help="By its end.")],
+    to: Annotated[
+        str | None, typer.Option(help="Rows up to this version stay refused; else none are.")
+    ] = None,
+) -> None:
+    """Let a tablet take rows again that are older than tombstones it has dropped."""
+    found = session.client.lower_watermark(name, tablet, to)
+    after = "it has none" if found.after is None else f"it is {found.after}"
+    session.show(
+        found, f"the watermark was {found.before or 'none'}, now {after}; {found.may_rise}"
+    )
 
 
 def compactors(session: Session) -> None:

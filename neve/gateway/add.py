@@ -33,6 +33,7 @@ from neve.gateway.moving import Moving
 from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.route import Routed, distinct, tablet_of
 from neve.gateway.services import Services, check_writable
+from neve.gateway.versions import refuse_ahead
 
 FILES_MAX = 10_000
 
@@ -75,7 +76,18 @@ async def add_files(
         await _refuse_garbage(services, table, plain)
         facts = await _inspect(services, location, table, plain)
         refuse_unknown(table, [(f"file {each.path}", each.schema) for each in facts])
-        return await _route(services, table, facts, now_s)
+        routed = await _route(services, table, facts, now_s)
+        refuse_ahead(
+            table,
+            [
+                (f"file {each.path}", each.version_max)
+                for files in routed.files.values()
+                for each in files
+            ],
+            now_s,
+            services.settings.gateway.version_ahead_max_s,
+        )
+        return routed
 
     incoming = Incoming(
         services=services, table=table, location=location, call=call, kind=CallKind.ADD

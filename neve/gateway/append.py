@@ -20,7 +20,7 @@ from common.parquet.inspect import FileFacts
 from common.parquet.location import Location, open_location
 from common.parquet.write import TABLE_FOOTER, write_table
 from common.rows.conform import conform, refuse_nulls
-from common.rows.encode import encode_keys
+from common.rows.encode import encode_column, encode_keys
 from common.rows.facts import RowTally
 from common.rows.hash import row_hash, rows_digest
 from common.rows.partitions import Partition, partition_of, partition_types
@@ -34,6 +34,7 @@ from neve.gateway.moving import Place, places_of
 from neve.gateway.problems import TooLargeError
 from neve.gateway.route import Routed
 from neve.gateway.services import Services
+from neve.gateway.versions import refuse_ahead
 
 FOLDER = "_neve/append"
 DECODED_FACTOR_MAX = 4
@@ -94,6 +95,8 @@ async def _append(services: Services, table: Table, rows: pa.Table, call: str) -
     digesting = asyncio.create_task(services.rows.run(content_digest, rows))
 
     async def prepare(now_s: float, ends: Collection[bytes]) -> Routed:
+        ahead_max_s = services.settings.gateway.version_ahead_max_s
+        refuse_ahead(table, [("a row", _latest(rows, table))], now_s, ahead_max_s)
         places = [] if table.partition_by else await places_of(services, table, ends)
         routed = Routed()
         for part in await services.rows.run(cut, rows, table, places):
@@ -112,6 +115,15 @@ async def _append(services: Services, table: Table, rows: pa.Table, call: str) -
         return await bring_in(incoming, prepare)
     finally:
         digesting.cancel()
+
+
+def _latest(rows: pa.Table, table: Table) -> bytes | None:
+    """Return the highest version of some rows; None: the table knows no versions."""
+    if table.version_column is None:
+        return None
+    highest = pa.array([pc.max(rows.column(table.version_column))])
+    latest: bytes = encode_column(highest, RowRules.of(table).version_type)[0].as_py()
+    return latest
 
 
 def fitted(rows: pa.Table, table: Table) -> pa.Table:

@@ -21,6 +21,7 @@ from neve.gateway.views import (
     queued_view,
     status_view,
 )
+from neve.gateway.watermarks import lowered, watermarks
 from neve.service_settings import as_document, shown_settings
 
 LIST_MAX = 10_000
@@ -51,6 +52,7 @@ class WorkRoutes:
         router.get("/tables/{table}/history")(self.history)
         router.post("/tables/{table}/replan", status_code=202)(self.replan)
         router.post("/tables/{table}/lift-quarantine", status_code=202)(self.lift_quarantine)
+        router.post("/tables/{table}/lower-watermark")(self.lower_watermark)
         return router
 
     async def status(self) -> api_work.Status:
@@ -131,7 +133,9 @@ class WorkRoutes:
         else:
             ids = [await services.tablet(found, tablet)]
         told = [await services.coordinator.explain(found.id, each.text) for each in ids]
-        return {"tablets": [explanation_view(each, found) for each in told]}
+        marks = await watermarks(services, found, ids)
+        shown = [replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in told]
+        return {"tablets": [explanation_view(each, found) for each in shown]}
 
     async def plan(self, table: str) -> api_work.Plan:
         """Return what would be planned for a table now; nothing is started."""
@@ -165,6 +169,22 @@ class WorkRoutes:
     async def replan(self, table: str) -> None:
         """Look at every tablet of a table anew, at once."""
         await self._services.coordinator.replan((await self._services.table(table)).id)
+
+    async def lower_watermark(
+        self,
+        table: str,
+        tablet: Annotated[str, Query(description="The end of the tablet.")],
+        to: Annotated[
+            str | None, Query(description="A version, as in listings; else no watermark is left.")
+        ] = None,
+    ) -> api_work.LoweredWatermark:
+        """Let a tablet take rows again of versions at which tombstones were dropped.
+
+        The answer says which deleted rows may come back.
+        """
+        services = self._services
+        found = await services.table(table)
+        return await lowered(services, found, await services.tablet(found, tablet), to)
 
     async def lift_quarantine(
         self,

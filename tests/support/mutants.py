@@ -106,6 +106,14 @@ SUITES = {
     ],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
+    "watermark": [
+        "tests/property/test_watermark_model.py",
+        "tests/contract/test_watermarks.py",
+        *(
+            f"tests/unit/{name}.py"
+            for name in ("metadata/test_recent_adds", "neve/test_gateway_versions")
+        ),
+    ],
     "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],
 }
 """Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""

@@ -9,10 +9,13 @@ from dataclasses import replace
 
 from common.digests import digest
 from common.metadata.changes import AddFiles, Applied
-from common.metadata.codec_tablet import BOUNDS, FILES, VERSION
+from common.metadata.codec import pack
+from common.metadata.codec_tablet import BOUNDS, FILES, RECENT_ADDS, VERSION, unpack_recent
 from common.metadata.commands import (
     Command,
+    Word,
     get,
+    hget,
     hmget,
     hset,
     mget,
@@ -32,6 +35,7 @@ from common.metadata.mutation.requirements import (
 from common.metadata.mutation.transaction import Decision, Needs, Seen, Transaction, Write
 from common.metadata.predicates import is_late, may_add, may_change
 from common.metadata.readings import CallMark
+from common.metadata.recent_adds import Notes, noted
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.own_paths import is_own
@@ -83,6 +87,7 @@ def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
         f"{tablet.text}/bounds": get(keys.bounds),
         f"{tablet.text}/operation": get(keys.operation),
         f"{tablet.text}/purge": get(keys.purge),
+        f"{tablet.text}/recent": hget(keys.record, RECENT_ADDS),
     }
     if files:
         reads[f"{tablet.text}/files"] = hmget(keys.files, [file.path for file in files])
@@ -203,8 +208,23 @@ def _added(
     stamped = [_stamped(file, seen.now_s, late=is_late(file, purge)) for file in files]
     effects = [] if stored else created(tablet, bounds)
     effects += files_written(keys, stamped)
-    effects += changed(tablet, "add", counts=file_counts(stamped))
+    before = unpack_recent(keys.record, seen[f"{tablet.text}/recent"])
+    flags = _recent(table, before, [each for each in stamped if not is_late(each, purge)], seen)
+    effects += changed(tablet, "add", counts=file_counts(stamped), flags=flags)
     return effects
+
+
+def _recent(table: Table, before: Notes, files: Iterable[DataFile], seen: Seen) -> dict[str, Word]:
+    """Return what the record says of recent adds, if dead rows may ever be dropped here.
+
+    Files below the watermark are not among them: the table takes these, whatever becomes of it.
+    """
+    settings = table.settings
+    if table.version_column is None or (table.tombstone_column is None and settings.ttl_s is None):
+        return {}
+    reached = [each.version_max for each in files if each.version_max is not None]
+    after = noted(before, seen.now_s, reached, settings.tombstone_retention_s)
+    return {} if after == before else {RECENT_ADDS: pack([list(note) for note in after])}
 
 
 def _new_partition(table: Table, end: bytes, partitions: Mapping[bytes, str]) -> Bounds | None:

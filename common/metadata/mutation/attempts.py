@@ -13,10 +13,12 @@ from common.metadata.codec_tablet import (
     FAILURE,
     FAILURES,
     HALVED,
+    RECENT_ADDS,
     RESERVATION,
     RUNNING,
+    unpack_recent,
 )
-from common.metadata.commands import Command, Word, get, hdel, hgetall
+from common.metadata.commands import Command, Word, get, hdel, hget, hgetall
 from common.metadata.keys import COORDINATOR, TableKeys, TabletKeys
 from common.metadata.mutation import requirements as need
 from common.metadata.mutation.effects import (
@@ -41,8 +43,9 @@ from common.metadata.mutation.transaction import (
 )
 from common.metadata.predicates import may_commit
 from common.metadata.readings import AttemptOutcome
+from common.metadata.recent_adds import bound
 from common.model.file import DataFile
-from common.model.outcome import AttemptEnd, Refusal
+from common.model.outcome import AttemptEnd, DroppedRows, Refusal
 from common.model.tablet import Bounds, Reservation, Tablet
 
 
@@ -52,7 +55,9 @@ def commit(change: Commit) -> Transaction:
     needs = need.attempt(table, keys, change.attempt)
     needs |= Needs((), {"selection": get(keys.selection), "purge": get(keys.purge)})
     if change.dropped is not None:
-        needs |= Needs((keys.files, keys.purge), {"files": hgetall(keys.files)})
+        # The record is not watched: whoever adds changes `files`, too.
+        reads = {"files": hgetall(keys.files), "recent": hget(keys.record, RECENT_ADDS)}
+        needs |= Needs((keys.files, keys.purge), reads)
     elif change.inputs:
         needs |= need.some_files(keys, change.inputs)
 
@@ -122,6 +127,10 @@ def _commit(change: Commit, entry: Reservation, seen: Seen) -> Decision:
         tablet, change.attempt, dropped=change.dropped, outside=change.outside
     ):
         return refusal
+    if change.dropped is not None and (
+        refusal := _refused_by_adds(change, change.dropped, keys, seen)
+    ):
+        return refusal
     if strange := {file.path for file in change.outputs} - {*entry.output_paths}:
         return Refusal("outputs", f"attempt {change.attempt} did not reserve {sorted(strange)}")
     outputs = tuple(
@@ -131,6 +140,20 @@ def _commit(change: Commit, entry: Reservation, seen: Seen) -> Decision:
     inputs = tuple(files[path] for path in entry.inputs)
     return Write(
         (*_replaced(change, entry, inputs, outputs, seen), *_remarks(change, tablet, seen))
+    )
+
+
+def _refused_by_adds(
+    change: Commit, dropped: DroppedRows, keys: TabletKeys, seen: Seen
+) -> Refusal | None:
+    """Refuse dropped rows that would raise the watermark above what somebody writes just now."""
+    lowest = bound(unpack_recent(keys.record, seen["recent"]), seen.now_s)
+    if lowest is None or dropped.version_max <= lowest:
+        return None
+    return Refusal(
+        "resurface",
+        f"tablet {change.tablet}: attempt {change.attempt} dropped rows of higher versions than "
+        "files that were added meanwhile",
     )
 
 

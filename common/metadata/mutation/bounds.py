@@ -2,9 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from common.metadata.bounds_predicates import is_of, may_end, merged_marks
+from common.metadata.bounds_predicates import Marks, is_of, may_end, merged_marks
 from common.metadata.codec import pack
-from common.metadata.codec_tablet import BOUNDS, OPERATION_FLAG, PURGED, SETTLED, VERSION
+from common.metadata.codec_tablet import (
+    BOUNDS,
+    OPERATION_FLAG,
+    PURGED,
+    RECENT_ADDS,
+    SETTLED,
+    VERSION,
+)
 from common.metadata.commands import Command, Word, delete, hdel, hset, set_string, zadd, zrem
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.effects import changed, file_counts, files_written, told
@@ -16,6 +23,7 @@ from common.metadata.mutation.requirements import (
     whole_tablet,
 )
 from common.metadata.mutation.transaction import Decision, Done, Seen, Transaction, Write
+from common.metadata.recent_adds import joined
 from common.metadata.request_changes import EndOperation
 from common.model.file import DataFile
 from common.model.outcome import Refusal
@@ -72,7 +80,7 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
     moved = [
         file for file in tablet.files.values() if file.key_max is not None and file.key_max <= at
     ]
-    flags = _facts(tablet.purge, tablet.record.settled)
+    flags = _facts(tablet.purge, tablet.record.settled, tablet.record.recent_adds)
     effects: tuple[Command, ...] = (
         set_string(keys.bounds, BOUNDS.pack(Bounds(tablet.bounds.start, at))),
         set_string(own.bounds, BOUNDS.pack(Bounds(at, tablet.bounds.end))),
@@ -113,7 +121,8 @@ def merged(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Command, .
     )
     if purge is not None:
         effects += (set_string(keys.purge, purge),)
-    flags = _facts(purge, settled) | {OPERATION_FLAG: 0}
+    recent = joined(left.record.recent_adds, right.record.recent_adds)
+    flags = _facts(purge, settled, recent) | {OPERATION_FLAG: 0}
     return (
         *effects,
         *changed(right.id, "merge", counts=file_counts(moved), flags=flags),
@@ -121,9 +130,11 @@ def merged(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Command, .
     )
 
 
-def _facts(purge: bytes | None, settled: tuple[tuple[float, bytes], ...]) -> dict[str, Word]:
-    """Return what a record says of watermark and settled versions."""
+def _facts(purge: bytes | None, settled: Marks, recent: Marks) -> dict[str, Word]:
+    """Return what a record says of watermark, settled versions and recent adds."""
     flags: dict[str, Word] = {SETTLED: pack([[at_s, version] for at_s, version in settled])}
+    if recent:
+        flags[RECENT_ADDS] = pack([list(note) for note in recent])
     return flags | {PURGED: 1} if purge is not None else flags
 
 

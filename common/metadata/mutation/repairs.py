@@ -3,7 +3,13 @@
 from typing import assert_never
 
 from common.metadata import repair_changes as repair
-from common.metadata.mutation import repair_bounds, repair_entries, repair_files, repair_marks
+from common.metadata.mutation import (
+    repair_bounds,
+    repair_entries,
+    repair_files,
+    repair_marks,
+    repair_watermark,
+)
 from common.metadata.mutation.transaction import Transaction
 
 _Files = repair.DiscardFiles | repair.ForgetFiles | repair.RescueFile | repair.DropDouble
@@ -15,6 +21,7 @@ _Marks = (
     | repair.ClearMarks
     | repair.FillHole
     | repair.AcceptGeneration
+    | repair.LowerWatermark
 )
 
 
@@ -77,5 +84,7 @@ def _of_marks(change: _Marks) -> Transaction:
             return repair_marks.fill_hole(change)
         case repair.AcceptGeneration():
             return repair_marks.accept_generation(change)
+        case repair.LowerWatermark():
+            return repair_watermark.lower_watermark(change)
         case _:
             assert_never(change)

@@ -152,6 +152,7 @@ WATCHES: list[tuple[on.Change, str]] = [
     ),
     (repair.PutFiles(tablet=T, files=()), "table bounds operation files purge files"),
     (repair.AcceptGeneration(table="t1", generation=1), "table generation loss manifest"),
+    (repair.LowerWatermark(tablet=T, to=None), "table bounds purge"),
 ]
 OF_THE_TABLE = {
     "call:c1",

@@ -1,0 +1,31 @@
+"""Notes of recent adds: few, ascending, and never above what an add of the retention reached."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from common.metadata.recent_adds import Notes, bound, joined, noted
+
+RETENTION = 10.0
+
+
+def test_the_lowest_add_of_the_retention_counts() -> None:
+    for versions in product((b"1", b"5", b"9"), repeat=4):
+        notes: Notes = ()
+        for at, version in enumerate(versions):
+            notes = noted(notes, 3.0 * at, [version], RETENTION)
+            assert bound(notes, 3.0 * at) == min(versions[: at + 1])
+            assert len(notes) <= 3
+            assert notes == tuple(sorted(notes))
+        assert bound(notes, 9.5 + RETENTION) is None
+
+
+def test_of_several_files_the_lowest_counts_and_none_changes_nothing() -> None:
+    notes = noted((), 0.0, [b"7", b"3"], RETENTION)
+    assert bound(notes, 1.0) == b"3"
+    assert noted(notes, 1.0, [], RETENTION) == notes
+    assert noted((), 1.0, [b"3"], 0.0) == ()
+
+
+def test_the_lower_of_two_tablets_counts() -> None:
+    assert bound(joined(((5.0, b"2"),), ((9.0, b"1"), (12.0, b"4"))), 3.0) == b"1"
