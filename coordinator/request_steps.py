@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from common.errors import CompactionError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, Outcome, Unknown
+from common.metadata.changes import Applied, Outcome, Refused, Unknown
+from common.metadata.mutation.selections import TOO_LARGE
 from common.metadata.request_changes import (
     CancelHere,
     CancelRange,
@@ -94,12 +95,16 @@ class Steps:
             case Settled():
                 return Stepped(settled=True)
             case Fail(cause=cause):
-                outcome = await self.apply(cancel(request, cause, fails=True))
-                return Stepped(settled=False, again_s=_again_s(outcome, applied_s=0.0))
+                return await self._fail(request, cause)
             case Wait() | AskSelector() | AskPlanner():
                 return Stepped(settled=False)
             case _:
                 return await self._change(step, request, tablet)
+
+    async def _fail(self, request: Request, cause: str) -> Stepped:
+        """Have a request end as failed; what it holds or marks anywhere is taken back first."""
+        outcome = await self.apply(cancel(request, cause, fails=True))
+        return Stepped(settled=False, again_s=_again_s(outcome, applied_s=0.0))
 
     async def apply(self, change: RequestChange) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
@@ -113,6 +118,8 @@ class Steps:
         where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
         if not isinstance(outcome, Applied):
             self._context.log("request step not taken", **where, cause=outcome.reason)
+            if isinstance(outcome, Refused) and outcome.code == TOO_LARGE:
+                return await self._fail(request, outcome.reason)
             return Stepped(settled=False, again_s=_again_s(outcome))
         self._context.log("request step taken", **where)
         match step:

@@ -4,6 +4,9 @@ The counts of a record follow from what was read; so whoever counts a marker wat
 also where the decision alone would not need that.
 """
 
+from collections.abc import Collection
+
+from common.metadata.codec import VALUE_BYTES_MAX
 from common.metadata.codec_tablet import DONE, SELECTED, SELECTION, WAITING
 from common.metadata.commands import Command, Word, delete, hdel, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
@@ -22,6 +25,13 @@ from common.metadata.request_changes import CompleteHere, MarkWaiting, Select
 from common.metadata.request_predicates import may_complete, may_select, may_wait
 from common.model.outcome import Refusal
 from common.model.tablet import Selection, Tablet
+
+TOO_LARGE = "too-large"
+"""The code of a refusal that no other try gets past."""
+SELECTION_BYTES_MAX = VALUE_BYTES_MAX // 2
+"""Of the names of the files in a new one. Results are named twice, and their jobs merge files."""
+TEXT_HEAD_BYTES = 5
+"""What stands before a text in a value, at most."""
 
 
 def mark_waiting(change: MarkWaiting) -> Transaction:
@@ -67,6 +77,8 @@ def select(change: Select) -> Transaction:
         if refusal := may_select(tablet, request, shown=change.shown, chosen=change.chosen):
             return refusal
         files = tuple(path for path in change.chosen if not tablet.files[path].open)
+        if refusal := too_large(tablet, change.request, files):
+            return refusal
         if files:
             selection = Selection(request=change.request, files=files, since_s=seen.now_s)
             return Write(_held(tablet, selection))
@@ -74,6 +86,22 @@ def select(change: Select) -> Transaction:
 
     needs = table_state(table) | own_request(table, change.request)
     return Transaction(needs | whole_tablet(keys, watch), decide)
+
+
+def too_large(tablet: Tablet, request: str, files: Collection[str]) -> Refusal | None:
+    """Return why so many files cannot be held, or None if they can.
+
+    A selection is one value, and its jobs must be able to name all of their results in it.
+    """
+    size_bytes = sum(len(path.encode()) + TEXT_HEAD_BYTES for path in files)
+    if size_bytes <= SELECTION_BYTES_MAX:
+        return None
+    return Refusal(
+        TOO_LARGE,
+        f"tablet {tablet.id}: the names of the {len(files):,} files that request {request} "
+        f"selects have {size_bytes:,} bytes, at most {SELECTION_BYTES_MAX:,} can be held: "
+        "select a part of them (`--start`, `--end`, a selector), or have the tablet split",
+    )
 
 
 def _selected(tablet: Tablet, request: str) -> bool:

@@ -150,6 +150,32 @@ def test_a_deadline_that_passes_fails_the_request() -> None:
     run(story())
 
 
+def test_a_request_that_selects_more_than_can_be_held_fails_and_leaves_nothing() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(splits=())
+        await cluster.add(PLUS_INFINITY, *(f"{number}-{'n' * 2000}" for number in range(9000)))
+        async with cluster.coordinator() as it:
+            held = await it.take()
+            assert held is not None
+            await cluster.submit("r1")
+            await until(lambda: waits(cluster))
+            await it.commit(held)
+            assert await ended(cluster, "r1") is RequestState.FAILED
+            cause = (await cluster.request("r1")).cause
+            assert "files that request r1 selects have 18," in cause, cause
+            assert "at most 16,777,216 can be held" in cause
+            await until(cluster.is_clean)
+            taken = await it.take()
+            assert taken is not None
+            assert taken.job.kind is Kind.SYSTEM, "the marker bars nobody any more"
+
+    async def waits(cluster: Cluster) -> bool:
+        return bool((await cluster.tablet()).waiting)
+
+    run(story())
+
+
 def test_a_job_that_is_quarantined_fails_its_request() -> None:
     async def story() -> None:
         cluster = Cluster()
