@@ -23,7 +23,9 @@ from neve.client_errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from neve.client_http import new_call as new_call_id
 from neve.client_requests import Request
+from neve.release import __version__
 
 __all__ = [
     "CallerError",
@@ -37,5 +39,7 @@ __all__ = [
     "UnauthorizedError",
     "UnavailableError",
     "UnknownOutcomeError",
+    "__version__",
     "connect",
+    "new_call_id",
 ]

@@ -2,18 +2,48 @@
 
 import io
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from neve.api import ARROW_STREAM, STREAM_PROBLEM, Added, Call, File, FilePage
+from neve.api import ARROW_STREAM, STREAM_PROBLEM, Added, Call, File, FilePage, Table
 from neve.client_decode import decode
-from neve.client_errors import ProtocolError, error_of
+from neve.client_errors import CallerError, ProtocolError, error_of
 from neve.client_http import Connection, Parameters, new_call
 from neve.client_tables import table_path
+
+
+class ArrowStream(Protocol):
+    """Whatever gives a stream of record batches by Arrow's PyCapsule interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a capsule with the stream."""
+        ...
+
+
+class ArrowArray(Protocol):
+    """Whatever gives one record batch by Arrow's PyCapsule interface."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        """Return two capsules, with the schema and the batch."""
+        ...
+
+
+Rows: TypeAlias = (
+    pa.Table
+    | pa.RecordBatch
+    | ArrowStream
+    | ArrowArray
+    | Iterable[pa.RecordBatch]
+    | Sequence[Mapping[str, object]]
+)
+"""What `append` takes."""
+_DECIMAL = re.compile(r"decimal128\((\d+), ?(-?\d+)\)")
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([^\]]+)\]")
 
 
 class DataCalls:
@@ -38,7 +68,7 @@ class DataCalls:
         Args:
             table: Its name.
             paths: Relative to the location, or URIs below it.
-            call: Id of this call (UUIDv7), to repeat one whose outcome is unknown.
+            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
         """
         body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
         answer = self._connection.call(
@@ -52,7 +82,7 @@ class DataCalls:
     def append(
         self,
         table: str,
-        rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+        rows: Rows,
         *,
         call: str | None = None,
     ) -> Added:
@@ -60,9 +90,13 @@ class DataCalls:
 
         Args:
             table: Its name.
-            rows: Columns by name; a missing one is null.
-            call: Id of this call (UUIDv7), to repeat one whose outcome is unknown.
+            rows: Columns by name; a missing one is null. An Arrow table or batch, whatever else
+                has Arrow's PyCapsule interface (a Polars, pandas or DuckDB result, a reader),
+                an iterable of batches, or a list of dictionaries.
+            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
         """
+        if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
+            rows = _table_of(rows, self._types(table))
         answer = self._connection.call(
             "POST",
             table_path(table, "append"),
@@ -71,6 +105,12 @@ class DataCalls:
             call=call or new_call(),
         )
         return decode(Added, answer)
+
+    def _types(self, table: str) -> dict[str, pa.DataType]:
+        """Return the types of a table's columns, as far as their texts tell them."""
+        columns = decode(Table, self._connection.call("GET", table_path(table))).schema
+        types = ((column.name, _type_of(column.type)) for column in columns)
+        return {name: kind for name, kind in types if kind is not None}
 
     def call(self, table: str, call: str) -> Call:
         """Return what became of a call id: accepted with what, unknown, or too old to tell.
@@ -118,8 +158,9 @@ class DataCalls:
         Args:
             table: Its name.
             columns: Those wanted; None: all.
-            start: First key, included; None: from the beginning.
-            end: Last key, included; None: to the end.
+            start: First key, included; None: from the beginning. Of a table with partitions and
+                without a key: the first partition, `"2025,4"`.
+            end: Last key, or partition, included; None: to the end.
             batches: Return a reader that streams, instead of the whole table in memory.
         """
         wanted = None if columns is None else list(columns)
@@ -152,9 +193,38 @@ class DataCalls:
             yield from reader
 
 
-def _stream_of(rows: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]) -> bytes:
+def _type_of(text: str) -> pa.DataType | None:
+    """Return the type that a column's text names; None: only the service can read it."""
+    if found := _DECIMAL.fullmatch(text):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    if found := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(found[1], found[2])
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        return None
+
+
+def _table_of(rows: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return dictionaries as a table, its columns in the order in which they first come."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        return pa.table(
+            {name: pa.array([row.get(name) for row in rows], types.get(name)) for name in names}
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise CallerError(f"the rows do not fit the table: {error}") from error
+
+
+def _stream_of(rows: Rows) -> bytes:
     if isinstance(rows, pa.Table | pa.RecordBatch):
         schema, pieces = rows.schema, [rows]
+    elif hasattr(rows, "__arrow_c_stream__"):
+        with pa.RecordBatchReader.from_stream(rows) as reader:
+            schema, pieces = reader.schema, list(reader)
+    elif hasattr(rows, "__arrow_c_array__"):
+        batch = pa.record_batch(rows)
+        schema, pieces = batch.schema, [batch]
     else:
         pieces = list(rows)
         if not pieces:

@@ -1,6 +1,6 @@
 """Calls of import and export: directories become tables, and tables are read by others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +22,21 @@ class ImportCalls:
     _connection: Connection
 
     def import_table(
-        self, location: str, name: str, *, progress: OnImport | None = None, **options: Any
+        self,
+        location: str,
+        name: str,
+        *,
+        progress: OnImport | None = None,
+        key: Sequence[str] = (),
+        version_column: str | None = None,
+        tombstone_column: str | None = None,
+        time_column: str | None = None,
+        partition_by: Sequence[str] | None = None,
+        partition_types: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        leave_misfits: bool = False,
+        readers_use_manifest: bool = False,
+        dry_run: bool = False,
     ) -> ImportReport:
         """Make a table of an existing directory of Parquet files; they stay where they are.
 
@@ -32,11 +46,32 @@ class ImportCalls:
             location: URI of the directory, or an absolute path there.
             name: Of the table.
             progress: Hears how far it is.
-            options: `key`, `version_column`, `tombstone_column`, `time_column`,
-                `partition_by`, `partition_types`, `settings`, `leave_misfits`,
-                `readers_use_manifest`, `dry_run`.
+            key: As for `create_table`, like the following four.
+            version_column: Tells which row of a key is the newest.
+            tombstone_column: True in rows that delete their key.
+            time_column: For TTL and time windows.
+            partition_by: None: what the folders say (`month=1/`).
+            partition_types: Types of partition columns that no file has, if folders mislead.
+            settings: Of the table, by name.
+            leave_misfits: Import the files that fit, and leave those that do not.
+            readers_use_manifest: Nobody reads the directory itself any more: it may be compacted.
+            dry_run: Only say what would be done.
         """
-        body = asdict(NewImport(location=location, name=name, **options))
+        wanted = NewImport(
+            location=location,
+            name=name,
+            key=tuple(key),
+            version_column=version_column,
+            tombstone_column=tombstone_column,
+            time_column=time_column,
+            partition_by=None if partition_by is None else tuple(partition_by),
+            partition_types=dict(partition_types or {}),
+            settings=dict(settings or {}),
+            leave_misfits=leave_misfits,
+            readers_use_manifest=readers_use_manifest,
+            dry_run=dry_run,
+        )
+        body = asdict(wanted)
         with self._connection.stream("/v1/import", {}, "POST", body=body) as chunks:
             for line in lines_of(chunks):
                 told = checked_line(line)

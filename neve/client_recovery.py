@@ -36,18 +36,32 @@ class RecoveryCalls:
     _connection: Connection
 
     def fsck(
-        self, table: str, *, progress: OnProgress | None = None, **options: bool
+        self,
+        table: str,
+        *,
+        progress: OnProgress | None = None,
+        repair: bool = False,
+        deep: bool = False,
+        adopt: bool = False,
+        accept: bool = False,
+        forget_missing: bool = False,
     ) -> FsckReport:
         """Hold a table's metadata against its files.
 
         Args:
             table: Its name.
             progress: Hears how far it is.
-            options: `repair`, `deep`, `adopt`, `accept`, `forget_missing`; without any of
-                them nothing is written.
+            repair: Mend what can be mended; without any of these nothing is written.
+            deep: Decode every file, instead of reading its footer.
+            adopt: Make the location this store's.
+            accept: Accept that the store has gone back in time.
+            forget_missing: Take files out of the table that storage does not have.
         """
-        body = asdict(FsckOptions(**options))
-        return self._told(FsckReport, table_path(table, "fsck"), progress, body=body)
+        options = FsckOptions(
+            repair=repair, deep=deep, adopt=adopt, accept=accept, forget_missing=forget_missing
+        )
+        path = table_path(table, "fsck")
+        return self._told(FsckReport, path, progress, body=asdict(options))
 
     def gc(
         self, table: str, *, delete: bool = False, progress: OnProgress | None = None
@@ -63,7 +77,20 @@ class RecoveryCalls:
         return self._told(GcReport, table_path(table, "gc"), progress, parameters=parameters)
 
     def rebuild(
-        self, location: str, name: str, *, progress: OnProgress | None = None, **options: Any
+        self,
+        location: str,
+        name: str,
+        *,
+        progress: OnProgress | None = None,
+        key: Sequence[str] = (),
+        version_column: str | None = None,
+        tombstone_column: str | None = None,
+        time_column: str | None = None,
+        partition_by: Sequence[str] = (),
+        append_only: bool = False,
+        user_files: bool = True,
+        adopt: bool = False,
+        dry_run: bool = False,
     ) -> RebuildReport:
         """Make a table out of the files of a location, after its metadata was lost.
 
@@ -71,11 +98,31 @@ class RecoveryCalls:
             location: URI of the folder of its files.
             name: Of the new table.
             progress: Hears how far it is.
-            options: `dry_run`, `adopt`, `user_files`; and `key`, `version_column`, …,
-                where the location does not describe its table.
+            key: This and the columns are needed only where the location does not describe its
+                table.
+            version_column: As for `create_table`.
+            tombstone_column: As for `create_table`.
+            time_column: As for `create_table`.
+            partition_by: As for `create_table`.
+            append_only: Where nothing describes the table: it has no key.
+            user_files: Whether Parquet files of users count as added.
+            adopt: Take over a location that belongs to another store.
+            dry_run: Only say what would be done.
         """
-        body = asdict(LostTable(location=location, name=name, **options))
-        return self._told(RebuildReport, "/v1/rebuild", progress, body=body)
+        lost = LostTable(
+            location=location,
+            name=name,
+            key=tuple(key),
+            version_column=version_column,
+            tombstone_column=tombstone_column,
+            time_column=time_column,
+            partition_by=tuple(partition_by),
+            append_only=append_only,
+            user_files=user_files,
+            adopt=adopt,
+            dry_run=dry_run,
+        )
+        return self._told(RebuildReport, "/v1/rebuild", progress, body=asdict(lost))
 
     def backup(
         self,

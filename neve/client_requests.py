@@ -7,16 +7,18 @@ request.wait(progress=True)
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 from urllib.parse import quote
 
 from neve import api_requests
 from neve.client_decode import decode, decode_list
-from neve.client_errors import RequestFailedError, UnavailableError
+from neve.client_errors import CallerError, RequestFailedError, UnavailableError
 from neve.client_http import Connection, new_call
 from neve.client_progress import ProgressBar
 from neve.client_tables import table_path
 
+PluginText = str | tuple[str, Mapping[str, object]] | api_requests.Plugin
+"""A plug-in and its options, as users write them."""
+PLUGIN_FORM = "NAME[:OPTION=VALUE,…]"
 POLL_FIRST_S, POLL_MAX_S = 0.2, 2.0
 OUTAGE_MAX_S = 60.0
 """So long may the service be away while somebody waits; it is started anew meanwhile."""
@@ -131,8 +133,15 @@ class RequestCalls:
         end: str | None = None,
         delete_where: str | None = None,
         set: str | None = None,  # noqa: A002  as the language of expressions calls it
+        transform: PluginText | None = None,
+        selector: PluginText | None = None,
+        codec: str | None = None,
+        codec_level: int | None = None,
+        row_group_bytes: int | str | None = None,
+        hints: Mapping[str, str] | None = None,
+        boost: int = 0,
+        deadline: str | float | None = None,
         call: str | None = None,
-        **more: Any,
     ) -> Request:
         """Ask for a compaction, and return at once.
 
@@ -142,25 +151,84 @@ class RequestCalls:
             end: Last key, included, or a prefix of it; None: to the end.
             delete_where: Delete the rows of the range for which this is true.
             set: Change columns of the rows of the range: `"a = a + 1"`.
-            call: Id of this call (UUIDv7), to repeat one whose outcome is unknown.
-            more: `selector`, `transform` (a name, or `(name, options)`), `codec`,
-                `codec_level`, `row_group_bytes`, `hints`, `boost`, `deadline` (`"10m"`).
+            transform: Change rows by a plug-in: as `selector`.
+            selector: Which files: a name, `"age:older_than=7d"` as on the command line, or
+                `(name, options)`.
+            codec: Of the outputs.
+            codec_level: Of the outputs.
+            row_group_bytes: Of the outputs: bytes or a size such as `"64MB"`.
+            hints: For plug-ins.
+            boost: Added to the priority of its jobs.
+            deadline: It fails if it takes longer: seconds or `"10m"`.
+            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
         """
-        body = _body(start=start, end=end, delete_where=delete_where, set=set, **more)
+        body = api_requests.NewRequest(
+            start=start,
+            end=end,
+            delete_where=delete_where,
+            set=set,
+            transform=_plugin(transform, "transform"),
+            selector=_plugin(selector, "selector"),
+            output=_output(codec, codec_level, row_group_bytes),
+            hints=dict(hints or {}),
+            boost=boost,
+            deadline=deadline,
+        )
         answer = self._connection.call(
-            "POST", table_path(table, "compactions"), body=body, call=call or new_call()
+            "POST", table_path(table, "compactions"), body=asdict(body), call=call or new_call()
         )
         return Request(self._connection, table, decode(api_requests.Request, answer).id)
 
-    def dry_run(self, table: str, **wanted: Any) -> api_requests.DryRun:
+    def dry_run(
+        self,
+        table: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        delete_where: str | None = None,
+        set: str | None = None,  # noqa: A002  as the language of expressions calls it
+        transform: PluginText | None = None,
+        selector: PluginText | None = None,
+        codec: str | None = None,
+        codec_level: int | None = None,
+        row_group_bytes: int | str | None = None,
+        hints: Mapping[str, str] | None = None,
+        boost: int = 0,
+        deadline: str | float | None = None,
+    ) -> api_requests.DryRun:
         """Return what `compact` would take with the same arguments; nothing is started.
 
         Args:
             table: Its name.
-            wanted: As for `compact`.
+            start: First key, included, or a prefix of it; None: from the beginning.
+            end: Last key, included, or a prefix of it; None: to the end.
+            delete_where: Delete the rows of the range for which this is true.
+            set: Change columns of the rows of the range: `"a = a + 1"`.
+            transform: Change rows by a plug-in: as `selector`.
+            selector: Which files: a name, `"age:older_than=7d"` as on the command line, or
+                `(name, options)`.
+            codec: Of the outputs.
+            codec_level: Of the outputs.
+            row_group_bytes: Of the outputs: bytes or a size such as `"64MB"`.
+            hints: For plug-ins.
+            boost: Added to the priority of its jobs.
+            deadline: It fails if it takes longer: seconds or `"10m"`.
         """
-        body = _body(**wanted) | {"dry_run": True}
-        answer = self._connection.call("POST", table_path(table, "compactions"), body=body)
+        body = api_requests.NewRequest(
+            start=start,
+            end=end,
+            delete_where=delete_where,
+            set=set,
+            transform=_plugin(transform, "transform"),
+            selector=_plugin(selector, "selector"),
+            output=_output(codec, codec_level, row_group_bytes),
+            hints=dict(hints or {}),
+            boost=boost,
+            deadline=deadline,
+            dry_run=True,
+        )
+        path = table_path(table, "compactions")
+        answer = self._connection.call("POST", path, body=asdict(body))
         return decode(api_requests.DryRun, answer)
 
     def requests(self, table: str, count: int = 100) -> list[api_requests.Request]:
@@ -179,33 +247,37 @@ class RequestCalls:
         return Request(self._connection, table, request)
 
 
-def _body(
-    *,
-    selector: Any = None,
-    transform: Any = None,
-    codec: str | None = None,
-    codec_level: int | None = None,
-    row_group_bytes: int | str | None = None,
-    hints: Mapping[str, str] | None = None,
-    **more: Any,
-) -> dict[str, Any]:
-    """Return the body of a new request; a name that is not known is a `TypeError`."""
+def _output(
+    codec: str | None, codec_level: int | None, row_group_bytes: int | str | None
+) -> api_requests.Output | None:
     output = api_requests.Output(
         codec=codec, codec_level=codec_level, row_group_bytes=row_group_bytes
     )
-    body = api_requests.NewRequest(
-        selector=_plugin(selector),
-        transform=_plugin(transform),
-        output=None if output == api_requests.Output() else output,
-        hints=dict(hints or {}),
-        **more,
-    )
-    return asdict(body)
+    return None if output == api_requests.Output() else output
 
 
-def _plugin(written: Any) -> api_requests.Plugin | None:
+def _plugin(written: PluginText | None, what: str) -> api_requests.Plugin | None:
+    """Return name and options of `name`, `name:option=value,option=value` or a pair.
+
+    Raises:
+        CallerError: It has no name, or an option has no `=`.
+    """
     if written is None or isinstance(written, api_requests.Plugin):
         return written
-    name, options = (written, {}) if isinstance(written, str) else written
-    texts = {each: str(value) for each, value in options.items()}
-    return api_requests.Plugin(name=name, options=texts)
+    if isinstance(written, str):
+        name, _, text = written.partition(":")
+        options = dict(
+            _option(each, what, name.strip()) for each in text.split(",") if each.strip()
+        )
+    else:
+        name, options = written[0], {each: str(value) for each, value in written[1].items()}
+    if not name.strip():
+        raise CallerError(f"{what} {written!r} has no name, wanted {PLUGIN_FORM}")
+    return api_requests.Plugin(name=name.strip(), options=options)
+
+
+def _option(text: str, what: str, name: str) -> tuple[str, str]:
+    option, equals, value = text.partition("=")
+    if not equals or not option.strip():
+        raise CallerError(f"option of {what} {name} {text!r} is not of the form name=value")
+    return option.strip(), value.strip()

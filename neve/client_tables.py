@@ -36,7 +36,11 @@ class TableCalls:
         key: Sequence[str] = (),
         splits: Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
-        **columns: Any,
+        version_column: str | None = None,
+        tombstone_column: str | None = None,
+        time_column: str | None = None,
+        partition_by: Sequence[str] = (),
+        paused: bool = False,
     ) -> Table:
         """Create a table and return it.
 
@@ -48,8 +52,11 @@ class TableCalls:
             key: Sort and primary key; empty: an append-only bag of rows.
             splits: Last keys of all tablets but the last, ascending.
             settings: By name: `{"ratio": 3, "target_bytes": "256MB", "ttl_s": "7d"}`.
-            columns: `version_column`, `tombstone_column`, `time_column`, `partition_by`,
-                `paused`.
+            version_column: Tells which row of a key is the newest; a key needs one.
+            tombstone_column: True in rows that delete their key.
+            time_column: For TTL and time windows.
+            partition_by: Columns of which each combination of values is a tablet.
+            paused: Start no job until `resume`.
         """
         body = NewTable(
             name=name,
@@ -59,7 +66,11 @@ class TableCalls:
             key=tuple(key),
             splits=tuple(splits),
             settings=dict(settings or {}),
-            **columns,
+            version_column=version_column,
+            tombstone_column=tombstone_column,
+            time_column=time_column,
+            partition_by=tuple(partition_by),
+            paused=paused,
         )
         return decode(Table, self._connection.call("POST", "/v1/tables", body=asdict(body)))
 

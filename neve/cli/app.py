@@ -1,12 +1,20 @@
 """All verbs in one command, `neve`."""
 
 import sys
+from typing import Annotated
 
 import typer
 
 from neve.cli import compact, config, doctor, limits, recovery, requests, rows, stack, tables, work
+from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage, 3 conflict or refused, 4 unavailable."
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"neve {__version__}")
+        raise typer.Exit
 
 
 def build() -> typer.Typer:
@@ -18,9 +26,19 @@ def build() -> typer.Typer:
         help="Keep tables of Parquet files in shape.",
         epilog=EPILOG,
     )
+    app.callback()(_options)
     for part in (stack, tables, rows, compact, requests, work, limits, recovery, config, doctor):
         part.register(app)
     return app
+
+
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the release.")
+    ] = False,
+) -> None:
+    """Keep tables of Parquet files in shape."""
 
 
 def main() -> None:

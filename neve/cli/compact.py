@@ -4,14 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from common.errors import RequestError
 from neve.cli import render_requests
 from neve.cli.session import Session, pairs, verb
 from neve.cli.words import Name
 from neve.client_errors import CallerError
+from neve.client_requests import PLUGIN_FORM as PLUGIN
 from neve.client_requests import Request
-
-PLUGIN = "NAME[:OPTION=VALUE,…]"
 
 Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show its progress until it ends.")]
@@ -69,10 +67,10 @@ def compact(
     wanted: dict[str, Any] = {
         "start": start,
         "end": end,
-        "selector": plugin(selector, "selector"),
+        "selector": selector,
         "delete_where": delete_where,
         "set": assignments,
-        "transform": plugin(transform, "transform"),
+        "transform": transform,
         "codec": codec,
         "codec_level": codec_level,
         "row_group_bytes": row_group,
@@ -110,22 +108,3 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
         session.say(f"{request.id} goes on; `neve request cancel {request.table} {request.id}`")
         raise
     session.show(found, lambda: render_requests.request(found))
-
-
-def plugin(written: str | None, what: str) -> tuple[str, dict[str, str]] | None:
-    """Return name and options of `name` or `name:option=value,option=value`.
-
-    Args:
-        written: By the user.
-        what: It is, for the message.
-
-    Raises:
-        RequestError: It has no name, or an option has no `=`.
-    """
-    if written is None:
-        return None
-    name, _, options = written.partition(":")
-    if not name.strip():
-        raise RequestError(f"{what} {written!r} has no name, wanted {PLUGIN}")
-    given = [each for each in options.split(",") if each.strip()]
-    return name.strip(), pairs(given, f"option of {what} {name.strip()}")

@@ -12,8 +12,10 @@ from neve.cli.words import Name, names
 
 LIMIT_DEFAULT = 20
 
-Start = Annotated[str | None, typer.Option(help="First key, included.")]
-End = Annotated[str | None, typer.Option(help="Last key, included.")]
+Start = Annotated[
+    str | None, typer.Option(help="First key, included; without a key: first partition.")
+]
+End = Annotated[str | None, typer.Option(help="Last key, included; without a key: last partition.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -27,10 +27,10 @@ def wish(client: Client, table: str) -> list[Request]:
         client: Connected.
         table: The demo's.
     """
-    spring = {"start": FIRST.isoformat(), "end": LAST.isoformat()}
+    first, last = FIRST.isoformat(), LAST.isoformat()
     return [
-        client.compact(table, delete_where=DELETE_WHERE, **spring),
-        client.compact(table, set=SET, **spring),
+        client.compact(table, start=first, end=last, delete_where=DELETE_WHERE),
+        client.compact(table, start=first, end=last, set=SET),
     ]
 
 

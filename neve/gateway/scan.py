@@ -14,12 +14,14 @@ import pyarrow as pa
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
 from common.model.keys import parse_key
+from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve.api import failed_stream
 from neve.gateway.problems import problem_body
+from neve.gateway.request_door import key_range
 from neve.gateway.scan_tablet import TabletReader
 from neve.gateway.services import Services, check_owner
 
@@ -33,6 +35,8 @@ class Wanted:
     columns: tuple[str, ...]
     start: bytes | None = None
     end: bytes | None = None
+    partitions: KeyRange | None = None
+    """Of a table without a key: which partitions; None: all."""
 
 
 def wanted(
@@ -43,8 +47,8 @@ def wanted(
     Args:
         table: Which is read.
         columns: Names; None: all.
-        start: First key, included, or a prefix of it.
-        end: Last key, included, or a prefix of it.
+        start: First key, included, or a prefix of it; without a key: first partition.
+        end: Last key, included, or a prefix of it; without a key: last partition.
 
     Raises:
         RequestError: A column is unknown or there twice, or a key cannot be read.
@@ -59,6 +63,8 @@ def wanted(
     if len(set(chosen)) < len(chosen):
         raise RequestError(f"columns {chosen} name one twice, wanted each once")
     if (start is not None or end is not None) and not table.key:
+        if table.partition_by:
+            return Wanted(columns=tuple(chosen), partitions=key_range(table, start, end))
         raise RequestError(
             f"table {table.name!r} has no key, so it cannot be read by a range of it"
         )
@@ -95,6 +101,8 @@ async def scanned(
         # A partition may hold any key, so all are read; a file's own bounds tell more.
         span = (None, None) if table.partition_by else (asked.start, asked.end)
         tablets = await services.store.read_range(table.id, *span)
+        if (chosen := asked.partitions) is not None:
+            tablets = [each for each in tablets if chosen.holds(each.id.end)]
         yield _held(_pieces(services, table, tablets, asked), pin)
 
 

@@ -104,6 +104,7 @@ SUITES = {
         "-k",
         "until_when or not_there",
     ],
+    "client-rows": ["tests/unit/neve/test_client_rows.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
     "watermark": [
