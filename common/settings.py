@@ -244,6 +244,20 @@ class GatewaySettings:
         " ones are refused. 0: no bound.",
     )
     body_bytes_max: int = size_setting(256 * 1024**2, "Largest request body.", least=1024)
+    body_wait_s: float = setting(
+        30.0, "Longest wait for the next piece of a request's body.", least=0.1
+    )
+    head_wait_s: float = setting(
+        20.0,
+        "Longest wait for the head of a request, from when its connection is there.",
+        least=0.1,
+    )
+    connections_max: int = setting(
+        1000,
+        "Connections at a time, as far as the limit of descriptors allows; of more, those go that"
+        " have waited longest without a request.",
+        least=16,
+    )
     locations: tuple[str, ...] = setting(
         (),
         "Where tables may be: folders, buckets or prefixes such as `/data, s3://lake/tables`;"

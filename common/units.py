@@ -18,6 +18,15 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:I?B)?\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
 
 
+CHARS_MAX = 100
+"""Of a text that is read; more digits would not be a number that anything can be compared with."""
+
+
+def _shown(text: object) -> object:
+    """Return what of a value is told in a message."""
+    return text[:CHARS_MAX] + "…" if isinstance(text, str) and len(text) > CHARS_MAX else text
+
+
 def parse_size_bytes(text: str | int, name: str = "size") -> int:
     """Return a size in bytes from a number or from text such as `32MB`, `32M`, `1.5 GiB`.
 
@@ -30,10 +39,11 @@ def parse_size_bytes(text: str | int, name: str = "size") -> int:
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
-    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    match = _SIZE.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if match is None:
+        seen = _shown(text)
         message = (
-            f"{name} {text!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
+            f"{name} {seen!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
         )
         raise RequestError(message)
     return int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()])
@@ -51,10 +61,11 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
     """
     if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < float("inf"):
         return float(text)
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if match is None:
+        seen = _shown(text)
         message = (
-            f"{name} {text!r} is not a duration; write seconds or a text such as 500ms, 2m, 7d"
+            f"{name} {seen!r} is not a duration; write seconds or a text such as 500ms, 2m, 7d"
         )
         raise RequestError(message)
     return float(match[1]) * _DURATION_UNITS[match[2]]

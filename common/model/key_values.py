@@ -82,6 +82,10 @@ def plain_value(value: object, key_type: KeyType) -> object:
     return plain
 
 
+DECIMAL_DIGITS_READ = 1000
+"""Of a decimal; of all but 76 of them nothing may be left but zeros."""
+
+
 def decimal_units(value: Decimal) -> int | None:
     """Return the value in units of 10^-38; None if it does not fit 38 + 38 digits."""
     if not value.is_finite():
@@ -89,9 +93,12 @@ def decimal_units(value: Decimal) -> int | None:
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     shift = DECIMAL_SCALE + exponent
-    number = int("".join(map(str, digits)))
-    if number and (shift < -76 or shift > 76):
+    if not any(digits):
+        return 0
+    # Looked at before anything is computed: a few characters may stand for a billion digits.
+    if len(digits) > DECIMAL_DIGITS_READ or not -DECIMAL_DIGITS_READ <= shift <= 76:
         return None
+    number = int("".join(map(str, digits)))
     ten: int = 10 ** abs(shift)
     units, rest = (number * ten, 0) if shift >= 0 else divmod(number, ten)
     if rest or units >= 10**76:

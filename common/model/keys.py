@@ -197,6 +197,10 @@ def format_key(data: bytes, types: Sequence[KeyType]) -> str:
     return json.dumps(list(map(value_to_json, values, types)), ensure_ascii=False)
 
 
+KEY_CHARS_MAX = 1024**2
+"""Of a key that people write; a key of a table may be longer, but nobody types it."""
+
+
 def parse_key(written: str | Sequence[object], types: Sequence[KeyType]) -> bytes:
     """Return the encoded key or prefix that a user wrote.
 
@@ -211,6 +215,12 @@ def parse_key(written: str | Sequence[object], types: Sequence[KeyType]) -> byte
     if isinstance(written, str):
         if written == "+inf":
             return PLUS_INFINITY
+        if len(written) > KEY_CHARS_MAX:
+            message = (
+                f"key {written[:100]!r}… has {len(written)} characters, at most {KEY_CHARS_MAX}"
+                " are read"
+            )
+            raise RequestError(message)
         written = _values_of_text(written, len(types))
     if len(written) > len(types):
         message = f"key {written!r} has {len(written)} values, but only {len(types)} columns"
@@ -223,8 +233,8 @@ def _values_of_text(text: str, columns: int) -> Sequence[object]:
         return [text] if columns <= 1 else [part.strip() for part in text.split(",")]
     try:
         values = json.loads(text)
-    except ValueError as error:
-        message = f"key {text!r} begins like a JSON list, but is none: {error}"
+    except (ValueError, RecursionError) as error:
+        message = f"key {text[:100]!r} begins like a JSON list, but is none: {error}"
         raise RequestError(message) from error
     assert isinstance(values, list)
     return values

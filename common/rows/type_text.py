@@ -13,6 +13,7 @@ follows. Names that are not plain words are quoted as in JSON.
 
 import json
 import re
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyarrow import types as is_type
@@ -21,7 +22,11 @@ from common.errors import RequestError
 from common.rows.types import normal_type
 
 _PLAIN_NAME = re.compile(r"\w+")
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\w/+-]+|[<>\[\](),:=])')
+_TOKEN = re.compile(r'\s+|("(?:[^"\\]|\\.)*+"|[\w/+-]++|[<>\[\](),:=])')
+CHARS_MAX = 64 * 1024
+DEPTH_MAX = 32
+"""Types in each other."""
+SHOWN_CHARS = 200
 _SIMPLE = {
     "bool": pa.bool_(),
     **{
@@ -98,19 +103,34 @@ def type_from_text(text: str) -> pa.DataType:
     Raises:
         RequestError: It names none.
     """
-    tokens = _TOKEN.findall(text)
-    if re.sub(r"\s", "", "".join(tokens)) != re.sub(r"\s", "", text):
-        tokens = []
+    if len(text) > CHARS_MAX:
+        raise RequestError(
+            f"column type {text[:SHOWN_CHARS]!r}… has {len(text)} characters, at most {CHARS_MAX}"
+            " are read"
+        )
     try:
-        reader = _TypeReader(tokens)
+        reader = _TypeReader(list(_tokens(text)))
         arrow = reader.type()
         reader.end()
-    except (IndexError, ValueError, KeyError, pa.ArrowInvalid) as error:
+    except (IndexError, ValueError, KeyError, OverflowError, pa.ArrowInvalid) as error:
+        shown = text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
         message = (
-            f"column type {text!r} is not known; write for example int64, string, decimal(10, 2)"
+            f"column type {shown!r} is not known; write for example int64, string, decimal(10, 2)"
         )
         raise RequestError(message) from error
     return arrow
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """Yield the tokens of a text; the first place where none stands ends the work."""
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(text[at])
+        at = match.end()
+        if match[1]:
+            yield match[1]
 
 
 class _TypeReader:
@@ -119,6 +139,7 @@ class _TypeReader:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._depth = 0
 
     def end(self) -> None:
         """Refuse what is left over."""
@@ -130,7 +151,12 @@ class _TypeReader:
         name = self._next()
         name = _ALIASES.get(name, name)
         if nested := {"list": self._list, "map": self._map, "struct": self._struct}.get(name):
-            return nested()
+            self._depth += 1
+            if self._depth > DEPTH_MAX:
+                raise ValueError(f"more than {DEPTH_MAX} types in each other")
+            arrow = nested()
+            self._depth -= 1
+            return arrow
         options = self._options()
         if name in _SIMPLE and not (options and name == "binary"):
             return _SIMPLE[name]

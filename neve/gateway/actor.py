@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 import ray
-import uvicorn
 
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError, UnavailableError
@@ -33,7 +32,7 @@ from common.wire import (
     RunningAttempt,
 )
 from coordinator.registry import load_planners, planner_for, unread_settings
-from neve.gateway.app import create_app
+from neve.gateway.server import server_of
 from neve.gateway.services import Services, Threads
 from neve.gateway.storage import locations_of
 
@@ -44,7 +43,6 @@ ANSWER_WAIT_MAX_S = 5.0
 START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
-DRAIN_MAX_S = 5
 LOG_PART = "gateway"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -154,17 +152,7 @@ class GatewayActor:
             log=self._log,
             footers=Threads(gateway.footers_at_once),
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(services),
-                host=gateway.host,
-                port=gateway.port,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=DRAIN_MAX_S,
-            )
-        )
+        self._server = server_of(services)
         loop = asyncio.get_running_loop()
         self._serving = loop.create_task(self._serve())
         self._rotating = loop.create_task(self._log_files.rotate_forever([LOG_PART]))

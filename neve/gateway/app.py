@@ -31,8 +31,11 @@ from neve.gateway.routes_requests import RequestRoutes
 from neve.gateway.routes_tables import TableRoutes
 from neve.gateway.routes_work import WorkRoutes
 from neve.gateway.services import Services
+from neve.gateway.shared import Shared
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+READY_LASTS_S = 1.0
+"""Anyone may ask whether the service is ready; the coordinator is asked once in so long."""
 _BEARER = Depends(HTTPBearer(auto_error=False, description="The token of the gateway."))
 
 
@@ -74,7 +77,12 @@ def create_app(services: Services) -> FastAPI:
     metrics = RequestMetrics()
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
-    app.add_middleware(Guard, token=gateway.token, body_bytes_max=gateway.body_bytes_max)
+    app.add_middleware(
+        Guard,
+        token=gateway.token,
+        body_bytes_max=gateway.body_bytes_max,
+        body_wait_s=gateway.body_wait_s,
+    )
     app.add_middleware(Counted, metrics=metrics, clock=services.clock)
     _build_routes(app)
     return app
@@ -93,6 +101,8 @@ def _build_routes(app: FastAPI) -> None:
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
     page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
 
+    alive = Shared(services.coordinator.status, READY_LASTS_S)
+
     @app.get("/healthz", tags=["service"])
     async def healthz() -> dict[str, str]:
         """Tell that the process answers."""
@@ -105,7 +115,7 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
         if silent_s := services.store_watch.silent_s:
             # Anyone may ask: no address, no cause.
             raise UnavailableError(f"the store has not answered for {format_duration(silent_s)}")
-        await services.coordinator.status()
+        await alive.answer()
         return {"status": "ready"}
 
     @app.get("/metrics", tags=["service"], response_class=Response, dependencies=[_BEARER])

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.clock import Clock
 from neve.api import ARROW_STREAM
 from neve.api_recovery import ARCHIVE
+from neve.gateway.bodies import timed
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import TooLargeError, UnauthorizedError, problem
 
@@ -18,17 +19,21 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """They tell nothing of tables, and probes and newcomers have no token."""
 TEXT_BYTES_MAX = 16 * 1024**2
 """Largest body that is neither rows nor an archive; the setting bounds those."""
-LARGE_BODIES = (ARROW_STREAM.encode(), ARCHIVE.encode())
+LARGE_BODIES = (("/append", ARROW_STREAM.encode()), ("/restore", ARCHIVE.encode()))
+"""How the path of a route ends that takes large bodies, and of which type."""
 
 
 class Guard:
     """Lets a request pass that shows the token and keeps its body within the bound."""
 
-    def __init__(self, app: ASGIApp, *, token: str, body_bytes_max: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str, body_bytes_max: int, body_wait_s: float
+    ) -> None:
         assert token, "the gateway never runs without a token"
         self._app = app
         self._token = token.encode()
         self._body_bytes_max = body_bytes_max
+        self._body_wait_s = body_wait_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or hand on."""
@@ -43,13 +48,14 @@ class Guard:
             )
             await problem(error)(scope, receive, send)
             return
-        large = headers.get(b"content-type", b"").startswith(LARGE_BODIES)
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
+        large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
         most = self._body_bytes_max if large else min(self._body_bytes_max, TEXT_BYTES_MAX)
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > most:
             await problem(_too_large(most))(scope, receive, send)
             return
-        await self._app(scope, _bounded(receive, most), send)
+        await self._app(scope, _bounded(timed(receive, self._body_wait_s), most), send)
 
     def _knows(self, shown: bytes) -> bool:
         """Compare in constant time, whatever was shown."""

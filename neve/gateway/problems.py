@@ -45,6 +45,10 @@ class TooLargeError(RequestError):
     """The body is larger than the service takes."""
 
 
+class SlowBodyError(RequestError):
+    """The body did not come in time."""
+
+
 class BodyError(RequestError):
     """The body or a parameter has the wrong form."""
 
@@ -76,6 +80,7 @@ class CallIdError(RequestError):
 STATUS: tuple[tuple[type[CompactionError], int], ...] = (
     (UnauthorizedError, 401),
     (TooLargeError, 413),
+    (SlowBodyError, 408),
     (BodyError, 422),
     (UnknownTableError, 404),
     (UnknownTabletError, 404),

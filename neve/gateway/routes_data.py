@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from neve import api
 from neve.gateway.add import add_files
 from neve.gateway.append import append_rows
+from neve.gateway.bodies import arrived
 from neve.gateway.calls import call_view
 from neve.gateway.problems import BodyError
 from neve.gateway.scan import scanned, streamed, wanted
@@ -81,9 +82,9 @@ class DataRoutes:
         if kind != api.ARROW_STREAM:
             raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARROW_STREAM}")
         found = await self._services.table(table)
-        async with self._appends:
-            body = await request.body()
-            return await append_rows(self._services, found, body, call)
+        # It arrives before a place is taken: who sends slowly holds up nobody.
+        async with arrived(request) as body, self._appends:
+            return await append_rows(self._services, found, await body(), call)
 
     async def call(self, table: str, call: str) -> api.Call:
         """Return what became of a call id: accepted with what, unknown, or too old to tell."""

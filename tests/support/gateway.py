@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import uvicorn
-
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import RandomIds
@@ -33,7 +31,7 @@ from common.wire import (
     RunningAttempt,
 )
 from neve.client import Client
-from neve.gateway.app import create_app
+from neve.gateway.server import server_of
 from neve.gateway.services import Services
 
 TOKEN = "a-token-for-tests"
@@ -250,7 +248,7 @@ def _services(
 
 def _settings(coordinator_s: Mapping[str, float], gateway: Mapping[str, object]) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
-    given = {"token": TOKEN, "locations": ("/", "s3://"), **gateway}
+    given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
     section = replace(Settings().gateway, **given)  # type: ignore[arg-type]  # by name
     times = replace(Settings().coordinator, **coordinator_s)
     sources = {"gateway.token": "environment variable NEVE_GATEWAY_TOKEN"}
@@ -282,10 +280,7 @@ def serving(
         lambda event, **fields: log.append((event, fields)),
         watch_s,
     )
-    config = uvicorn.Config(
-        create_app(services), host="127.0.0.1", port=0, log_config=None, access_log=False
-    )
-    server = uvicorn.Server(config)
+    server = server_of(services)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:

@@ -89,6 +89,8 @@ SUITES = {
         *(f"tests/integration/test_{name}.py" for name in ("gone_back", "recovery_backup")),
     ],
     "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
+    "limits": ["tests/unit/neve/test_gateway_limits.py"],
+    "parsers": ["tests/property/test_linear_parsers.py"],
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],
     "planning": ["tests/unit/coordinator/test_planning.py"],

@@ -1,0 +1,116 @@
+"""Connections: how many there may be, and how long one may take to say what it wants.
+
+    accepted ─► waits for a request's head ─► the request is served ─┐
+                       ▲      │ too long, or the oldest of too many  │
+                       │      └──► closed                            │
+                       └─────────────────────────────────────────────┘
+
+Whoever has not sent a whole head has shown no token either: when there are too many
+connections, the one that has waited longest for its head makes room. So half-open
+connections push out each other, and not those that are served.
+"""
+
+import asyncio
+import resource
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from common.telemetry import Log
+
+DESCRIPTORS_KEPT = 384
+"""Descriptors that connections leave to everything else: store, files, those just accepted."""
+DESCRIPTORS_WANTED = 65_536
+BACKLOG = 128
+"""Connections that the system accepts on its own; all of them may arrive at one moment."""
+LEAST = 16
+
+
+def connections_max(wanted: int) -> int:
+    """Return how many connections there can be, with room for other descriptors.
+
+    Args:
+        wanted: What the settings say.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < min(hard, DESCRIPTORS_WANTED):
+        soft = min(hard, DESCRIPTORS_WANTED)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(LEAST, min(wanted, soft - DESCRIPTORS_KEPT))
+
+
+class Connections:
+    """Those of one server, and which of them wait for a head, longest first."""
+
+    def __init__(self, most: int, head_wait_s: float, log: Log) -> None:
+        """Know of none.
+
+        Args:
+            most: Connections at a time.
+            head_wait_s: Longest wait for the head of a request.
+            log: Hears when some had to go.
+        """
+        self.most = most
+        self.head_wait_s = head_wait_s
+        self._log = log
+        self._waiting: dict[H11Protocol, asyncio.TimerHandle] = {}
+        self._crowded = False
+
+    def waits(self, connection: H11Protocol) -> None:
+        """Note that a connection waits for a head from now on."""
+        self.served(connection)
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(self.head_wait_s, connection.transport.abort)
+        self._waiting[connection] = late
+        self._make_room(len(connection.connections))
+
+    def served(self, connection: H11Protocol) -> None:
+        """Note that a connection waits no longer: its head is there, or it is over."""
+        if late := self._waiting.pop(connection, None):
+            late.cancel()
+
+    def _make_room(self, open_now: int) -> None:
+        if open_now > self.most:
+            oldest = next(iter(self._waiting))
+            self.served(oldest)
+            # Uvicorn hears of it a moment later; it counts no more from now on.
+            oldest.connections.discard(oldest)
+            oldest.transport.abort()
+        if crowded := open_now > self.most:
+            if not self._crowded:
+                self._log("too many connections", most=self.most)
+            self._crowded = crowded
+        elif open_now < self.most // 2:
+            self._crowded = False
+
+    def protocol(self) -> type[H11Protocol]:
+        """Return the protocol of a server whose connections these are."""
+        return type("Connection", (_Connection,), {"known": self})
+
+
+class _Connection(H11Protocol):
+    """One connection of uvicorn's, which tells what it waits for."""
+
+    known: ClassVar[Connections]
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self.known.waits(self)
+
+    def handle_events(self) -> None:
+        """Read what has come; a whole head begins a cycle."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.known.served(self)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head, unless it has come along with this request."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self.known.waits(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self.known.served(self)
+        super().connection_lost(exc)
