@@ -24,8 +24,8 @@ from common.units import parse_duration_s, parse_size_bytes
 COLUMNS = [Column("x", "int64")]
 SIZE, TIMES, ROUNDS = 15_000, 4, 5
 RATIO_MAX = 11.0
-FREE_S = 0.004
-"""What takes less is not measured against anything."""
+FREE_S = 0.25
+"""What takes less is quick enough: quadratic work on such texts takes many seconds."""
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "type": type_from_text,
@@ -54,16 +54,16 @@ def test_work_grows_as_the_text_does(parse: Callable[[str], object]) -> None:
                 _least_s(parse, before + piece * (size // len(piece)) + after)
                 for size in (SIZE, SIZE * TIMES)
             )
-            assert long < max(short * RATIO_MAX, FREE_S * RATIO_MAX), (before, piece, after)
+            assert long < max(short * RATIO_MAX, FREE_S), (before, piece, after)
 
 
 def _least_s(parse: Callable[[str], object], text: str) -> float:
     least_s = float("inf")
     for _ in range(ROUNDS):
-        begun_s = time.perf_counter()
+        begun_s = time.thread_time()  # However many others want the processor.
         with suppress(CompactionError):
             parse(text)
-        least_s = min(least_s, time.perf_counter() - begun_s)
+        least_s = min(least_s, time.thread_time() - begun_s)
         if least_s < FREE_S:
             break
     return least_s

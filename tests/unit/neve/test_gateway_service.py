@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -174,7 +175,9 @@ def test_readiness_is_that_of_the_parts(gateway: Gateway, client: Client) -> Non
     assert httpx.get(f"{gateway.url}/readyz").status_code == 200
 
     gateway.coordinator.up = False
-    answer = httpx.get(f"{gateway.url}/readyz")
+    end_s = time.monotonic() + PATIENCE_S
+    while (answer := httpx.get(f"{gateway.url}/readyz")).is_success and time.monotonic() < end_s:
+        time.sleep(0.05)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert httpx.get(f"{gateway.url}/healthz").status_code == 200
     assert "neve_coordinator_up 0.0" in httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
