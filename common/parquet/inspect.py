@@ -9,6 +9,7 @@ from pyarrow import parquet as pq
 
 from common.errors import RequestError, UnavailableError
 from common.model.file import FAULTY_LAYOUT, DataFile
+from common.model.key_values import KeyType
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.location import Location, size_of
 from common.parquet.opening import parquet_of
@@ -32,6 +33,8 @@ class FileFacts:
     size_bytes: int
     schema: pa.Schema
     rows: RowFacts
+    key_types: tuple[KeyType, ...]
+    """Families of the table's key columns."""
     row_groups: int
     layout_fault: str | None = None
     """Why some readers miss rows of it; None: they do not."""
@@ -42,6 +45,7 @@ class FileFacts:
             self.rows,
             self.path,
             self.size_bytes,
+            key_types=self.key_types,
             added_at_s=added_at_s,
             tombstones_since_s=added_at_s,
         )
@@ -126,6 +130,7 @@ def inspect_file(
             size_bytes=size_bytes,
             schema=schema,
             rows=tally.facts(),
+            key_types=rules.key_types,
             row_groups=file.metadata.num_row_groups,
             layout_fault=chunk_fault(file.metadata, size_bytes),
         )

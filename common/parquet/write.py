@@ -66,6 +66,7 @@ def write_table(
         size_bytes=size_of(location, path),
         schema=rows.schema,
         rows=tally.facts(),
+        key_types=rules.key_types,
         row_groups=-(-rows.num_rows // group_rows),
     )
 

@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 from common.errors import RequestError
 from common.model.file import DataFile
+from common.model.key_bounds import lower_bound, upper_bound
+from common.model.key_values import KeyType
 from common.rows.conform import conform
 from common.rows.encode import encode_column, encode_keys
 from common.rows.rules import RowRules
@@ -64,7 +66,7 @@ def united(parts: Sequence[RowFacts]) -> RowFacts:
 
 
 def facts_of_file(file: DataFile) -> RowFacts:
-    """Return the facts of a file's rows, as its metadata has them; the reverse of `file_of`."""
+    """Return the facts of a file's rows, as its metadata has them: long keys are rounded."""
     return RowFacts(
         rows=file.rows,
         key_min=file.key_min,
@@ -79,7 +81,13 @@ def facts_of_file(file: DataFile) -> RowFacts:
 
 
 def file_of(
-    facts: RowFacts, path: str, size_bytes: int, *, added_at_s: float, tombstones_since_s: float
+    facts: RowFacts,
+    path: str,
+    size_bytes: int,
+    *,
+    key_types: Sequence[KeyType],
+    added_at_s: float,
+    tombstones_since_s: float,
 ) -> DataFile:
     """Return a file with rows like these, as metadata has it.
 
@@ -87,6 +95,7 @@ def file_of(
         facts: Of its rows.
         path: Relative to the table's location.
         size_bytes: Of the file.
+        key_types: Families of the table's key columns: long keys are rounded outwards.
         added_at_s: When it came to the table.
         tombstones_since_s: How old its oldest tombstone is, if there is one.
     """
@@ -94,8 +103,8 @@ def file_of(
         path=path,
         size_bytes=size_bytes,
         rows=facts.rows,
-        key_min=facts.key_min,
-        key_max=facts.key_max,
+        key_min=None if facts.key_min is None else lower_bound(facts.key_min, key_types),
+        key_max=None if facts.key_max is None else upper_bound(facts.key_max, key_types),
         version_min=facts.version_min,
         version_max=facts.version_max,
         time_min_s=facts.time_min_s,

@@ -9,6 +9,7 @@ from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from common.model.file import DataFile
 from common.rows.facts import RowFacts, file_of
+from common.rows.rules import RowRules
 from common.wire import Assignment
 from compactor.core.result import RewriteProgress, RewriteResult
 from compactor.rewrite.allowance import Allowance
@@ -100,7 +101,14 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
     # Inputs without tombstones: a transform has made the first ones just now.
     oldest = min(known, default=assignment.reservation.now_s)
     reservation = assignment.reservation
-    file = file_of(rows, path, size_bytes, added_at_s=reservation.now_s, tombstones_since_s=oldest)
+    file = file_of(
+        rows,
+        path,
+        size_bytes,
+        key_types=RowRules.of(assignment.table).key_types,
+        added_at_s=reservation.now_s,
+        tombstones_since_s=oldest,
+    )
     return replace(
         file,
         schema_id=assignment.table.schema_id,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from common.errors import PluginError
 from common.model.job import Job, Kind, job_id
+from common.model.key_bounds import SPLIT_BYTES_MAX
 from common.model.plan import Plan, PlannedJob
 from common.spi.planner import PlanParameters
 
@@ -104,6 +105,8 @@ def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
         return "has cuts that do not ascend"
     if job.cuts and not keyed:
         return "has cuts, but the table has no key"
+    if any(len(cut) > SPLIT_BYTES_MAX for cut in job.cuts):
+        return f"has a cut of more than {SPLIT_BYTES_MAX} bytes"
     return None
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from common.metadata.predicates import crosses
 from common.model.file import DataFile
+from common.model.key_bounds import SPLIT_BYTES_MAX
 from common.model.tablet import PLUS_INFINITY, Bounds
 
 SLACK = 0.2
@@ -128,7 +129,7 @@ def _candidates(bounds: Bounds, pieces: Sequence[Piece]) -> list[bytes]:
 
 def _is_inside(bounds: Bounds, key: bytes) -> bool:
     within = (bounds.start is None or key > bounds.start) and key < bounds.end
-    return within and b"" < key < PLUS_INFINITY
+    return within and b"" < key < PLUS_INFINITY and len(key) <= SPLIT_BYTES_MAX
 
 
 def _nearest(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 import pyarrow as pa
 
 from common.errors import RequestError, UnavailableError
+from common.model.key_bounds import require_short
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
 from common.model.table import Column, Table, TableSettings, TableState
@@ -271,6 +272,8 @@ def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
             raise RequestError(f"split {text!r} does not come after the one before it; sort them")
     if ends[-1] == PLUS_INFINITY or not ends[0]:
         raise RequestError("a split cannot be empty or +inf: the last tablet ends there anyway")
+    for end, text in zip(ends, written, strict=True):
+        require_short(end, f"split {text[:40]!r}")
     return tuple(ends)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from common.errors import RefusedError, RequestError
 from common.metadata.bounds_predicates import operated
 from common.metadata.request_changes import AbandonOperation, BeginOperation
+from common.model.key_bounds import require_short
 from common.model.keys import PLUS_INFINITY, KeyType, parse_key
 from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
@@ -42,6 +43,7 @@ async def split(services: Services, table: Table, wish: api.Split) -> api.Begun:
     at = parse_key(wish.at, key_types(table))
     if not at or at == PLUS_INFINITY:
         raise RequestError(f"no tablet can be split at {wish.at!r}, wanted a key")
+    require_short(at, f"split {wish.at[:40]!r}")
     found = await services.store.locate(table.id, at)
     tablet = None if found is None else await services.store.tablet(found)
     if tablet is None:

@@ -96,6 +96,10 @@ SUITES = {
     "planning": ["tests/unit/coordinator/test_planning.py"],
     "codec": ["tests/unit/metadata/test_codec.py"],
     "unreadable": ["tests/unit/neve/test_gateway_unreadable.py"],
+    "key-bounds": [
+        "tests/unit/keys/test_key_bounds.py",
+        "tests/unit/neve/test_gateway_long_keys.py",
+    ],
     "plugins": ["tests/unit/common/test_plugins.py"],
     "pruning": ["tests/unit/expressions/test_file_pruning.py"],
     "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],
