@@ -26,6 +26,7 @@ from common.rows.hash import row_hash, rows_digest
 from common.rows.partitions import Partition, partition_of, partition_types
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
+from common.rows.stream_size import decoded_bytes
 from neve import api
 from neve.gateway.add import Incoming, bring_in
 from neve.gateway.calls import checked_call, once, require_same
@@ -155,17 +156,15 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
         TooLargeError: It holds more than the service takes at once.
     """
     try:
+        # Before Arrow allocates anything: compressed buffers may claim any length.
+        if decoded_bytes(body) > bytes_max:
+            raise TooLargeError(f"the rows take more than {bytes_max} bytes: append them in parts")
         with pa.ipc.open_stream(body) as reader:
-            batches, size = [], 0
+            batches = []
             for batch in reader:
-                size += batch.nbytes
-                if size > bytes_max:
-                    raise TooLargeError(
-                        f"the rows take more than {bytes_max} bytes: append them in parts"
-                    )
+                batch.validate(full=True)
                 batches.append(batch)
             rows = pa.Table.from_batches(batches, reader.schema)
-            rows.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"the body is not an Arrow IPC stream: {error}") from error
     if rows.num_rows == 0:
