@@ -5,11 +5,12 @@ outcomes that production meets. Chance and sleep come in from outside.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from common.errors import ConflictError, UnavailableError
+from common.errors import ConflictError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
-from common.metadata.commands import TIME, Reply, get
+from common.metadata.commands import TIME, Reply, delete, get, set_string
 from common.metadata.keys import FULL
 from common.metadata.keyspace import Keyspace, LinkLostError, Session, StoreBusyError
 from common.metadata.mutation.transaction import (
@@ -25,8 +26,17 @@ from common.metadata.mutation.transaction import (
 from common.model.outcome import Refusal
 
 NO_ROOM = "it was full, and what would let it grow waits until there is room"
+TURN_AFTER_CONFLICTS = 3
+"""A change that has lost so many races takes the turn."""
+TURN_LIFE_S = 3.0
+"""A turn ends by itself if whoever took it died."""
+TURN_PAUSE_S, TURN_WAITS_MAX = 0.02, 150
+"""How others wait for the end of a turn; after that they go on, since `WATCH` keeps all right."""
 LOOKS_MAX = 4
 """How often one decision may ask to look further."""
+
+TURN = "turn"
+"""The name of that reading."""
 
 Settled = Write | Done | Refusal | Unresolved
 
@@ -65,6 +75,10 @@ class Tally:
     sent: bool = False
     now_s: float = 0.0
     grows: bool = False
+    waits: int = 0
+    """How often it has waited for another's turn."""
+    has_turn: bool = False
+    others_turn: bool = False
     full: bool = False
     """Whether the store has said, at the last look, that it is short of memory."""
 
@@ -109,7 +123,7 @@ class Executor:
         following: Transaction | None = transaction
         outcome: Applied | Refused = Applied()
         while following is not None:
-            settled = await self._settle(following, tally)
+            settled = await self._settled(following, tally)
             if isinstance(settled, Refusal):
                 self.counts.refused += 1
                 return Refused(code=settled.code, reason=settled.reason, sent=tally.sent)
@@ -121,16 +135,42 @@ class Executor:
             return outcome
         return replace(outcome, tries=tally.tries, conflicts=tally.conflicts, now_s=tally.now_s)
 
+    async def _settled(self, transaction: Transaction, tally: Tally) -> Settled:
+        """Settle one transaction; a turn that it took ends with it."""
+        try:
+            return await self._settle(transaction, tally)
+        finally:
+            if tally.has_turn:
+                tally.has_turn = False
+                with suppress(LinkLostError):
+                    async with self._keyspace.session() as session:
+                        await session.execute((delete(transaction.turn),))
+
+    async def _take_turn(self, transaction: Transaction, tally: Tally) -> None:
+        """Have others wait for a transaction, unless somebody else has the turn."""
+        with suppress(LinkLostError):
+            async with self._keyspace.session() as session:
+                (present,) = await session.look((transaction.turn,), (get(transaction.turn),))
+                if present is None:
+                    take = set_string(transaction.turn, 1, TURN_LIFE_S)
+                    tally.has_turn = await session.execute((take,))
+
+    async def _wait_for_turn(self, tally: Tally) -> bool:
+        """Wait a moment if another has the turn; return whether to look anew, without a try."""
+        if not tally.others_turn or tally.waits >= TURN_WAITS_MAX:
+            return False
+        tally.waits += 1
+        await self._sleep(TURN_PAUSE_S)
+        return True
+
     async def _settle(self, transaction: Transaction, tally: Tally) -> Settled:
         """Try one transaction until it is written, done or refused."""
         reason, busy = "", False
         for number in range(self._patience.tries_max):
             if number:
                 await self._pause(number, lost=bool(reason))
-            tally.tries += 1
-            self.counts.tries += 1
             try:
-                settled = await self._try(transaction, tally)
+                settled = await self._try_in_turn(transaction, tally)
             except LinkLostError as error:
                 self.counts.lost += 1
                 tally.sent |= error.sent
@@ -143,11 +183,26 @@ class Executor:
             reason = ""
         if tally.sent:
             return Unresolved(reason or "the store was busy after an unknown outcome")
+        raise self._given_up(reason, busy=busy)
+
+    def _given_up(self, reason: str, *, busy: bool) -> MetadataError | UnavailableError:
         if busy:
-            raise UnavailableError(f"the metadata store takes no change now: {reason}")
+            return UnavailableError(f"the metadata store takes no change now: {reason}")
         if reason:
-            raise UnavailableError(f"the metadata store does not answer: {reason}")
-        raise ConflictError(f"lost every race in {self._patience.tries_max} tries")
+            return UnavailableError(f"the metadata store does not answer: {reason}")
+        return ConflictError(f"lost every race in {self._patience.tries_max} tries")
+
+    async def _try_in_turn(self, transaction: Transaction, tally: Tally) -> Settled | None:
+        """Make one try when nobody else has the turn; who has lost races takes it first."""
+        lost_races = tally.conflicts >= TURN_AFTER_CONFLICTS
+        if transaction.takes_turn and lost_races and not tally.has_turn:
+            await self._take_turn(transaction, tally)
+        tally.tries += 1
+        self.counts.tries += 1
+        settled = await self._try(transaction, tally)
+        while settled is None and await self._wait_for_turn(tally):
+            settled = await self._try(transaction, tally)
+        return settled
 
     async def _try(self, transaction: Transaction, tally: Tally) -> Settled | None:
         """Make one try; None means that a watched key changed before `EXEC`."""
@@ -157,12 +212,20 @@ class Executor:
                 return decision
             if tally.grows and tally.full:
                 raise StoreBusyError(NO_ROOM)
+            if tally.others_turn and tally.waits < TURN_WAITS_MAX:
+                return None
+            tally.others_turn = False
             applied = await session.execute(decision.effects, durable=decision.durable)
             return decision if applied else None
 
     async def _decide(self, session: Session, transaction: Transaction, tally: Tally) -> Settled:
         """Look, decide, and look further where the decision asks for it."""
-        replies = await _look(session, transaction.needs, tally)
+        # Only the first look, which every decision has, asks whose turn it is.
+        needs = transaction.needs
+        if transaction.turn and not tally.has_turn:
+            needs |= Needs((), {TURN: get(transaction.turn)})
+        replies = await _look(session, needs, tally)
+        tally.others_turn = replies.pop(TURN, None) is not None
         decision: Decision = transaction.decide(Seen(replies, tally.now_s, tally.sent))
         for _ in range(LOOKS_MAX):
             if not isinstance(decision, More):

@@ -41,7 +41,9 @@ REQUESTS_KEPT = 1000
 CALL_SKEW_S = 300.0
 """How far in the future a call id may lie: clocks of clients differ."""
 MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
-"""Life of a mark: a call id must be too old before its mark is gone."""
+"""Life of a call's mark: a call id must be too old before its mark is gone."""
+OUTCOME_LIFE_S = 3600.0
+"""Life of an attempt's mark. Its compactor asks within seconds; later, none is as good as lost."""
 
 _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHANNEL = re.compile(r"neve:\{([^}]*)\}:changed")
@@ -183,6 +185,11 @@ class TableKeys:
     def garbage(self) -> str:
         """Hash: path → stamp, smallest key, tablet end."""
         return self._key("garbage")
+
+    @property
+    def turn(self) -> str:
+        """String, which expires: a large add has lost races, and others let it through."""
+        return self._key("turn")
 
     @property
     def pins(self) -> str:

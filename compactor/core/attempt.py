@@ -25,7 +25,8 @@ from compactor.core.result import RewriteResult
 CONFLICTS_MAX = 8
 """Rounds of lost races at commit before the attempt fails; each has tries of its own."""
 RESOLVE_MAX_S = 12 * 3600.0
-"""How long an unknown commit is looked after; its mark lives twice as long."""
+"""How long an unknown commit is looked after. Its mark may be gone sooner if the store was
+silent for long: then the attempt counts as lost, and its outputs are left to who knows them."""
 _NOBODYS_FAILURE = {"released": AttemptEnd.LOST, "resurface": AttemptEnd.CONFLICTED}
 """Ends after refusals that say nothing against inputs, job or compactor: it was released without
 a word, or a file came meanwhile that may hold older rows of what it has dropped."""

@@ -13,6 +13,7 @@ from common.errors import ConfigError, MetadataError, UnavailableError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, Unknown
 from common.metadata.commands import get, hgetall
+from common.metadata.keys import TableKeys
 from common.metadata.keyspace import LinkLostError
 from common.metadata.redis import connect
 from common.metadata.redis.address import parse
@@ -78,6 +79,14 @@ async def test_a_reservation_is_found_or_unknown(
     else:
         assert isinstance(outcome, Unknown)
     await store.close()
+
+
+async def test_how_an_attempt_ended_is_known_for_an_hour(direct: Harness) -> None:
+    tablet = await direct.tablet_with("a")
+    applied(await direct.apply(reserve(tablet, "t1", "a")))
+    applied(await direct.apply(commit(tablet, "t1")))
+    life_ms = await direct.read(("PTTL", TableKeys(tablet.table).outcome("t1")))
+    assert 3_000_000 < life_ms <= 3_600_000
 
 
 async def test_nobody_there() -> None:

@@ -114,6 +114,7 @@ SUITES = {
     "client-rows": ["tests/unit/neve/test_client_rows.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
+    "turns": ["tests/contract/test_turns.py", "tests/contract/test_redis.py"],
     "watermark": [
         "tests/property/test_watermark_model.py",
         "tests/contract/test_watermarks.py",

@@ -78,7 +78,7 @@ def add_files(change: AddFiles) -> Transaction:
         assert table is not None, change.table
         return _add(change, table, seen)
 
-    return Transaction(needs, decide)
+    return Transaction(needs, decide, keys.turn, takes_turn=True)
 
 
 def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:

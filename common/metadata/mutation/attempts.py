@@ -72,7 +72,8 @@ def commit(change: Commit) -> Transaction:
             need.some_files(keys, entry.inputs), lambda further: _commit(known, entry, further)
         )
 
-    return Transaction(needs, decide)
+    # It writes files, which a large add watches.
+    return Transaction(needs, decide, table.turn)
 
 
 def release(change: Release) -> Transaction:

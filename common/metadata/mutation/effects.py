@@ -15,7 +15,7 @@ from common.metadata.commands import (
     set_string,
     xadd,
 )
-from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, MARK_LIFE_S, TableKeys, TabletKeys
+from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
 from common.metadata.readings import AttemptOutcome, GarbageEntry, HistoryEntry
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd
@@ -144,7 +144,7 @@ def attempt_ended(
     words: dict[str, Word] = {"h": codec_table.HISTORY.pack(history), "t": history.tablet.text}
     return (
         hdel(keys.running, entry.attempt),
-        set_string(table.outcome(entry.attempt), codec_table.OUTCOME.pack(mark), MARK_LIFE_S),
+        set_string(table.outcome(entry.attempt), codec_table.OUTCOME.pack(mark), OUTCOME_LIFE_S),
         xadd(table.history, HISTORY_MAX, words),
     )
 

@@ -85,3 +85,7 @@ class Transaction:
 
     needs: Needs
     decide: Decide
+    turn: str = ""
+    """Key of the turn that it waits for while another has it; empty: it waits for none."""
+    takes_turn: bool = False
+    """Whether it takes the turn after it has lost races; then others let it through."""
