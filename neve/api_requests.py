@@ -129,6 +129,31 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What the jobs of a request have done, as the table's history tells it.
+
+    Files that a job has written and a later one has merged count on neither side.
+    """
+
+    jobs: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows_before: int = 0
+    rows_after: int = 0
+    superseded: int = 0
+    """Rows dropped for newer ones of their keys."""
+    expired: int = 0
+    """Rows dropped because they had expired."""
+    deleted: int = 0
+    """Rows that the transform has deleted; in a table with a key they become tombstones."""
+    tombstones_dropped: int = 0
+    complete: bool = True
+    """False: the history no longer goes back to the request's first job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A compaction that a user asked for. `progress` and `tablets` are left out of listings."""
 
@@ -154,6 +179,8 @@ class Request:
     progress: Progress | None = None
     tablets: tuple[RequestTablet, ...] = ()
     """Some of them, those first in which it has not ended."""
+    result: Result | None = None
+    """What it has done; told once it has ended, and not in listings."""
     notes: tuple[str, ...] = ()
     """What its result is not, a sentence each: such as dead rows that stay for a while."""
 

@@ -94,6 +94,11 @@ HISTORY = Layout(
     real("ended_s"),
     text("reason"),
     text("cause"),
+    text("request", optional=True),
+    whole("superseded"),
+    whole("tombstones_dropped"),
+    whole("expired_dropped"),
+    whole("transform_dropped"),
     given=("position", "tablet"),
 )
 

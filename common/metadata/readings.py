@@ -210,3 +210,10 @@ class HistoryEntry:
     ended_s: float
     reason: str = ""
     cause: str = ""
+    request: str | None = None
+    """The user request of its job."""
+    superseded: int = 0
+    """Rows that newer ones of their keys have replaced, like the following: of a commit."""
+    tombstones_dropped: int = 0
+    expired_dropped: int = 0
+    transform_dropped: int = 0

@@ -54,6 +54,7 @@ def request(found: api_requests.Request) -> RenderableType:
             *((("cancelled"), each.text) for each in found.cancelled),
             ("asked", f"{_time(found.submitted_at_s)} UTC"),
             *_progress(found),
+            *_result(found.result),
             *(("note", note) for note in found.notes),
         ]
     )
@@ -153,6 +154,28 @@ def _progress(found: api_requests.Request) -> list[tuple[str, str]]:
         return []
     left = f"{format_bytes(told.bytes_left)} in {told.files_left:,} selected files"
     return [("progress", f"{told.fraction:.0%} · {sentence(found)}"), ("left", left)]
+
+
+def _result(found: api_requests.Result | None) -> list[tuple[str, str]]:
+    """Return what a request has done, a line each; nothing if no job of it is known."""
+    if found is None or not found.jobs:
+        return []
+    part = "" if found.complete else " (the history does not go back to its first job)"
+    dropped = {
+        "superseded": found.superseded,
+        "expired": found.expired,
+        "deleted": found.deleted,
+        "tombstones dropped": found.tombstones_dropped,
+    }
+    words = ", ".join(f"{count:,} {what}" for what, count in dropped.items() if count)
+    sizes = f"{format_bytes(found.bytes_before)} → {format_bytes(found.bytes_after)}"
+    rows = f"{found.rows_before:,} → {found.rows_after:,}"
+    return [
+        ("jobs", f"{found.jobs:,}{part}"),
+        ("files", f"{found.files_before:,} → {found.files_after:,}"),
+        ("size", sizes),
+        ("rows", rows + (f": {words}" if words else "")),
+    ]
 
 
 def _keys(keys: api_requests.Keys | None) -> str:

@@ -19,6 +19,7 @@ from neve import api_requests
 from neve.gateway.calls import checked_call, known_call, require_same
 from neve.gateway.problems import UnknownRequestError, applied
 from neve.gateway.request_door import checked_request, key_range
+from neve.gateway.request_results import result_of
 from neve.gateway.request_views import Followed, request_view
 from neve.gateway.scan import before
 from neve.gateway.services import Services, check_writable
@@ -117,7 +118,8 @@ async def followed(
         count: Of how many tablets to tell.
     """
     if request.state.ended:
-        return request_view(table, request)
+        result = await result_of(services, request)
+        return replace(request_view(table, request), result=result)
     others = await services.store.open_requests(table.id)
     summed = Followed(table, request, await _attempts(services), await services.store.now_s())
     async for page in tablets_of(services, table, request):

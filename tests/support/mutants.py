@@ -112,6 +112,7 @@ SUITES = {
         "until_when or not_there",
     ],
     "client-rows": ["tests/unit/neve/test_client_rows.py"],
+    "request-results": ["tests/unit/neve/test_request_results.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
     "turns": ["tests/contract/test_turns.py", "tests/contract/test_redis.py"],

@@ -186,6 +186,10 @@ def _replaced(
         bytes_out=sum(file.size_bytes for file in outputs),
         rows_in=change.counts.rows_in,
         rows_out=change.counts.rows_out,
+        superseded=change.counts.superseded,
+        tombstones_dropped=change.counts.tombstones_dropped,
+        expired_dropped=change.counts.expired_dropped,
+        transform_dropped=change.counts.transform_dropped,
         reason=change.reason,
     )
     mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED, outputs=paths)

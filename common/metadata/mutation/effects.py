@@ -168,4 +168,5 @@ def history_of(tablet: TabletId, entry: Reservation, end: AttemptEnd, now_s: flo
         rows_out=0,
         started_s=entry.since_s,
         ended_s=now_s,
+        request=entry.request,
     )

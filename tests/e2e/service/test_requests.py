@@ -93,7 +93,13 @@ def test_a_deletion_in_one_partition_leaves_the_others_as_they_are(service: Serv
         client.append("months", pa.table({"month": [month] * 10, "n": range(10)}, schema=schema))
     before = {each.path for each in client.files("months")}
     wish = client.compact("months", delete_where="month = 4 and n < 9")
-    assert wish.wait(timeout_s=SERVICE_S).state == "done"
+    done = wish.wait(timeout_s=SERVICE_S)
+    assert (done.state, done.result is not None) == ("done", True)
+    assert done.result is not None
+    told = (done.result.jobs, done.result.files_before, done.result.files_after)
+    assert told == (1, 1, 1)
+    assert (done.result.rows_before, done.result.rows_after, done.result.deleted) == (10, 1, 9)
+    assert done.result.complete
     after = {each.path: each.request for each in client.files("months")}
     assert [request for request in after.values() if request] == [wish.id]
     assert len(before & after.keys()) == 2, "of the other months nothing was rewritten"

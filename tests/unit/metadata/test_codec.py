@@ -172,6 +172,8 @@ VALUES: list[tuple[codec.Layout[object], object, dict[str, object]]] = [
             ended_s=6.5,
             reason="r",
             cause="c",
+            request="r1",
+            expired_dropped=7,
         ),
         {"position": "1-1", "tablet": TabletId("t", b"m")},
     ),
