@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from common.errors import BrokenValueError
 from common.metadata.codec import (
     Layout,
     broken,
@@ -156,8 +155,7 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
             values["halvings"] = int(number)
         case b"t":
             values["selector_due_s"] = float(data) if data else None
-        case b"d" | b"p":
-            pass  # Only `is_bare` asks for these.
         case _:
-            message = f"{where}: field {field!r} was written by another release"
-            raise BrokenValueError(message)
+            # `d` and `p`, for which only `is_bare` asks; or a newer release has written it. It
+            # stays as it is: the fields of a record are written one by one.
+            pass
