@@ -19,6 +19,7 @@ from typing import Any
 
 from common.metadata.commands import Command, Reply
 from common.metadata.executor import Patience
+from common.metadata.health import StoreHealth
 from common.metadata.keyspace import LinkLostError, StreamEntry
 from common.metadata.memory_keyspace import MemoryKeyspace, MemorySession
 from common.metadata.store import KeyspaceStore
@@ -177,6 +178,12 @@ class SimKeyspace:
     async def listen(self, pattern: str) -> AsyncIterator[str]:
         raise NotImplementedError(pattern)
         yield ""
+
+    async def health(self) -> StoreHealth:
+        return StoreHealth()
+
+    async def keep_reserve(self) -> None:
+        return
 
     async def close(self) -> None:
         return
