@@ -68,10 +68,9 @@ def opened(
         RequestError: There is no such file, it is not Parquet, or it is damaged.
         UnavailableError: The storage does not answer.
     """
-    full = location.full(path)
     try:
         with (
-            location.filesystem.open_input_file(full) as source,
+            location.open_file(path) as source,
             parquet_of(source, metadata) as file,
         ):
             if metadata is None and (fault := footer_fault(file.metadata)) is not None:

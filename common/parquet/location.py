@@ -4,7 +4,9 @@ Whoever adds a file names a path; none may lead out of the table's own folder: n
 with `..`, nor with another scheme or bucket, nor through a link.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
@@ -72,6 +74,25 @@ class Location:
                 message = f"path {path!r} leads out of {self.uri} through a link"
                 raise RequestError(message)
         return inside
+
+    def open_file(self, path: str) -> pa.NativeFile:
+        """Return a file of the table, to be read at any place.
+
+        Raises:
+            RequestError: It is not below the location, or a link leads out of it.
+            OSError: It cannot be opened, or is no plain file: to open a pipe may take for ever.
+        """
+        return self.filesystem.open_input_file(self._plain_file(path))
+
+    def open_stream(self, path: str) -> pa.NativeFile:
+        """Return a file of the table, to be read from its beginning; errors as `open_file`."""
+        return self.filesystem.open_input_stream(self._plain_file(path))
+
+    def _plain_file(self, path: str) -> str:
+        full = self.full(path)
+        if self.is_local and not stat.S_ISREG(os.stat(full).st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe, a folder or a device, not a file", full)
+        return full
 
     def _meets_link(self, path: str) -> bool:
         """Return whether a name on the way from the location to a file is a link."""
@@ -209,7 +230,7 @@ def only_copies(location: Location, outputs: Sequence[str], inputs: Sequence[str
 
 def _is_whole(location: Location, path: str) -> bool:
     try:
-        with location.filesystem.open_input_file(location.full(path)) as file:
+        with location.open_file(path) as file:
             size = file.size()
             return bool(size > len(MAGIC) and file.read_at(len(MAGIC), size - len(MAGIC)) == MAGIC)
     except OSError as error:

@@ -44,7 +44,7 @@ def read_owner(location: Location) -> Owner | None:
         UnavailableError: The storage does not answer.
     """
     try:
-        with location.filesystem.open_input_stream(location.full(OWNER_PATH)) as stream:
+        with location.open_stream(OWNER_PATH) as stream:
             words = stream.read(OWNER_BYTES_MAX).decode("utf-8", errors="replace").split()
     except FileNotFoundError:
         return None

@@ -13,7 +13,7 @@ def read_small(location: Location, path: str, bytes_max: int) -> bytes | None:
         UnavailableError: The storage does not answer.
     """
     try:
-        with location.filesystem.open_input_stream(location.full(path)) as stream:
+        with location.open_stream(path) as stream:
             return bytes(stream.read(bytes_max))
     except FileNotFoundError:
         return None

@@ -155,7 +155,7 @@ def copy_file(source: Location, target: Location, path: str) -> None:
     """
     full = target.full(path)
     try:
-        with source.filesystem.open_input_stream(source.full(path)) as content:
+        with source.open_stream(path) as content:
             if target.is_local:
                 target.filesystem.create_dir(full.rpartition("/")[0], recursive=True)
                 with open(full, "xb") as sink:

@@ -94,7 +94,7 @@ def _size(how: FileCheck, path: str) -> int | None:
 def _decode(location: Location, path: str) -> None:
     """Read a file whole, with the checksums of its pages."""
     with (
-        location.filesystem.open_input_file(location.full(path)) as source,
+        location.open_file(path) as source,
         parquet_of(source) as parquet,
     ):
         for _ in parquet.iter_batches(BATCH_ROWS):

@@ -80,7 +80,7 @@ def read_published(location: Location) -> Published | None:
 def _part(location: Location, part: Mapping[str, Any]) -> dict[str, str]:
     path = str(part["path"])
     try:
-        with location.filesystem.open_input_file(location.full(path)) as source:
+        with location.open_file(path) as source:
             rows = pq.read_table(source, columns=["path", "tablet"])
     except (OSError, pa.ArrowException) as error:
         raise RequestError(f"{path}, a part of the manifest, cannot be read: {error}") from error

@@ -91,6 +91,7 @@ SUITES = {
     "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
     "limits": ["tests/unit/neve/test_gateway_limits.py"],
     "streams": ["tests/unit/rows/test_stream_size.py"],
+    "special": ["tests/unit/parquet/test_special_files.py"],
     "parsers": ["tests/property/test_linear_parsers.py"],
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],

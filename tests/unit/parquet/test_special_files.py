@@ -1,0 +1,66 @@
+"""What is no plain file is told of at once: to open a pipe would take for ever."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from common.errors import RequestError, UnavailableError
+from common.parquet.inspect import opened
+from common.parquet.location import Location, open_location
+from common.parquet.owner import OWNER_PATH, claim, read_owner
+from common.parquet.small_files import read_small
+from tests.support.patience import PATIENCE_S
+
+PIPE = "pipe.parquet"
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Iterator[Location]:
+    """A location with pipes where files should be."""
+    (tmp_path / "_neve").mkdir()
+    for pipe in (PIPE, OWNER_PATH):
+        os.mkfifo(tmp_path / pipe)
+    yield open_location(tmp_path.as_uri())
+    let_go(tmp_path)
+
+
+def let_go(folder: Path) -> None:
+    """End the wait of whoever has opened a pipe."""
+    for pipe in (PIPE, OWNER_PATH):
+        os.close(os.open(folder / pipe, os.O_RDWR | os.O_NONBLOCK))
+
+
+@pytest.mark.parametrize(
+    ("error", "work"),
+    [
+        (UnavailableError, read_owner),
+        (UnavailableError, lambda location: claim(location, "store")),
+        (UnavailableError, lambda location: read_small(location, PIPE, 100)),
+        (RequestError, lambda location: opened(location, PIPE).__enter__()),
+    ],
+    ids=["owner", "claim", "small file", "footer"],
+)
+def test_a_pipe_is_not_waited_for(
+    location: Location, error: type[Exception], work: Callable[[Location], object]
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(work, location)
+        try:
+            with pytest.raises(error, match="not a file"):
+                done.result(PATIENCE_S)
+        finally:
+            let_go(Path(location.root))
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with (
+        pytest.raises(RequestError, match="not a file"),
+        opened(open_location(tmp_path.as_uri()), "folder"),
+    ):
+        pass
