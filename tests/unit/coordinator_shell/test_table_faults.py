@@ -35,7 +35,7 @@ from coordinator.generation import Generations
 from coordinator.performing import Context
 from coordinator.recovery import recover
 from coordinator.storage import ArrowStorage
-from coordinator.table_faults import AWAY, TableFaults
+from coordinator.table_faults import AWAY, TableFaults, is_away
 from coordinator.wiring import assemble, upkeep
 from tests.support.patience import PATIENCE_S
 
@@ -456,3 +456,9 @@ def test_who_is_cancelled_is_not_held_up() -> None:
         assert faults.standing == 0
 
     asyncio.run(story())
+
+
+def test_what_is_broken_says_nothing_of_the_store() -> None:
+    assert is_away(MetadataError("no answer"))
+    assert not is_away(BrokenValueError("no record"))
+    assert not is_away(ValueError("a plug-in"))
