@@ -21,11 +21,10 @@ from common.metadata.mutation.adds import files_digest, names_digest
 from common.metadata.readings import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from common.parquet.inspect import FileFacts, inspect_file
-from common.parquet.location import Location, existing, open_location
+from common.parquet.inspect import FileFacts
+from common.parquet.location import open_location
 from common.rows.evolution import schema_id_of
 from common.rows.partitions import partition_of_path
-from common.rows.rules import RowRules
 from neve import api
 from neve.gateway.calls import checked_call, once, repeated_view, require_same
 from neve.gateway.columns import refuse_unknown
@@ -47,7 +46,6 @@ class Incoming:
 
     services: Services
     table: Table
-    location: Location
     call: str
     kind: CallKind
 
@@ -74,7 +72,7 @@ async def add_files(
 
     async def prepare(now_s: float, _ends: Collection[bytes]) -> Routed:
         await _refuse_garbage(services, table, plain)
-        facts = await _inspect(services, location, table, plain)
+        facts = await _inspect(services, table, plain)
         refuse_unknown(table, [(f"file {each.path}", each.schema) for each in facts])
         routed = await _route(services, table, facts, now_s)
         refuse_ahead(
@@ -89,14 +87,12 @@ async def add_files(
         )
         return routed
 
-    incoming = Incoming(
-        services=services, table=table, location=location, call=call, kind=CallKind.ADD
-    )
+    incoming = Incoming(services=services, table=table, call=call, kind=CallKind.ADD)
     return await once(
         services,
         table,
         call,
-        same=lambda mark: services.footers.run(_require_same_files, location, call, mark, plain),
+        same=lambda mark: _require_same_files(services, table, call, mark, plain),
         make=lambda: bring_in(incoming, prepare),
     )
 
@@ -160,12 +156,12 @@ async def _looked_s(incoming: Incoming, sizes: Mapping[str, int], looked_s: floa
         return looked_s
     if await services.store.garbage_among(incoming.table.id, [*sizes]):
         return None
-    found = await services.footers.run(existing, incoming.location, [*sizes])
+    found = await services.footers.run(services.files.sizes, incoming.table, [*sizes])
     return now_s if found == sizes else None
 
 
-def _require_same_files(
-    location: Location, call: str, mark: CallMark, paths: Sequence[str]
+async def _require_same_files(
+    services: Services, table: Table, call: str, mark: CallMark, paths: Sequence[str]
 ) -> None:
     """Refuse a repeated call that names other files, or files that are others by now.
 
@@ -174,20 +170,15 @@ def _require_same_files(
     Raises:
         RefusedError: The call id was used for something else.
     """
-    sizes = existing(location, paths)
+    sizes = await services.footers.run(services.files.sizes, table, paths)
     content = files_digest(sizes)
     if len(sizes) < len(paths) and names_digest(paths) == mark.names:
         content = mark.content
     require_same(call, mark, CallKind.ADD, content)
 
 
-async def _inspect(
-    services: Services, location: Location, table: Table, paths: Sequence[str]
-) -> list[FileFacts]:
-    rules = RowRules.of(table)
-    work = [
-        services.footers.run(inspect_file, location, path, rules, is_new=True) for path in paths
-    ]
+async def _inspect(services: Services, table: Table, paths: Sequence[str]) -> list[FileFacts]:
+    work = [services.footers.run(services.files.inspect, table, path) for path in paths]
     # All are awaited, so that none goes on behind a refusal's back; the first refusal tells.
     results = await asyncio.gather(*work, return_exceptions=True)
     facts: list[FileFacts] = []

@@ -16,9 +16,6 @@ import pyarrow.compute as pc
 from common.errors import RequestError
 from common.metadata.readings import CallKind, CallMark
 from common.model.table import Table
-from common.parquet.inspect import FileFacts
-from common.parquet.location import Location, open_location
-from common.parquet.write import TABLE_FOOTER, write_table
 from common.rows.conform import conform, refuse_nulls
 from common.rows.encode import encode_column, encode_keys
 from common.rows.facts import RowTally
@@ -91,7 +88,6 @@ async def _rows_of(services: Services, table: Table, body: bytes) -> pa.Table:
 
 
 async def _append(services: Services, table: Table, rows: pa.Table, call: str) -> api.Added:
-    location = open_location(table.location)
     # Beside the writing: of long texts it takes as much of a processor.
     digesting = asyncio.create_task(services.rows.run(content_digest, rows))
 
@@ -103,15 +99,13 @@ async def _append(services: Services, table: Table, rows: pa.Table, call: str) -
         for part in await services.rows.run(cut, rows, table, places):
             # A name of its own for every try: a sweep may have an eye on the one before.
             path = part.path(f"{call}-{services.ids.next('part')}")
-            facts = await services.rows.run(write_part, location, path, part.rows, table)
+            facts = await services.rows.run(services.files.write, table, path, part.rows)
             file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
             routed.put(part.end, file, part.partition)
         routed.content = await digesting
         return routed
 
-    incoming = Incoming(
-        services=services, table=table, location=location, call=call, kind=CallKind.APPEND
-    )
+    incoming = Incoming(services=services, table=table, call=call, kind=CallKind.APPEND)
     try:
         return await bring_in(incoming, prepare)
     finally:
@@ -217,21 +211,3 @@ def _behind(ordered: pa.Array, low: int, end: bytes) -> int:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if ordered[middle].as_py() <= end else (low, middle)
     return low
-
-
-def write_part(location: Location, path: str, rows: pa.Table, table: Table) -> FileFacts:
-    """Write a file under a name that nobody else uses.
-
-    Args:
-        location: Of the table.
-        path: Relative to it. On this machine the file gets this name when it is whole.
-        rows: Of one tablet.
-        table: Whose rules and settings count.
-    """
-    rules, footer = RowRules.of(table), {TABLE_FOOTER: table.id}
-    if not location.is_local:
-        return write_table(location, path, rows, rules, table.settings, footer=footer)
-    scratch = f"{path}.part"
-    facts = write_table(location, scratch, rows, rules, table.settings, footer=footer)
-    location.filesystem.move(location.full(scratch), location.full(path))
-    return replace(facts, path=path)

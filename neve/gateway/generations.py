@@ -4,28 +4,15 @@ The location is read once a minute; in between, each change requires of the stor
 read there.
 """
 
-from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
 
 from common.errors import RefusedError
 from common.metadata.ports import TabletStore
 from common.model.table import Table
-from common.parquet.generation import behind, written_generation
-from common.parquet.location import open_location
+from common.parquet.generation import behind
 
 CHECK_INTERVAL_S = 60.0
 TABLES_MAX = 100_000
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Threads(Protocol):
-    """Where blocking work runs."""
-
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work` returns, from a thread."""
-        ...
 
 
 class Generations:
@@ -38,8 +25,16 @@ class Generations:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int]] = {}
 
-    async def check(self, store: TabletStore, table: Table, now_s: float, threads: Threads) -> int:
+    async def check(
+        self, store: TabletStore, table: Table, now_s: float, read: Callable[[], Awaitable[int]]
+    ) -> int:
         """Return the generation that a table's store must have, and has.
+
+        Args:
+            store: The store.
+            table: The table.
+            now_s: When this is asked.
+            read: Reads the generation of the table's location.
 
         Raises:
             RefusedError: The store has gone back in time; the message says how to accept it.
@@ -49,7 +44,7 @@ class Generations:
         if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
             return known
         # The location first: what is counted up meanwhile is then not taken for a lag.
-        written = await threads.run(written_generation, open_location(table.location))
+        written = await read()
         reason = behind(table.name, await store.generation(table.id), written)
         if reason is not None:
             raise RefusedError(reason)

@@ -22,7 +22,6 @@ from common.rows.schema import arrow_schema
 from neve.api import failed_stream
 from neve.gateway.problems import problem_body
 from neve.gateway.request_door import key_range
-from neve.gateway.scan_tablet import TabletReader
 from neve.gateway.services import Services, check_owner
 
 BATCH_ROWS = 65_536
@@ -163,7 +162,7 @@ async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGene
 async def _pieces(
     services: Services, table: Table, tablets: Sequence[Tablet], asked: Wanted
 ) -> AsyncIterator[pa.Table]:
-    reader = TabletReader(table, await services.store.now_s(), asked.columns)
+    reader = services.files.reader(table, await services.store.now_s(), asked.columns)
     for tablet in sorted(tablets, key=lambda each: each.id.end):
         rows = await services.rows.run(reader.read, tablet, asked.start, asked.end)
         while (piece := await services.rows.run(_next, rows)) is not None:

@@ -5,6 +5,7 @@ import difflib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from common.clock import Clock
@@ -20,6 +21,7 @@ from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
 from neve.gateway.split_hints import SplitHints
 from neve.gateway.storage import Locations, Owners, locations_of
+from neve.gateway.table_files import StoredFiles, TableFiles
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,6 +65,7 @@ class Services:
     """Short work on storage: footers, listings, marks."""
     rows: Threads = field(default_factory=lambda: Threads(4))
     """Long work on rows: scans and appends."""
+    files: TableFiles = field(default_factory=StoredFiles)
     owners: Owners = field(default_factory=Owners)
     generations: Generations = field(default_factory=Generations)
     unread_settings: Mapping[str, str] = field(default_factory=dict)
@@ -180,7 +183,7 @@ async def check_owner(services: Services, table: Table) -> None:
     """
     store = await services.store.store_id()
     now_s = services.clock.now_s()
-    await services.footers.run(services.owners.check, table, store, now_s)
+    await services.footers.run(services.owners.check, table, store, now_s, services.files)
 
 
 async def check_admitted(services: Services, table: Table) -> None:
@@ -205,7 +208,8 @@ async def check_writable(services: Services, table: Table) -> int:
     await check_admitted(services, table)
     await check_owner(services, table)
     now_s = services.clock.now_s()
-    return await services.generations.check(services.store, table, now_s, services.footers)
+    written = partial(services.footers.run, services.files.generation, table)
+    return await services.generations.check(services.store, table, now_s, written)
 
 
 async def known_group(services: Services, name: str) -> str:

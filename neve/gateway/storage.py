@@ -12,6 +12,7 @@ never from a URI.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from common.errors import ConfigError, RefusedError, RequestError
@@ -25,7 +26,7 @@ from common.model.table import Column, Table
 from common.parquet.identities import Site, site_of
 from common.parquet.inspect import opened
 from common.parquet.location import SCHEMES, open_location
-from common.parquet.owner import read_owner, refuse_other
+from common.parquet.owner import Owner, refuse_other
 from common.redaction import redacted
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings
@@ -228,6 +229,14 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
         return columns_of(file.schema_arrow)
 
 
+class SignedLocations(Protocol):
+    """Tells who has signed the locations of tables."""
+
+    def owner(self, table: Table) -> Owner | None:
+        """Return which store and table a location is signed for, or None if it is not signed."""
+        ...
+
+
 class Owners:
     """Remembers which locations were found to be ours, and looks again every minute."""
 
@@ -235,7 +244,7 @@ class Owners:
         self._seen_s: dict[str, float] = {}
         self._admitted_s: dict[str, float] = {}
 
-    def check(self, table: Table, store: str, now_s: float) -> None:
+    def check(self, table: Table, store: str, now_s: float, files: SignedLocations) -> None:
         """Refuse a table whose location is not this store's, or is another table's.
 
         Raises:
@@ -243,8 +252,7 @@ class Owners:
             UnavailableError: The storage does not answer.
         """
         if not _lately(self._seen_s, table.id, now_s):
-            owner = read_owner(open_location(table.location))
-            refuse_other(table.location, owner, store, table.id)
+            refuse_other(table.location, files.owner(table), store, table.id)
             self._seen_s[table.id] = now_s
 
     def admit(self, table: Table, locations: Locations, now_s: float) -> None:

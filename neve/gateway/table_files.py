@@ -1,0 +1,110 @@
+"""Files of tables, as adds, appends and scans see them: the one way from there to storage.
+
+Every method blocks, and is called in a thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.parquet.generation import written_generation
+from common.parquet.inspect import FileFacts, inspect_file
+from common.parquet.location import existing, open_location
+from common.parquet.owner import Owner, read_owner
+from common.parquet.write import TABLE_FOOTER, write_table
+from common.rows.rules import RowRules
+from neve.gateway.scan_tablet import TabletReader
+
+
+class RowReader(Protocol):
+    """Reads tablets of one table at one moment, for one choice of columns."""
+
+    def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
+        """Yield the visible rows of a tablet with keys in `(start, end]`, by key.
+
+        Raises:
+            RequestError: A file is missing or damaged.
+            UnavailableError: The storage does not answer.
+        """
+        ...
+
+
+class TableFiles(Protocol):
+    """What adds, appends and scans ask of a table's location.
+
+    Every method may raise `UnavailableError`: the storage does not answer. Paths are relative
+    to the location.
+    """
+
+    def owner(self, table: Table) -> Owner | None:
+        """Return which store and table a location is signed for, or None if it is not signed."""
+        ...
+
+    def generation(self, table: Table) -> int:
+        """Return the generation that a location was left with; 0: none was ever written."""
+        ...
+
+    def sizes(self, table: Table, paths: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of those files that are there."""
+        ...
+
+    def inspect(self, table: Table, path: str) -> FileFacts:
+        """Return what a file that is to be added holds.
+
+        Raises:
+            RequestError: It is missing, damaged, or does not fit the table.
+        """
+        ...
+
+    def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
+        """Write rows of one tablet to a file that is seen under its name when it is whole.
+
+        Args:
+            table: Whose rules and settings count.
+            path: A name that nobody else uses.
+            rows: In the table's columns.
+        """
+        ...
+
+    def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
+        """Return a reader of a table's rows as they are visible at one moment."""
+        ...
+
+
+class StoredFiles:
+    """Files in storage; satisfies `TableFiles`."""
+
+    def owner(self, table: Table) -> Owner | None:
+        """Return which store and table a location is signed for, or None if it is not signed."""
+        return read_owner(open_location(table.location))
+
+    def generation(self, table: Table) -> int:
+        """Return the generation that a location was left with; 0: none was ever written."""
+        return written_generation(open_location(table.location))
+
+    def sizes(self, table: Table, paths: Sequence[str]) -> dict[str, int]:
+        """Return the sizes of those files that are there."""
+        return existing(open_location(table.location), paths)
+
+    def inspect(self, table: Table, path: str) -> FileFacts:
+        """Return what a file that is to be added holds."""
+        return inspect_file(open_location(table.location), path, RowRules.of(table), is_new=True)
+
+    def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
+        """Write rows; on this machine the file gets its name when it is whole."""
+        location, rules = open_location(table.location), RowRules.of(table)
+        footer = {TABLE_FOOTER: table.id}
+        if not location.is_local:
+            return write_table(location, path, rows, rules, table.settings, footer=footer)
+        scratch = f"{path}.part"
+        facts = write_table(location, scratch, rows, rules, table.settings, footer=footer)
+        location.filesystem.move(location.full(scratch), location.full(path))
+        return replace(facts, path=path)
+
+    def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
+        """Return a reader of a table's rows as they are visible at one moment."""
+        return TabletReader(table, now_s, columns)
