@@ -44,7 +44,7 @@ class FilePin:
         table: str,
         pin: str,
         *,
-        renew_s: float = RENEW_S,
+        renew_s: float | None = None,
         keep_s: float = 0.0,
         later: Later | None = None,
     ) -> None:
@@ -54,14 +54,14 @@ class FilePin:
             store: Where the pin is written.
             table: Id of the table whose files are held.
             pin: A random name.
-            renew_s: Pause between two renewals.
+            renew_s: Pause between two renewals; None: `RENEW_S`.
             keep_s: How long the pin stays after the end, for whoever copies the files.
             later: Ends the pin behind a reader who has left; None: the block waits for it.
         """
         self._store = store
         self._table = table
         self._pin = pin
-        self._renew_s = renew_s
+        self._renew_s = RENEW_S if renew_s is None else renew_s
         self._keep_s = keep_s
         self._later = later
         self._task: asyncio.Task[None] | None = None

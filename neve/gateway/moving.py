@@ -15,6 +15,7 @@ from common.metadata.changes import Outcome, Refused
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.model.tablet import OperationKind, TabletId
+from neve.gateway.route import no_tablets
 from neve.gateway.services import Services
 
 TRIES_MAX = 4
@@ -85,10 +86,11 @@ async def places_of(services: Services, table: Table, beside: Iterable[bytes]) -
         table: Without partitions.
         beside: Ends of tablets that may be about to be split: rows are cut there, too, as
             in those that were seen being split a moment ago.
+
+    Raises:
+        UnknownTableError: The table was dropped meanwhile.
     """
-    ids: list[TabletId] = []
-    while page := await services.store.tablet_ids(table.id, ids[-1].end if ids else None):
-        ids += page
+    ids = await _every_id(services, table)
     inner: dict[bytes, bytes] = {}
     looked = tuple(dict.fromkeys((*beside, *services.split_hints.of(table.id))))
     for tablet in await services.store.tablets([TabletId(table.id, end) for end in looked]):
@@ -105,3 +107,12 @@ async def places_of(services: Services, table: Table, beside: Iterable[bytes]) -
             if up_to is not None and (after is None or after < up_to):
                 places.append(Place(after, up_to, tablet_id.end))
     return places
+
+
+async def _every_id(services: Services, table: Table) -> list[TabletId]:
+    ids: list[TabletId] = []
+    while page := await services.store.tablet_ids(table.id, ids[-1].end if ids else None):
+        ids += page
+    if not ids:
+        raise no_tablets(table)
+    return ids

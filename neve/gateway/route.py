@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from common.errors import RequestError
+from common.errors import RequestError, UnknownTableError
 from common.model.file import DataFile
 from common.model.own_paths import is_own
 from common.model.table import Table
@@ -61,13 +61,21 @@ async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
     """
     if file.key_min is None or file.key_max is None:
         # No key, or no row: such files belong to the first tablet.
-        return (await services.store.tablet_ids(table.id, None, 1))[0].end
+        first = await services.store.tablet_ids(table.id, None, 1)
+        if not first:
+            raise no_tablets(table)
+        return first[0].end
     found = await services.store.locate(table.id, file.key_min)
     if found is None:
         raise RequestError(f"table {table.name!r} has no tablet for the keys of {file.path}")
     if file.key_max > found.end:
         raise await _crossing(services, table, file, found)
     return found.end
+
+
+def no_tablets(table: Table) -> UnknownTableError:
+    """Return what is said of a table that had tablets when it was looked up, and has none now."""
+    return UnknownTableError(f"table {table.name!r} was dropped a moment ago: it has no tablets")
 
 
 async def _crossing(

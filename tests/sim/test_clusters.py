@@ -108,6 +108,14 @@ USES = (
     "chaos: compactor frozen",
     "chaos: coordinator killed",
     "chaos: second coordinator",
+    "calls answered: add",
+    "calls answered: append",
+    "calls asked again",
+    "calls refused: call-too-old",
+    "names used again",
+    "scans through gateways",
+    "chaos: gateway killed",
+    "chaos: gateway frozen",
 )
 """What a hundred seeds must have met, or they prove little."""
 

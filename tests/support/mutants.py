@@ -58,7 +58,9 @@ SUITES = {
     ],
     "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
-    "moving": ["tests/unit/neve/test_gateway_moving.py"],
+    "moving": [
+        f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
+    ],
     "settings": [
         *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),
         *(f"tests/unit/neve/test_{name}.py" for name in ("service_settings", "client_connect")),

@@ -35,6 +35,14 @@ class Chaos:
             self._kinds += [self._fail_over, self._fail_over]
         if options.operators:
             self._kinds += [self._pause_group, self._pause_table, self._cancel, self._drain]
+        self._kinds += self._kinds_of_gateways()
+
+    def _kinds_of_gateways(self) -> list[Callable[[], object]]:
+        options = self._cluster.options
+        if not options.gateways:
+            return []
+        deaths = [self._kill_gateway] if options.gateway_dies else []
+        return deaths + [self._freeze_gateway, self._freeze_gateway] * options.gateway_freezes
 
     def start(self) -> None:
         if self._kinds:
@@ -125,6 +133,14 @@ class Chaos:
             self._world.tell(ghost.name, "freezes", seconds=frozen_s)
             ghost.process.frozen_until_s = self._world.now_s() + frozen_s
         self._cluster.start_coordinator()
+
+    def _kill_gateway(self) -> None:
+        self._note("gateway killed")
+        self._cluster.gateways.kill()
+
+    def _freeze_gateway(self) -> None:
+        self._note("gateway frozen")
+        self._cluster.gateways.freeze()
 
     def _fail_over(self) -> None:
         """Let a replica take over, soon after a write rather than long after the last."""

@@ -17,7 +17,7 @@ from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY
 from neve.recovery.sweep import _known
-from tests.support.sim_disk import LAST_KEY, key_bytes
+from tests.support.sim_disk import LAST_KEY, key_bytes, key_number
 from tests.support.sim_loop import SimLoop, World
 from tests.support.sim_truth import Truth
 
@@ -112,8 +112,8 @@ class SimAppender(SimClient):
         """Write files with keys of one tablet."""
         ends = self._ends[table]
         at = self.world.dice.randrange(len(ends))
-        first = int.from_bytes(ends[at - 1], "big") + 1 if at else 0
-        last = LAST_KEY if ends[at] == PLUS_INFINITY else int.from_bytes(ends[at], "big")
+        first = key_number(ends[at - 1]) + 1 if at else 0
+        last = LAST_KEY if ends[at] == PLUS_INFINITY else key_number(ends[at])
         return [self._write(table, first, last) for _ in range(count)]
 
     def _write(self, table: str, first: int, last: int) -> DataFile:
@@ -187,17 +187,29 @@ class SimReader(SimClient):
 
 
 class SimSweeper(SimClient):
-    """The listing sweep: job outputs that no key knows go to garbage."""
+    """The listing sweep: files of ours that no key knows go to garbage."""
+
+    def __init__(
+        self,
+        name: str,
+        process: SimLoop,
+        store: KeyspaceStore,
+        truth: Truth,
+        *,
+        grace_s: float = SWEEP_GRACE_S,
+    ) -> None:
+        super().__init__(name, process, store, truth)
+        self._grace_s = grace_s
 
     async def run(self, tables: Sequence[Table], busy_s: float) -> None:
         until_s = self.world.now_s() + busy_s
         while self.world.now_s() < until_s:
-            await self.pause(20.0)
+            await self.pause(self._grace_s)
             for table in tables:
                 if self.truth.drops(table.id):
                     continue
                 try:
-                    await self.sweep(table, SWEEP_GRACE_S)
+                    await self.sweep(table, self._grace_s)
                 except (MetadataError, UnavailableError):
                     continue
         self.done = True

@@ -21,6 +21,7 @@ from coordinator.performing import Context
 from coordinator.recovery import recover, until_replaced
 from coordinator.wiring import Parts, assemble
 from tests.support.sim_loop import World
+from tests.support.sim_options import LATE_DELETE_MAX_S
 from tests.support.sim_truth import Truth
 
 
@@ -34,7 +35,13 @@ class DiskStorage:
     async def delete(self, location: str, path: str, until_s: float) -> bool:
         if self._world.now_s() > until_s:
             raise RewriteError("simulated: looked at too long ago")
-        return self._truth.disk.delete(path)
+        disk, world = self._truth.disk, self._world
+        if world.chance(disk.late_deletes):
+            # It is on its way: whoever sent it may die or stand still, it arrives.
+            late_s = world.random() * LATE_DELETE_MAX_S
+            world.process("storage").call_later(late_s, disk.delete, path)
+            raise RewriteError("simulated: the storage does not answer")
+        return disk.delete(path)
 
     async def store_id(self, location: str) -> str | None:
         return None
@@ -113,7 +120,11 @@ class SimCoordinator:
     async def _collect_forever(self) -> None:
         assert self.parts is not None
         own, tables = self._settings.coordinator, self.parts.scanner.tables
-        rules = CollectorRules(grace_s=own.garbage_grace_s, clock_skew_max_s=own.clock_skew_max_s)
+        rules = CollectorRules(
+            grace_s=own.garbage_grace_s,
+            clock_skew_max_s=own.clock_skew_max_s,
+            retired_s=own.retired_names_s,
+        )
         storage = DiskStorage(self.world, self._truth)
         collector = Collector(self._store, storage, rules, self._log, clock=self.world)
         everyone: Callable[[], list[Table]] = lambda: [*tables.values()]  # noqa: E731  # one use

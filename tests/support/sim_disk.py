@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 
 from common.errors import InputError
 from common.model.file import DataFile
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 
 ROW_BYTES = 1000
 """Size of a row; nothing shrinks when it is merged."""
+_KEY_PREFIX = encode_key([0], (KeyType.INT,))[:-2]
 LAST_KEY = 0xFEFF
 """Keys are numbers of two bytes, and sort before the end of the last tablet."""
 
@@ -17,8 +20,13 @@ Rows = Mapping[int, tuple[str, ...]]
 
 
 def key_bytes(number: int) -> bytes:
-    """Return a key as tablets order it."""
-    return number.to_bytes(2, "big")
+    """Return a key as tablets order it: as the product encodes whole numbers."""
+    return _KEY_PREFIX + number.to_bytes(2, "big")
+
+
+def key_number(key: bytes) -> int:
+    """Return the number of a key."""
+    return int.from_bytes(key[-2:], "big")
 
 
 class Disk:
@@ -29,6 +37,8 @@ class Disk:
         self.deleted: dict[str, Rows] = {}
         self.written_s: dict[str, float] = {}
         self.key_of: dict[int, int] = {}
+        self.late_deletes = 0.0
+        """Probability that the storage does not answer a deletion, and does it later."""
         self.on_delete: Callable[[str], None] = lambda _path: None
 
     def write(self, path: str, rows: Rows, now_s: float) -> DataFile:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from random import Random
+from typing import Any
 
 from common.model.group import Group, Service
 from common.settings import CoordinatorSettings, Settings
 from tests.support.sim_disk import ROW_BYTES
 
+LATE_DELETE_MAX_S = 12.0
+"""How much later a deletion happens that the storage did not answer."""
+TROUBLES: Mapping[str, Mapping[str, Any]] = {
+    "freezes": {"gateway_freezes": True, "gateway_dies": False, "latency_max_s": 0.1},
+    "names": {"late_deletes": 0.5, "gateway_freezes": False, "latency_max_s": 0.02},
+    "links": {
+        "store_lost": 0.05,
+        "gateway_tries": 1,
+        "gateway_freezes": False,
+        "gateway_dies": False,
+    },
+}
+"""One kind of trouble after the other finds what all kinds together hide from each other."""
+GATEWAYS_SHARE = 0.5
+"""Of seeds that have gateways."""
 SERVICE = Service(groups=(Group(name="small", max_bytes=60 * ROW_BYTES), Group(name="large")))
 
 
@@ -59,6 +76,19 @@ class Options:
     """A replica takes over that has missed the last one or two changes."""
     operators: bool = False
     """Groups and tables are paused, compactors drained, attempts cancelled."""
+    gateways: int = 0
+    callers: int = 2
+    """Of gateways, if there are any; the first one scans."""
+    gateway_tries: int = 6
+    """Tries of one change of a gateway."""
+    gateway_dies: bool = False
+    gateway_freezes: bool = False
+    late_deletes: float = 0.0
+
+    @property
+    def look_lasts_s(self) -> float:
+        """How long after its look a collector deletes: some dozens of round trips."""
+        return max(3.0, 40 * self.latency_max_s)
 
     @property
     def calm(self) -> bool:
@@ -101,7 +131,7 @@ def draw_options(seed: int) -> Options:
         return value if faults and dice.random() < chance else 0.0
 
     users = dice.choice((0, 1, 1, 2, 3))
-    return Options(
+    options = Options(
         tables=dice.choice((1, 1, 2)),
         tablets=dice.choice((1, 1, 2, 3)),
         compactors=dice.randint(1, 3),
@@ -134,6 +164,27 @@ def draw_options(seed: int) -> Options:
         fail_over=bool(maybe(1.0)),
         operators=dice.random() < 0.2,
     )
+    return replace(options, **_draw_gateways(seed, options, faults=faults))
+
+
+def _draw_gateways(seed: int, options: Options, *, faults: bool) -> dict[str, Any]:
+    """Return what a seed draws of gateways: half have none, others all kinds of trouble or one."""
+    dice = Random(f"gateways {seed}")
+    if dice.random() >= GATEWAYS_SHARE:
+        return {}
+    drawn = {
+        "gateways": dice.choice((1, 2)),
+        "callers": dice.choice((2, 3)),
+        "gateway_tries": dice.choice((1, 1, 2, 6)),
+        "busy_s": options.busy_s + dice.choice((0.0, 15.0, 30.0)),
+        "gateway_dies": faults and dice.random() < 0.4,
+        "gateway_freezes": faults and dice.random() < 0.6,
+        "late_deletes": 0.5 if faults and dice.random() < 0.4 else 0.0,
+    }
+    trouble = dice.choice(("any", *TROUBLES)) if faults else "any"
+    if trouble != "any":
+        drawn |= {"callers": 3, "busy_s": 45.0, **TROUBLES[trouble]}
+    return drawn
 
 
 def sim_settings(options: Options) -> Settings:
@@ -149,5 +200,6 @@ def sim_settings(options: Options) -> Settings:
         garbage_grace_s=6.0,
         collect_interval_s=5.0,
         clock_skew_max_s=0.5,
+        retired_names_s=options.look_lasts_s + LATE_DELETE_MAX_S + 1.0,
     )
     return Settings(coordinator=own, services={"default": SERVICE})

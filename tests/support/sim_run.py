@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from common import plugins
-from common.metadata import reading
-from coordinator import recovery
+from common.metadata import file_pin, reading
+from coordinator import collector, recovery
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
@@ -62,6 +62,9 @@ def _as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
     wanted: list[tuple[ModuleType, str, object]] = [
         (recovery, "LEAD_CHECK_S", options.lead_s),
+        (collector, "LOOK_LASTS_S", options.look_lasts_s),
+        (file_pin, "LEASE_S", 20.0),
+        (file_pin, "RENEW_S", 3.0),
         (reading, "TABLETS_PER_MULTI", 1),
         (plugins, "entry_points", functools.cache(plugins.entry_points)),
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,6 +29,7 @@ from tests.support.sim_truth import Truth
 LAG_MAX_S = 1.5
 """Longest that a replica is behind."""
 FORGOTTEN_MAX = 2
+STORE_ID = "store-sim"
 LATE_MAX_S = 10.0
 
 
@@ -143,9 +144,10 @@ class SimServer:
 class SimKeyspace:
     """A client's connections to the server; satisfies `common.metadata.keyspace.Keyspace`."""
 
-    def __init__(self, server: SimServer) -> None:
+    def __init__(self, server: SimServer, fetched: Callable[[], None]) -> None:
         self.server = server
         self.world = server.world
+        self._fetched = fetched
 
     def session(self) -> SimSession:
         return SimSession(self.server)
@@ -163,6 +165,7 @@ class SimKeyspace:
             if epoch != server.epoch:
                 raise LinkLostError("simulated: fail-over while reading")
             replies.append(server.memory.run(batch))
+        self._fetched()
         return replies
 
     async def wait_entries(
@@ -258,14 +261,22 @@ class SimSession:
         await asyncio.sleep(self._world.random() * self._server.faults.latency_max_s)
 
 
-def sim_store(server: SimServer, tries_max: int) -> KeyspaceStore:
-    """Return the production store over a simulated connection, more or less patient."""
+def sim_store(
+    server: SimServer, tries_max: int, fetched: Callable[[], None] = lambda: None
+) -> KeyspaceStore:
+    """Return the production store over a simulated connection, more or less patient.
+
+    Args:
+        server: The one Redis.
+        tries_max: Tries of one change.
+        fetched: Called whenever something was read.
+    """
     return KeyspaceStore(
-        SimKeyspace(server),
+        SimKeyspace(server, fetched),
         patience=Patience(tries_max=tries_max),
         sleep=asyncio.sleep,
         chance=server.world.random,
-        new_store_id=lambda: "store-sim",
+        new_store_id=lambda: STORE_ID,
     )
 
 

@@ -82,6 +82,10 @@ class Truth:
         """Return whether a table goes or is gone."""
         return self.states.get(table) not in {TableState.LIVE, TableState.PAUSED}
 
+    def require_drop(self, table: str, why: str) -> None:
+        """Refuse what may only happen to a table that goes or is gone."""
+        assert self.drops(table), why
+
     def tablets(self, table: str) -> dict[TabletId, View]:
         """Return the tablets of a table, in order."""
         found = [(tablet, view) for tablet, view in self.views.items() if view.bounds]

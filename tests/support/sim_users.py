@@ -29,7 +29,7 @@ from common.model.request import (
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, OperationKind, OperationStep, Tablet
 from tests.support.sim_clients import SimClient
-from tests.support.sim_disk import LAST_KEY, key_bytes
+from tests.support.sim_disk import LAST_KEY, key_bytes, key_number
 from tests.support.sim_loop import SimLoop
 from tests.support.sim_truth import Truth
 
@@ -174,8 +174,8 @@ class SimDivider(SimClient):
                 kind=OperationKind.MERGE, tablets=(ids[at - 1], ids[at]), operation=operation
             )
         else:
-            first = int.from_bytes(ids[at - 1].end, "big") if at else 0
-            last = LAST_KEY if ids[at].end == PLUS_INFINITY else int.from_bytes(ids[at].end, "big")
+            first = key_number(ids[at - 1].end) if at else 0
+            last = LAST_KEY if ids[at].end == PLUS_INFINITY else key_number(ids[at].end)
             if last - first < 2:
                 return
             cut = key_bytes(self.world.dice.randint(first + 1, last - 1))
