@@ -27,6 +27,7 @@ from common.settings import (
     GatewaySettings,
     GroupSettings,
     LogSettings,
+    ReaderSettings,
     Settings,
     StoreSettings,
     checked_groups,
@@ -38,6 +39,7 @@ SECTIONS: dict[str, type] = {
     "coordinator": CoordinatorSettings,
     "compactor": CompactorSettings,
     "gateway": GatewaySettings,
+    "readers": ReaderSettings,
     "log": LogSettings,
 }
 NAMED_SECTIONS = ("groups", "services")

@@ -294,6 +294,33 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderSettings:
+    """The processes in which gateway and coordinator let files of others be opened."""
+
+    count: int = setting(
+        8,
+        "Readers that look into files at a time, in the gateway and likewise in the"
+        " coordinator; further files wait.",
+        least=1,
+        most=1000,
+    )
+    memory_bytes: int = size_setting(
+        1024**3,
+        "Memory that a reader may take to look into one file; a file that needs more is refused.",
+        least=64 * 1024**2,
+    )
+    wait_s: float = setting(
+        300.0,
+        "Longest time that a reader may look into one file; a file that takes longer is refused.",
+        least=1.0,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("readers", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorCount:
     """How many compactors a group has: at least `min` are started, at most `max` ever run."""
 
@@ -405,6 +432,7 @@ class Settings:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     compactor: CompactorSettings = field(default_factory=CompactorSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    readers: ReaderSettings = field(default_factory=ReaderSettings)
     log: LogSettings = field(default_factory=LogSettings)
     groups: Mapping[str, GroupSettings] = field(
         default_factory=lambda: {DEFAULT_GROUP: GroupSettings()}

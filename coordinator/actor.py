@@ -18,6 +18,7 @@ from common.metadata.redis import connect
 from common.model.progress import RequestProgress
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.readers.door import open_readers
 from common.settings import Settings
 from common.telemetry import event_log
 from common.wire import (
@@ -74,6 +75,7 @@ class CoordinatorActor:
         self._log_files.take_output(LOG_PARTS[0])
         self._id = RandomIds().next("coord")
         self._log = event_log("coordinator")
+        open_readers(settings.readers, self._log)
         self._store = connect(settings.store)
         self._watched: set[tuple[str, str]] = set()
         self._generations = Generations(self._store, self._log)

@@ -6,6 +6,8 @@ of a tablet, and brings that back; at the latest the full scan does.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from common.errors import CompactionError, MetadataError, UnavailableError
 from common.metadata.bounds_predicates import operated
@@ -66,6 +68,18 @@ class Outlook:
     ended: bool = False
 
 
+class FatalFiles(Protocol):
+    """Remembers the files that end whoever looks into them."""
+
+    def of(self, tablet: TabletId) -> str | None:
+        """Return why nobody should look into the files of a tablet, or None."""
+        ...
+
+    def note(self, tablet: TabletId, path: str, cause: str) -> None:
+        """Remember a file; the tablet is quarantined."""
+        ...
+
+
 class OperationSteps:
     """Takes steps. Remembers nothing."""
 
@@ -75,11 +89,13 @@ class OperationSteps:
         plan: PlanTablet,
         why_given_up: Callable[[Job], str | None],
         rules: OperationRules,
+        fatal_files: FatalFiles,
     ) -> None:
         """Apply changes to the context's store."""
         self._context = context
         self._plan = plan
         self._why_given_up = why_given_up
+        self._fatal_files = fatal_files
         self.rules = rules
 
     async def look(self, tablet: TabletId, table: Table) -> Outlook:
@@ -114,7 +130,11 @@ class OperationSteps:
         rest_s = self.rules.lasts_max_s
         if read is None or (why := why_split(read, table, now_s, rest_s)) is None:
             return False
-        keys = await choose_split_keys(read, table, self._context.log)
+        if (cause := self._fatal_files.of(tablet)) is not None:
+            self._context.log("a quarantined tablet is not split", tablet=str(tablet), cause=cause)
+            return False
+        note = partial(self._fatal_files.note, tablet)
+        keys = await choose_split_keys(read, table, self._context.log, fatal=note)
         if not keys:
             self._context.log("no key splits a tablet", tablet=str(tablet), wanted=why)
             return False

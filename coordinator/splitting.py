@@ -1,6 +1,7 @@
 """Chooses where a tablet is split: by what files say, by samples where that is too little."""
 
 import asyncio
+from collections.abc import Callable
 
 from common.errors import CompactionError
 from common.model.file import DataFile
@@ -8,13 +9,17 @@ from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.key_samples import sample_keys
 from common.parquet.location import open_location
+from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
 from coordinator.core.split_keys import files_to_sample, is_sure, split_keys
 from coordinator.ports import Log
 
+Fatal = Callable[[str, str], None]
+"""Hears of a file that has ended the process that looked into it, and how."""
+
 
 async def choose_split_keys(
-    tablet: Tablet, table: Table, log: Log, *, parts: int = 2
+    tablet: Tablet, table: Table, log: Log, *, parts: int = 2, fatal: Fatal = lambda *_: None
 ) -> tuple[bytes, ...]:
     """Return keys that split a tablet into parts of about equal bytes; none where none does.
 
@@ -23,22 +28,31 @@ async def choose_split_keys(
         table: Its table, which has a key.
         log: Hears of files that could not be read: they count as far as they are known.
         parts: How many; at least 2.
+        fatal: Hears of files that nobody should look into again; then no key is returned.
     """
     files = [*tablet.files.values()]
     rough = split_keys(tablet.bounds, files, parts=parts)
     if len(rough) == parts - 1 and all(is_sure(cut, files) for cut in rough):
         return rough
-    samples = await asyncio.to_thread(_sampled, table, files, log)
-    return split_keys(tablet.bounds, files, samples, parts=parts)
+    samples, deaths = await asyncio.to_thread(_sampled, table, files, log)
+    for path, cause in deaths.items():
+        fatal(path, cause)
+    return () if deaths else split_keys(tablet.bounds, files, samples, parts=parts)
 
 
-def _sampled(table: Table, files: list[DataFile], log: Log) -> dict[str, list[bytes]]:
+def _sampled(
+    table: Table, files: list[DataFile], log: Log
+) -> tuple[dict[str, list[bytes]], dict[str, str]]:
+    """Return keys of files by path, and how files have ended readers."""
     samples: dict[str, list[bytes]] = {}
+    deaths: dict[str, str] = {}
     for file in files_to_sample(files):
         try:
             samples[file.path] = sample_keys(
                 open_location(table.location), file.path, RowRules.of(table)
             )
+        except ReaderDeathError as error:
+            deaths[file.path] = str(error)
         except CompactionError as error:
             log("keys of a file not sampled", table=table.name, path=file.path, cause=str(error))
-    return samples
+    return samples, deaths

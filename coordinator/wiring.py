@@ -25,6 +25,7 @@ from coordinator.operation_steps import OperationRules, OperationSteps
 from coordinator.operations import Operations
 from coordinator.performing import Context
 from coordinator.pieces import PieceScans, ScansHere
+from coordinator.ports import Submit
 from coordinator.registry import planner_for
 from coordinator.request_steps import Minds, Steps
 from coordinator.requests import Requests
@@ -165,6 +166,22 @@ def scope_figures(scopes: Collection[ScopeStatus]) -> Iterator[Figure]:
         yield Figure("neve_throttle_waited_seconds_total", scope.waited_s, labels)
 
 
+@dataclass(frozen=True, slots=True)
+class FatalFilesInCore:
+    """The core's quarantine of files that end whoever looks into them."""
+
+    state: CoordinatorState
+    submit: Submit
+
+    def of(self, tablet: TabletId) -> str | None:
+        """Return why nobody should look into the files of a tablet, or None."""
+        return self.state.fatal_file(tablet)
+
+    def note(self, tablet: TabletId, path: str, cause: str) -> None:
+        """Remember a file; the tablet is quarantined."""
+        self.submit(on.FileFatal(tablet=tablet, path=path, cause=cause))
+
+
 def upkeep(
     settings: Settings, context: Context, writable: Callable[[], Collection[Table]]
 ) -> list[Coroutine[Any, Any, None]]:
@@ -249,7 +266,9 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
         lasts_max_s=own.operation_max_s,
         at_once_max=own.operations_max,
     )
-    operations = Operations(context, OperationSteps(context, plan, state.why_given_up, rules))
+    fatal = FatalFilesInCore(state, service.submit)
+    steps = OperationSteps(context, plan, state.why_given_up, rules, fatal)
+    operations = Operations(context, steps)
     here = ScansHere(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, here, context.log)
     full_scan.use(elsewhere, own.full_scan_tasks)

@@ -1,19 +1,21 @@
 """What is in a Parquet file: read once when it is added, in bounded memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from common.errors import RequestError, UnavailableError
+from common.errors import CompactionError, RequestError, UnavailableError
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.key_values import KeyType
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.location import Location, size_of
 from common.parquet.opening import parquet_of
 from common.parquet.soundness import footer_fault
+from common.readers.door import in_reader
 from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform, refuse_nulls, requires_values
 from common.rows.facts import RowFacts, RowTally, file_of
@@ -22,6 +24,9 @@ from common.rows.rules import RowRules
 from common.rows.scan import in_range
 from common.rows.schema import arrow_schema, require_readable
 from common.rows.types import normal_field
+
+FAR_AT_ONCE = 8
+"""Files of an object store that one process looks into at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,7 @@ def opened(
         raise RequestError(message) from error
 
 
+@in_reader("file {path}")
 def inspect_file(
     location: Location, path: str, rules: RowRules, *, is_new: bool = False
 ) -> FileFacts:
@@ -133,6 +139,27 @@ def inspect_file(
             row_groups=file.metadata.num_row_groups,
             layout_fault=chunk_fault(file.metadata, size_bytes),
         )
+
+
+@in_reader("file {paths[0]}")
+def inspect_new_files(
+    location: Location, paths: Sequence[str], rules: RowRules
+) -> list[FileFacts | CompactionError]:
+    """Return facts of files that are to be added, or what `inspect_file` raises, in their order.
+
+    Files of a storage with long ways are looked into beside each other.
+    """
+
+    def look(path: str) -> FileFacts | CompactionError:
+        try:
+            return inspect_file(location, path, rules, is_new=True)
+        except CompactionError as error:
+            return error
+
+    if location.is_local or len(paths) == 1:
+        return [look(path) for path in paths]
+    with ThreadPoolExecutor(FAR_AT_ONCE) as threads:
+        return [*threads.map(look, paths)]
 
 
 def _require_values(

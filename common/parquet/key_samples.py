@@ -7,6 +7,7 @@ from common.errors import RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.parquet.picking import rows_at
+from common.readers.door import in_reader
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.rules import RowRules
@@ -18,6 +19,7 @@ ROW_GROUPS_MAX = 16
 """Row groups that are looked into, one at a time, and only their key columns."""
 
 
+@in_reader("file {path}")
 def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
     """Return up to `SAMPLES` encoded keys of a keyed table's file, none if it has no row.
 

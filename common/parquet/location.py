@@ -7,7 +7,7 @@ with `..`, nor with another scheme or bucket, nor through a link.
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
@@ -30,6 +30,10 @@ class Location:
     uri: str
     filesystem: arrow_fs.FileSystem
     root: str
+
+    def __reduce__(self) -> tuple[Callable[[str], "Location"], tuple[str]]:
+        """Another process opens it anew, by its own credentials."""
+        return open_location, (self.uri,)
 
     @property
     def is_local(self) -> bool:

@@ -61,6 +61,15 @@ class TabletGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileFatal:
+    """A file has ended the process that looked into it; nobody should do that again."""
+
+    tablet: TabletId
+    path: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeAsked:
     """A compactor waits for a job."""
 
@@ -217,7 +226,7 @@ class Ticked:
     """Time has passed; nothing else happened."""
 
 
-PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone
+PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone | FileFatal
 TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked

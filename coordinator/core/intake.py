@@ -32,6 +32,10 @@ def decide(books: Books, event: on.PlanEvent, now_s: float) -> list[Action]:
             return _planning_failed(books, event, now_s)
         case on.TabletGone(tablet=tablet):
             return _forget_tablet(books, tablet)
+        case on.FileFatal(tablet=tablet, path=path, cause=cause):
+            books.retry.file_fatal(tablet, path, cause)
+            fields = (("tablet", str(tablet)), ("path", path), ("reason", cause))
+            return [do.Tell(event="file quarantined", fields=fields), do.Replan(tablet=tablet)]
         case _:
             assert_never(event)
 

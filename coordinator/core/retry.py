@@ -9,6 +9,8 @@
 * A **table** pauses for one error class after failures of different inputs with it,
   no job of the table having succeeded in between.
 * A **job** that the store has refused pauses from the second refusal on.
+* A **file** that has ended the process that looked into it holds every job that reads it,
+  quarantined like inputs that failed too often.
 * A **request** whose own expression or plug-in has failed is given up at once: every try
   fails alike, and neither inputs nor table nor compactor are to blame.
 
@@ -16,7 +18,7 @@ A pause doubles from failure to failure up to a bound. A quarantine holds the in
 that failed, not the tablet: as soon as the planner wants other files, those run.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from common.model.job import Job
@@ -37,6 +39,8 @@ class Pause:
     failures: int
     until_s: float | None
     reason: str
+    of_file: bool = False
+    """Whether it holds every job that reads the file, whatever else it reads."""
 
     def holds(self, now_s: float) -> bool:
         """Return whether it is not over yet."""
@@ -96,6 +100,22 @@ class Retry:
         """Note a failure that is the request's own: none of its jobs is tried again."""
         self._requests.put(request, Pause(failures=1, until_s=None, reason=cause))
 
+    def file_fatal(self, tablet: TabletId, path: str, cause: str) -> None:
+        """Note that a file has ended the process that looked into it."""
+        reason = f"quarantined, {cause}"
+        pause = Pause(failures=1, until_s=None, reason=reason, of_file=True)
+        self._note_inputs((tablet, (path,)), pause)
+
+    def fatal_file(self, tablet: TabletId) -> str | None:
+        """Return why nobody should look into the files of a tablet, or None."""
+        return next((pause.reason for _, pause in self._fatal(tablet)), None)
+
+    def _fatal(self, tablet: TabletId) -> Iterator[tuple[str, Pause]]:
+        for inputs in self._tablets.get(tablet) or ():
+            pause = self._inputs.get(inputs)
+            if pause is not None and pause.of_file:
+                yield inputs[1][0], pause
+
     def died(self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float) -> Pause:
         """Note that an attempt has ended with its compactor again; nobody else is to blame."""
         return self._pause_inputs((tablet, inputs), cause, now_s)
@@ -132,6 +152,7 @@ class Retry:
         pauses = [self._inputs.get((job.tablet, job.inputs)), self._refusals.get(job.id)]
         pauses += self._of_table(job.tablet.table)
         pauses.append(self._of_request(job))
+        pauses += [pause for path, pause in self._fatal(job.tablet) if path in job.inputs]
         holding = [pause for pause in pauses if pause is not None and pause.holds(now_s)]
         return max(holding, key=_lasts, default=None)
 
@@ -156,8 +177,10 @@ class Retry:
 
         Its request has failed, or its inputs are quarantined.
         """
-        pause = self._of_request(job) or self._inputs.get((job.tablet, job.inputs))
-        return pause.reason if pause is not None and pause.until_s is None else None
+        fatal = [pause for path, pause in self._fatal(job.tablet) if path in job.inputs]
+        pauses = [self._of_request(job), self._inputs.get((job.tablet, job.inputs)), *fatal]
+        given_up = (each.reason for each in pauses if each is not None and each.until_s is None)
+        return next(given_up, None)
 
     def quarantined(self) -> list[Inputs]:
         """Return the inputs that are quarantined."""

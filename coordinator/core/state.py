@@ -84,6 +84,10 @@ class CoordinatorState:
         """Return why a job is not tried until somebody lifts it, or None."""
         return self._books.retry.why_given_up(job)
 
+    def fatal_file(self, tablet: TabletId) -> str | None:
+        """Return why nobody should look into the files of a tablet, or None."""
+        return self._books.retry.fatal_file(tablet)
+
     def queued_ends(self, table: str) -> list[bytes]:
         """Return the ends of a table's tablets that have queued jobs."""
         return self._books.queues.ends_of(table)

@@ -19,6 +19,7 @@ from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.metadata.silence import StoreWatch
+from common.readers.door import open_readers
 from common.settings import Settings
 from common.telemetry import event_log
 from common.wire import (
@@ -140,6 +141,7 @@ class GatewayActor:
         locations_of(gateway)  # What nobody can use shall end the start.
         self._store = connect(settings.store)
         clock = SystemClock()
+        readers = open_readers(settings.readers, self._log)
         services = Services(
             store=self._store,
             store_watch=StoreWatch(self._store, clock, self._log),
@@ -154,6 +156,7 @@ class GatewayActor:
         )
         self._server = server_of(services)
         loop = asyncio.get_running_loop()
+        services.later(asyncio.to_thread(readers.warm))
         self._serving = loop.create_task(self._serve())
         self._rotating = loop.create_task(self._log_files.rotate_forever([LOG_PART]))
 

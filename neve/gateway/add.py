@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.errors import RefusedError
+from common.errors import CompactionError, RefusedError
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.mutation.adds import files_digest, names_digest
 from common.metadata.readings import CallKind, CallMark
@@ -35,6 +35,8 @@ from neve.gateway.services import Services, check_writable
 from neve.gateway.versions import refuse_ahead
 
 FILES_MAX = 10_000
+LOOKS_AT_ONCE = 32
+"""Files that a reader is given at a time."""
 
 Prepare = Callable[[float, Collection[bytes]], Awaitable[Routed]]
 """Return files by tablet, given the store's time and the tablets of the last try."""
@@ -178,15 +180,25 @@ async def _require_same_files(
 
 
 async def _inspect(services: Services, table: Table, paths: Sequence[str]) -> list[FileFacts]:
-    work = [services.footers.run(services.files.inspect, table, path) for path in paths]
-    # All are awaited, so that none goes on behind a refusal's back; the first refusal tells.
-    results = await asyncio.gather(*work, return_exceptions=True)
     facts: list[FileFacts] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    for result in await inspected(services, table, paths):
+        if isinstance(result, CompactionError):
+            raise result  # The first refusal tells.
         facts.append(result)
     return facts
+
+
+async def inspected(
+    services: Services, table: Table, paths: Sequence[str]
+) -> list[FileFacts | CompactionError]:
+    """Return what files hold that are to be added, or why they cannot be, in their order."""
+    some = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
+    work = [services.footers.run(services.files.inspect, table, each) for each in some]
+    # All are awaited, so that none goes on behind a refusal's back.
+    results = await asyncio.gather(*work, return_exceptions=True)
+    if failed := [result for result in results if isinstance(result, BaseException)]:
+        raise failed[0]
+    return [each for result in results if not isinstance(result, BaseException) for each in result]
 
 
 async def _route(

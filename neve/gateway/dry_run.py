@@ -18,6 +18,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.inspect import opened
 from common.parquet.location import open_location
+from common.readers.door import in_reader
 from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
@@ -137,6 +138,7 @@ def _inside(file: DataFile, keys: KeyRange) -> bool:
     return keys.holds(file.key_min) and keys.holds(file.key_max)
 
 
+@in_reader("file {file.path}")
 def _counted(table: Table, file: DataFile, keys: KeyRange) -> int:
     """Return how many rows of a file have a key in a range, by reading its keys."""
     rules = RowRules.of(table)

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from common.digests import digest
-from common.errors import RefusedError, RequestError
+from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.walk import walk_tiles
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from common.parquet.inspect import inspect_file
-from common.rows.rules import RowRules
 from neve import api
-from neve.gateway.add import add_files
+from neve.gateway.add import add_files, inspected
 from neve.gateway.problems import ChangeRefusedError
 from neve.gateway.services import Services
 from neve.importing.directory import Directory
@@ -101,12 +99,13 @@ async def _readable(
     services: Services, directory: Directory, table: Table, paths: Sequence[str]
 ) -> list[str]:
     """Return the files that can be read to their end; the others turn out to be misfits."""
-    rules, good = RowRules.of(table), list[str]()
-    for path in paths:
-        try:
-            await services.footers.run(inspect_file, directory.place, path, rules, is_new=True)
-        except RequestError as error:
-            directory.survey.misfits[path] = str(error)
+    good = list[str]()
+    looks = await inspected(services, table, paths)
+    for path, found in zip(paths, looks, strict=True):
+        if isinstance(found, RequestError):
+            directory.survey.misfits[path] = str(found)
+        elif isinstance(found, CompactionError):
+            raise found
         else:
             good.append(path)
     return good

@@ -27,6 +27,7 @@ from common.parquet.identities import Site, site_of
 from common.parquet.inspect import opened
 from common.parquet.location import SCHEMES, open_location
 from common.parquet.owner import Owner, refuse_other
+from common.readers.door import in_reader
 from common.redaction import redacted
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings
@@ -218,6 +219,7 @@ def locations_of(settings: GatewaySettings) -> Locations:
     return Locations(settings.locations, settings.private_folders)
 
 
+@in_reader("file {path}")
 def read_columns(location: str, path: str) -> tuple[Column, ...]:
     """Return the columns of a Parquet file below a location.
 

@@ -9,13 +9,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from common.errors import CompactionError
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.generation import written_generation
-from common.parquet.inspect import FileFacts, inspect_file
+from common.parquet.inspect import FileFacts, inspect_new_files
 from common.parquet.location import existing, open_location
 from common.parquet.owner import Owner, read_owner
 from common.parquet.write import TABLE_FOOTER, write_table
+from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
 from neve.gateway.scan_tablet import TabletReader
 
@@ -52,11 +54,11 @@ class TableFiles(Protocol):
         """Return the sizes of those files that are there."""
         ...
 
-    def inspect(self, table: Table, path: str) -> FileFacts:
-        """Return what a file that is to be added holds.
+    def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
+        """Return what files that are to be added hold, in their order.
 
-        Raises:
-            RequestError: It is missing, damaged, or does not fit the table.
+        In the place of a file that is missing, damaged or does not fit the table there is the
+        error.
         """
         ...
 
@@ -90,9 +92,16 @@ class StoredFiles:
         """Return the sizes of those files that are there."""
         return existing(open_location(table.location), paths)
 
-    def inspect(self, table: Table, path: str) -> FileFacts:
-        """Return what a file that is to be added holds."""
-        return inspect_file(open_location(table.location), path, RowRules.of(table), is_new=True)
+    def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
+        """Return what files that are to be added hold, or why they cannot be, in their order."""
+        location, rules = open_location(table.location), RowRules.of(table)
+        try:
+            return inspect_new_files(location, paths, rules)
+        except ReaderDeathError as error:
+            if len(paths) == 1:
+                return [error]
+            # One of them did it: each for itself tells which.
+            return [found for path in paths for found in self.inspect(table, [path])]
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
         """Write rows; on this machine the file gets its name when it is whole."""

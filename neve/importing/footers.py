@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from common.errors import RequestError
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from common.readers.door import in_reader
 from neve.importing.listing import Found
 
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
@@ -46,6 +47,14 @@ def look(location: Location, file: Found, names: Sequence[str]) -> Footer | str:
     """
     if file.size_bytes == 0:
         return "it is empty (0 bytes)"
+    try:
+        return _look(location, file, names)
+    except RequestError as error:  # Also of a reader that has died of it.
+        return str(error)
+
+
+@in_reader("file {file.path}")
+def _look(location: Location, file: Found, names: Sequence[str]) -> Footer | str:
     try:
         with opened(location, file.path) as parquet:
             metadata = parquet.metadata

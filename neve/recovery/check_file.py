@@ -15,6 +15,7 @@ from common.parquet.chunk_order import chunk_fault
 from common.parquet.inspect import FileFacts, inspect_file, opened
 from common.parquet.location import Location, fault
 from common.parquet.opening import parquet_of
+from common.readers.door import in_reader
 from common.rows.rules import RowRules
 from compactor.rewrite.stitch.sources import layout_of, opened_source
 from neve.recovery.findings import Code, Finding
@@ -58,12 +59,7 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
             changes=(ForgetFiles(tablet=tablet, paths=(file.path,)),),
         )
     try:
-        with opened(how.location, file.path) as parquet:
-            rows = parquet.metadata.num_rows
-            fault = chunk_fault(parquet.metadata, size)
-        if how.deep:
-            _decode(how.location, file.path)
-            fault = fault or _fault_of_footer(how.location, file.path)
+        rows, fault = _looked(how.location, file.path, size, how.deep)
         if (how.deep or size != file.size_bytes or rows != file.rows) and (
             finding := _compared(how, tablet, file)
         ):
@@ -76,6 +72,18 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
             tablet=tablet,
             sentence=f"the file cannot be read ({error}); bring it back from a copy",
         )
+
+
+@in_reader("file {path}")
+def _looked(location: Location, path: str, size: int, deep: bool) -> tuple[int, str | None]:
+    """Return a file's rows, and why some readers miss some of them if they do."""
+    with opened(location, path) as parquet:
+        rows = parquet.metadata.num_rows
+        fault = chunk_fault(parquet.metadata, size)
+    if deep:
+        _decode(location, path)
+        fault = fault or _fault_of_footer(location, path)
+    return rows, fault
 
 
 def _size(how: FileCheck, path: str) -> int | None:

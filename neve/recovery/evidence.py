@@ -10,6 +10,7 @@ from common.model.table import Table
 from common.parquet.description import read_description
 from common.parquet.inspect import inspect_file, opened
 from common.parquet.location import Location
+from common.readers.door import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from neve.recovery.footers import OutputFooter, read_output_footer
@@ -125,10 +126,15 @@ def described_table(evidence: Evidence, location: Location, given: Mapping[str, 
     return Table(**{**plain, **given})  # type: ignore[arg-type]  # checked where it came in
 
 
+@in_reader("file {path}")
+def _footer_schema(location: Location, path: str) -> object:
+    with opened(location, path) as file:
+        return file.schema_arrow.remove_metadata()
+
+
 def _schema(location: Location, path: str) -> object:
     try:
-        with opened(location, path) as file:
-            return file.schema_arrow.remove_metadata()
+        return _footer_schema(location, path)
     except RequestError:
         return None
 

@@ -9,6 +9,7 @@ from common.model.tablet import TabletId
 from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.parquet.write import TABLE_FOOTER
+from common.readers.door import in_reader
 
 FOOTER_FORMAT = "1"
 
@@ -30,6 +31,7 @@ class OutputFooter:
     rows: int
 
 
+@in_reader("file {path}")
 def table_of_file(location: Location, path: str) -> str | None:
     """Return the id of the table that a file was written for; None: it does not say.
 
@@ -42,6 +44,7 @@ def table_of_file(location: Location, path: str) -> str | None:
     return None if said is None else said.decode(errors="replace")
 
 
+@in_reader("file {path}")
 def read_output_footer(location: Location, path: str) -> OutputFooter | None:
     """Return what an output says of itself; None: it is no output of a job.
 

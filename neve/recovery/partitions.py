@@ -6,9 +6,11 @@ from common.errors import RequestError
 from common.model.table import Table
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from common.readers.door import in_reader
 from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
 
 
+@in_reader("file {path}")
 def partition_of_file(location: Location, table: Table, path: str) -> Partition:
     """Return the partition that a file's folders name, or that its first row belongs to.
 

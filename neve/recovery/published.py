@@ -15,6 +15,7 @@ from common.parquet.location import Location
 from common.parquet.manifest import FORMAT, FORMAT_VERSION
 from common.parquet.manifest_files import POINTER_PATH
 from common.parquet.small_files import read_small
+from common.readers.door import in_reader
 
 POINTER_BYTES_MAX = 64 * 1024**2
 
@@ -39,6 +40,7 @@ class Published:
         return f"manifest {self.number}"
 
 
+@in_reader("the manifest of {location.uri}")
 def read_published(location: Location) -> Published | None:
     """Return the newest manifest of a location; None: none was published.
 

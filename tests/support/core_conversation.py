@@ -42,6 +42,7 @@ class Conversation:
             "planner-fails": lambda step: on.PlanningFailed(
                 tablet=tablet(step.args["of"]), cause=step.args["cause"]
             ),
+            "fatal": self._fatal,
             "merge": lambda step: on.TabletGone(tablet=tablet(step.args["of"])),
             "take": self._take,
             "late": lambda step: on.TakeLate(take=step.args["take"]),
@@ -117,6 +118,10 @@ class Conversation:
             state=TableState(step.args.get("state", "live")),
         )
         return on.TableSeen(table=table)
+
+    def _fatal(self, step: Step) -> on.Event:
+        args = step.args
+        return on.FileFatal(tablet=tablet(args["of"]), path=args["file"], cause=args["cause"])
 
     def _plan(self, step: Step) -> on.Event:
         jobs = [

@@ -93,6 +93,15 @@ SUITES = {
     "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
     "limits": ["tests/unit/neve/test_gateway_limits.py"],
     "streams": ["tests/unit/rows/test_stream_size.py"],
+    "readers": [
+        "tests/unit/readers",
+        "tests/unit/neve/test_gateway_hostile_files.py",
+        "tests/unit/operations/test_by_size.py",
+        *(
+            "-k",
+            "reader or hostile or add_names or import_leaves or like_it or tried or work or file",
+        ),
+    ],
     "special": ["tests/unit/parquet/test_special_files.py"],
     "parsers": ["tests/property/test_linear_parsers.py"],
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],

@@ -131,9 +131,9 @@ def complaints(lock: str, where: dict[str, str]) -> Iterator[str]:
         elif not requirement.specifier.contains(pins[name], prereleases=True):
             yield f"{requirement}, but {lock} has {pins[name]}"
         elif (found := installed(name, pins[name])) is not None:
-            if not Requirement(
-                f"python{found.metadata['Requires-Python'] or ''}"
-            ).specifier.contains(python):
+            # What is not there warns in some releases of Python when it is taken by its key.
+            wanted = found.metadata.get("Requires-Python", "")
+            if not Requirement(f"python{wanted}").specifier.contains(python):
                 yield f"{name} {pins[name]} does not run on it"
             todo += applying(found.requires or (), extras, where)
 

@@ -20,6 +20,7 @@ READERS = {
     "coordinator": ("coordinator/",),
     "compactor": ("compactor/",),
     "gateway": ("neve/gateway/", "neve/local/"),
+    "readers": ("common/readers/",),
     "log": ("common/log_files.py",),
 }
 """Section → where its settings must be read: elsewhere a field of the same name is another."""

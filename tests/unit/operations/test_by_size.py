@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,9 @@ from common.model.table import Column, Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, OperationKind, Tablet, TabletId
 from common.parquet.key_samples import SAMPLES, sample_keys
 from common.parquet.location import open_location
+from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
+from coordinator.core import events as on
 from coordinator.splitting import choose_split_keys
 from tests.support.operation_shell import Land, key, work
 from tests.support.request_shell import run, until
@@ -284,3 +287,43 @@ async def test_a_large_file_is_split_where_its_rows_are(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").unlink()
     assert await choose_split_keys(tablet, table, log) == ()
     assert logged == ["keys of a file not sampled"]
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_file_that_ends_its_reader_is_quarantined_and_not_looked_into_again(
+    monkeypatch: pytest.MonkeyPatch, lifted: bool
+) -> None:
+    looked: list[str] = []
+
+    def die(_location: object, path: str, _rules: object) -> list[bytes]:
+        looked.append(path)
+        raise ReaderDeathError(f"file {path} cannot be read: signal 6")
+
+    monkeypatch.setattr("coordinator.splitting.sample_keys", die)
+    monkeypatch.setattr("coordinator.splitting.is_sure", lambda *_: False)
+    monkeypatch.setattr("coordinator.splitting.RowRules", SimpleNamespace(of=lambda _table: None))
+    monkeypatch.setattr("coordinator.operations.TRY_REST_S", 0.0)
+
+    async def story() -> None:
+        land = await land_of(split_bytes=250, ratio=100)
+        tablet = TabletId("t1", LAST)
+        async with land.coordinator() as it:
+
+            async def hears(event: str) -> bool:
+                it.parts.operations.table_changed("t1")
+                return event in [each for each, _ in land.logged]
+
+            await until(lambda: hears("a quarantined tablet is not split"))
+            assert await land.ends() == [LAST]
+            assert it.parts.state.status(0.0, 0, 0).quarantined == len({*looked}) == len(looked)
+            why = it.parts.explain(tablet, 0.0).sentences
+            assert any("quarantined, file" in sentence for sentence in why), why
+            if lifted:
+                looked.clear()
+                land.logged.clear()
+                it.parts.service.submit(on.QuarantineLifted(table="t1", tablet=tablet))
+                await until(lambda: hears("file quarantined"))
+                assert looked
+            await land.check()
+
+    run(story())

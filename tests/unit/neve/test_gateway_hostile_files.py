@@ -1,0 +1,89 @@
+"""Files that end the process that opens them end none of the gateway's."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.readers.door import open_readers, use
+from common.settings import ReaderSettings
+from neve.client import Client
+from neve.client_errors import CallerError
+from tests.support.gateway import Gateway, serving
+
+HOSTILE = Path(__file__).parents[2] / "data" / "hostile" / "aborts.parquet"
+"""A damaged footer that makes Arrow end the process: a file of ours with some bytes changed."""
+DEADLY = r"file bad.parquet cannot be read: the process that looked into it was ended by signal 6"
+ROWS = pa.table({"id": [1, 2], "v": [1, 1], "s": ["a", "b"], "l": [[1], [2]]})
+TABLE: dict[str, Any] = {"key": ["id"], "version_column": "v"}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    readers = open_readers(ReaderSettings(count=2), lambda *_, **__: None)
+    try:
+        with serving() as served:
+            yield served
+    finally:
+        use(None)
+        readers.close()
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[Client]:
+    with gateway.client() as made:
+        yield made
+        for table in made.tables():
+            made.drop(table.name)
+
+
+def write(folder: Path, *good: str) -> None:
+    for name in good:
+        pq.write_table(ROWS, folder / f"{name}.parquet")
+    shutil.copy(HOSTILE, folder / "bad.parquet")
+
+
+def test_opening_it_ends_a_process() -> None:
+    """Otherwise the tests below show nothing: then look for another one."""
+    code = "import sys, pyarrow.parquet as pq; pq.ParquetFile(sys.argv[1]).metadata.to_dict()"
+
+    done = subprocess.run([sys.executable, "-c", code, HOSTILE], capture_output=True, check=False)
+
+    assert done.returncode == -signal.SIGABRT
+
+
+def test_add_names_it_and_adds_nothing(client: Client, tmp_path: Path) -> None:
+    write(tmp_path, "good", "better")
+    client.create_table("t", str(tmp_path), example="good.parquet", **TABLE)
+
+    with pytest.raises(CallerError, match=DEADLY):
+        client.add_files("t", ["good.parquet", "bad.parquet", "better.parquet"])
+
+    assert client.count("t") == 0
+    client.add_files("t", ["good.parquet", "better.parquet"])
+    assert client.count("t") == 2
+
+
+def test_a_table_cannot_be_made_like_it(client: Client, tmp_path: Path) -> None:
+    write(tmp_path)
+
+    with pytest.raises(CallerError, match=DEADLY):
+        client.create_table("t", str(tmp_path), example="bad.parquet", **TABLE)
+
+
+def test_import_leaves_it_and_takes_the_others(client: Client, tmp_path: Path) -> None:
+    write(tmp_path, "good", "better")
+
+    done = client.import_table(str(tmp_path), "t", **TABLE, leave_misfits=True)
+
+    assert done.misfits == 1
+    assert client.count("t") == 2

@@ -1,0 +1,170 @@
+"""Readers die in the place of the service, of whatever a file does to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from common.errors import RefusedError, RequestError
+from common.readers import door
+from common.readers.limits import ReaderLimits
+from common.readers.pool import ReaderDeathError, Readers
+from tests.support import reader_work as work
+from tests.support.patience import PATIENCE_S
+
+MIB = 1024**2
+HARD = ReaderLimits(memory_bytes=128 * MIB, readers=2, kept=2, answer_bytes=MIB)
+
+
+@contextmanager
+def reading(limits: ReaderLimits = HARD) -> Iterator[list[str]]:
+    """Have readers do what is marked; yield what they tell of deaths."""
+    deaths: list[str] = []
+    readers = Readers(limits, lambda _event, **fields: deaths.append(str(fields["how"])))
+    door.use(readers)
+    try:
+        yield deaths
+    finally:
+        door.use(None)
+        readers.close()
+
+
+def until_gone(process: int) -> None:
+    """Wait until a process is no more, or a zombie that nobody has buried."""
+    until_s = time.monotonic() + PATIENCE_S
+    stat = Path(f"/proc/{process}/stat")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while ") Z " not in stat.read_text():
+            assert time.monotonic() < until_s, f"process {process} still runs"
+            time.sleep(0.01)
+
+
+def test_marked_work_is_done_in_another_process_again_and_again() -> None:
+    assert work.own_process("a") == ("a", os.getpid())
+
+    with reading() as deaths:
+        found = {work.own_process(str(number)) for number in range(20)}
+
+    assert {path for path, _ in found} == {str(number) for number in range(20)}
+    assert len({process for _, process in found}) == 1
+    assert os.getpid() not in {process for _, process in found}
+    assert deaths == []
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        (lambda: work.abort("x"), r"^file x cannot be read: .* was ended by signal 6 \(SIGABRT\)"),
+        (lambda: work.answer_with_code("x"), r"^file x cannot be read: .* no plain value"),
+        (lambda: work.answer_at_length("x", 2 * MIB), r"^file x cannot be read: the process"),
+    ],
+)
+def test_what_ends_readers_is_the_files_fault(deed: Callable[[], object], said: str) -> None:
+    with reading() as deaths:
+        work.own_process("before")
+        with pytest.raises(ReaderDeathError, match=said):
+            deed()
+
+        assert deaths
+        assert work.own_process("after")[0] == "after"
+
+
+def test_what_takes_too_long_is_not_tried_again() -> None:
+    with reading(ReaderLimits(wait_s=1.0)) as deaths:
+        with pytest.raises(ReaderDeathError, match=r"^file x .* took longer than 1 s"):
+            work.never_end("x")
+
+        assert deaths == ["took longer than 1 s"]
+
+
+@pytest.mark.parametrize(
+    ("deed", "kind", "said"),
+    [
+        (lambda: work.take("x", 512 * MIB), RequestError, "^file x .* more than 128 MiB of memory"),
+        (lambda: work.fail("x"), RequestError, "^file x cannot be read: UnicodeDecodeError"),
+        (lambda: work.refuse("x"), RefusedError, "^not now$"),
+    ],
+)
+def test_errors_of_the_work_end_no_reader(
+    deed: Callable[[], object], kind: type[Exception], said: str
+) -> None:
+    with reading() as deaths:
+        process = work.own_process("before")[1]
+        with pytest.raises(kind, match=said):
+            deed()
+
+        assert work.own_process("after")[1] == process
+        assert deaths == []
+
+
+def test_who_was_killed_from_outside_is_given_another_try(tmp_path: Path) -> None:
+    with reading() as deaths:
+        assert work.killed_once(str(tmp_path / "mark")) != os.getpid()
+
+    assert deaths == ["was ended by signal 9 (SIGKILL)"]
+
+
+def test_a_death_disturbs_nobody_else(tmp_path: Path) -> None:
+    with reading() as deaths, ThreadPoolExecutor(2) as threads:
+        other = threads.submit(work.sleep, str(tmp_path / "other"), 0.5)
+        with pytest.raises(ReaderDeathError):
+            work.abort("x")
+
+        assert other.result(20) != os.getpid()
+        assert len(deaths) == 2
+
+
+def test_a_frozen_reader_is_given_up() -> None:
+    # It cannot notice its own time: whoever waits for it does.
+    limits = ReaderLimits(wait_s=0.5, patience_s=0.5)
+    with reading(limits) as deaths:
+        with pytest.raises(ReaderDeathError):
+            work.stop_for_ever("x")
+
+        assert work.own_process("after")[0] == "after"
+        assert set(deaths) == {"was ended by signal 9 (SIGKILL)"}
+
+
+def test_no_more_readers_than_allowed_work_at_a_time(tmp_path: Path) -> None:
+    with reading() as _, ThreadPoolExecutor(6) as threads:
+        processes = {*threads.map(lambda at: work.sleep(f"{tmp_path}/{at}", 0.1), range(6))}
+
+        assert 1 <= len(processes) <= 2
+
+
+def test_readers_are_replaced_after_much_work() -> None:
+    with reading(ReaderLimits(works=3)):
+        assert len({work.own_process("x")[1] for _ in range(9)}) >= 3
+
+
+def test_a_dead_nursery_is_replaced(tmp_path: Path) -> None:
+    with reading():
+        reader = work.own_process("before")[1]
+        nursery = int(Path(f"/proc/{reader}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(nursery, signal.SIGKILL)
+        until_gone(reader)
+
+        assert work.own_process("after")[1] != reader
+
+
+def test_readers_end_with_the_process_that_has_them(tmp_path: Path) -> None:
+    """Also while they are busy; here it ends without a word."""
+    mark = tmp_path / "reader"
+    service = os.fork()
+    if service == 0:
+        with suppress(BaseException):
+            door.use(Readers(ReaderLimits(), lambda *_, **__: None))
+            ThreadPoolExecutor(1).submit(work.sleep, str(mark), 600.0)
+            while not mark.exists() or not mark.read_text():
+                time.sleep(0.01)
+        os._exit(0)
+    os.waitpid(service, 0)
+
+    until_gone(int(mark.read_text()))
