@@ -141,7 +141,7 @@ def inspect_file(
         )
 
 
-@in_reader("file {paths[0]}")
+@in_reader("some files")
 def inspect_new_files(
     location: Location, paths: Sequence[str], rules: RowRules
 ) -> list[FileFacts | CompactionError]:

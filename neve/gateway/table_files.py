@@ -13,8 +13,8 @@ from common.errors import CompactionError
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.generation import written_generation
-from common.parquet.inspect import FileFacts, inspect_new_files
-from common.parquet.location import existing, open_location
+from common.parquet.inspect import FileFacts, inspect_file, inspect_new_files
+from common.parquet.location import Location, existing, open_location
 from common.parquet.owner import Owner, read_owner
 from common.parquet.write import TABLE_FOOTER, write_table
 from common.readers.pool import ReaderDeathError
@@ -97,11 +97,9 @@ class StoredFiles:
         location, rules = open_location(table.location), RowRules.of(table)
         try:
             return inspect_new_files(location, paths, rules)
-        except ReaderDeathError as error:
-            if len(paths) == 1:
-                return [error]
+        except ReaderDeathError:
             # One of them did it: each for itself tells which.
-            return [found for path in paths for found in self.inspect(table, [path])]
+            return [_inspected(location, path, rules) for path in paths]
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
         """Write rows; on this machine the file gets its name when it is whole."""
@@ -117,3 +115,10 @@ class StoredFiles:
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of a table's rows as they are visible at one moment."""
         return TabletReader(table, now_s, columns)
+
+
+def _inspected(location: Location, path: str, rules: RowRules) -> FileFacts | CompactionError:
+    try:
+        return inspect_file(location, path, rules, is_new=True)
+    except CompactionError as error:
+        return error

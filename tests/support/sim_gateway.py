@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.errors import ConflictError, RequestError
+from common.errors import CompactionError, ConflictError, RequestError
 from common.ids import CountedIds
 from common.metadata.silence import StoreWatch
 from common.metadata.store import KeyspaceStore
@@ -69,8 +69,14 @@ class SimFiles:
         files = self._disk.files
         return {path: ROW_BYTES * len(files[path]) for path in paths if path in files}
 
-    def inspect(self, table: Table, path: str) -> FileFacts:
-        return self._facts(table, path, self._rows(path))
+    def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
+        return [self._inspected(table, path) for path in paths]
+
+    def _inspected(self, table: Table, path: str) -> FileFacts | CompactionError:
+        try:
+            return self._facts(table, path, self._rows(path))
+        except RequestError as error:
+            return error
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
         numbers = rows.column(ROW).to_pylist()

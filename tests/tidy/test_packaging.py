@@ -132,8 +132,8 @@ def complaints(lock: str, where: dict[str, str]) -> Iterator[str]:
             yield f"{requirement}, but {lock} has {pins[name]}"
         elif (found := installed(name, pins[name])) is not None:
             # What is not there warns in some releases of Python when it is taken by its key.
-            wanted = found.metadata.get("Requires-Python", "")
-            if not Requirement(f"python{wanted}").specifier.contains(python):
+            runs_on = found.metadata.get("Requires-Python", "")
+            if not Requirement(f"python{runs_on}").specifier.contains(python):
                 yield f"{name} {pins[name]} does not run on it"
             todo += applying(found.requires or (), extras, where)
 
