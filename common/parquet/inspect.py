@@ -213,15 +213,27 @@ def read_rows(
     rules: RowRules,
     start: bytes | None = None,
     end: bytes | None = None,
+    *,
+    columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """Return a file's rows with a key in `(start, end]`, in the columns of the rules' schema.
+
+    Args:
+        location: Of the table.
+        path: Relative to it, or an absolute one below it.
+        rules: Of the table.
+        start: Encoded key after which the range begins; None: at the first key.
+        end: Encoded key with which the range ends; None: at the last key.
+        columns: Only these of the schema, among them those of the key; None: all.
 
     Raises:
         RequestError: As for `inspect_file`.
         UnavailableError: The storage does not answer.
     """
-    schema = arrow_schema(rules.schema)
-    parts = [in_range(rows, rules, start, end) for rows in stream_rows(location, path, rules)]
+    full = arrow_schema(rules.schema)
+    schema = full if columns is None else pa.schema([full.field(name) for name in columns])
+    read = stream_rows(location, path, rules, columns)
+    parts = [in_range(rows, rules, start, end) for rows in read]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 

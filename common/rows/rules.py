@@ -81,6 +81,16 @@ class RowRules:
         """Return the text form of a column's type."""
         return next(column.type for column in self.schema if column.name == name)
 
+    @property
+    def merge_columns(self) -> tuple[str, ...]:
+        """The columns that say which rows a reader sees: key, version, tombstone, time.
+
+        But for one case, see `common.rows.scan.count_visible`.
+        """
+        time = self.time_column if self.ttl_s is not None else None
+        named = (*self.key, self.version_column, self.tombstone_column, time)
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
     def expiry_ns(self, now_s: float) -> int | None:
         """Return the latest time (ns since the epoch) that has expired, None without TTL."""
         if self.time_column is None or self.ttl_s is None:

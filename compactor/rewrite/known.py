@@ -9,11 +9,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from common.model.file import DataFile
+from common.rows.expiry import may_expire
 from common.rows.facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules
-
-CLOCK_MARGIN_S = 1.0
-"""Times of files are in floating seconds; a row so close to its end may have expired."""
 
 
 def clean_facts(
@@ -32,13 +30,3 @@ def clean_facts(
         for at, file in enumerate(files)
         if file.clean and not may_expire([file], rules, schema, now_s)
     }
-
-
-def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, now_s: float) -> bool:
-    """Return whether a row of some files may have expired; see `clean_facts`."""
-    if rules.ttl_s is None or rules.time_column is None:
-        return False
-    if pa.types.is_floating(schema.field(rules.time_column).type):
-        return True  # An infinite past is in no file's bounds.
-    safe_s = now_s - rules.ttl_s + CLOCK_MARGIN_S
-    return any(file.time_min_s is None or file.time_min_s <= safe_s for file in files)

@@ -16,11 +16,11 @@ from common.model.file import DataFile
 from common.model.outcome import RowCounts
 from common.parquet.inspect import opened
 from common.parquet.location import Location
+from common.rows.expiry import may_expire
 from common.rows.facts import RowFacts, facts_of_file, united
 from common.wire import Assignment
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import delete_file, table_location
-from compactor.rewrite.known import may_expire
 from compactor.rewrite.marks import Mark
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.stitch.pieces import Footing, Piece

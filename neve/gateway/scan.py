@@ -5,9 +5,10 @@ whatever the table's size. The pin is renewed while rows flow; rows that were re
 had run out are not sent. A scan that fails in the middle ends its stream with the reason.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -23,8 +24,11 @@ from neve.api import failed_stream
 from neve.gateway.problems import problem_body
 from neve.gateway.request_door import key_range
 from neve.gateway.services import Services, check_owner
+from neve.gateway.table_files import RowReader
 
 BATCH_ROWS = 65_536
+_Part = TypeVar("_Part", pa.Table, int)
+_ReadTablet = Callable[[Tablet, bytes | None, bytes | None], Iterator[_Part]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +101,38 @@ async def scanned(
         asked: Columns and range.
     """
     async with pinned(services, table) as pin:
-        # A partition may hold any key, so all are read; a file's own bounds tell more.
-        span = (None, None) if table.partition_by else (asked.start, asked.end)
-        tablets = await services.store.read_range(table.id, *span)
-        if (chosen := asked.partitions) is not None:
-            tablets = [each for each in tablets if chosen.holds(each.id.end)]
-        yield _held(_pieces(services, table, tablets, asked), pin)
+        tablets = await _tablets(services, table, asked)
+        reader = await _reader(services, table, asked)
+        yield _held(_parts(services, reader.read, tablets, asked), pin)
+
+
+async def counted(services: Services, table: Table, asked: Wanted) -> int:
+    """Return how many rows a scan would give.
+
+    Args:
+        services: Ports.
+        table: Whose rows are counted.
+        asked: The range; the columns do not matter.
+    """
+    async with pinned(services, table) as pin:
+        tablets = await _tablets(services, table, asked)
+        reader = await _reader(services, table, asked)
+        parts = _held(_parts(services, reader.counts, tablets, asked), pin)
+        return sum([part async for part in parts])
+
+
+async def _tablets(services: Services, table: Table, asked: Wanted) -> Sequence[Tablet]:
+    """Return the tablets that may hold rows of a range, in its order."""
+    # A partition may hold any key, so all are read; a file's own bounds tell more.
+    span = (None, None) if table.partition_by else (asked.start, asked.end)
+    tablets = await services.store.read_range(table.id, *span)
+    if (chosen := asked.partitions) is not None:
+        tablets = [each for each in tablets if chosen.holds(each.id.end)]
+    return sorted(tablets, key=lambda each: each.id.end)
+
+
+async def _reader(services: Services, table: Table, asked: Wanted) -> RowReader:
+    return services.files.reader(table, await services.store.now_s(), asked.columns)
 
 
 @asynccontextmanager
@@ -119,22 +149,22 @@ async def pinned(services: Services, table: Table) -> AsyncIterator[FilePin]:
         yield pin
 
 
-async def _held(pieces: AsyncIterator[pa.Table], pin: FilePin) -> AsyncIterator[pa.Table]:
-    """Yield pieces that were read under a pin that held.
+async def _held(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncIterator[_Part]:
+    """Yield what was read under a pin that held.
 
     Raises:
         ConflictError: It ran out; then a file that is missing is no damage.
     """
     while True:
         try:
-            piece = await anext(pieces, None)
+            part = await anext(parts, None)
         except CompactionError:
             pin.check()
             raise
         pin.check()
-        if piece is None:
+        if part is None:
             return
-        yield piece
+        yield part
 
 
 async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGenerator[bytes, None]:
@@ -159,18 +189,21 @@ async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGene
         yield failed_stream(problem_body(error))
 
 
-async def _pieces(
-    services: Services, table: Table, tablets: Sequence[Tablet], asked: Wanted
-) -> AsyncIterator[pa.Table]:
-    reader = services.files.reader(table, await services.store.now_s(), asked.columns)
-    for tablet in sorted(tablets, key=lambda each: each.id.end):
-        rows = await services.rows.run(reader.read, tablet, asked.start, asked.end)
-        while (piece := await services.rows.run(_next, rows)) is not None:
-            yield piece
+async def _parts(
+    services: Services,
+    read: "_ReadTablet[_Part]",
+    tablets: Sequence[Tablet],
+    asked: Wanted,
+) -> AsyncIterator[_Part]:
+    """Yield what is read of one tablet after the other, each part in a thread."""
+    for tablet in tablets:
+        parts = await services.rows.run(read, tablet, asked.start, asked.end)
+        while (part := await services.rows.run(_next, parts)) is not None:
+            yield part
 
 
-def _next(rows: Iterator[pa.Table]) -> pa.Table | None:
-    return next(rows, None)
+def _next(parts: Iterator[_Part]) -> _Part | None:
+    return next(parts, None)
 
 
 class _Sink:

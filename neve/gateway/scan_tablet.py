@@ -1,11 +1,12 @@
-"""Merge on read of one tablet, in pieces of bounded memory.
+"""Merge on read of one tablet, in pieces of bounded memory; or only its count.
 
 A tablet without a key, or with one clean file, streams as it is. Otherwise rows are
 merged range by range: the cuts come from a sample of the files' keys, so that each
-range decodes to about `PIECE_BYTES`.
+range decodes to about `PIECE_BYTES`. Rows are counted by the columns that say which of
+them a reader sees, and by metadata alone where it is exact.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -13,15 +14,20 @@ import pyarrow as pa
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.inspect import read_rows, stream_rows
+from common.parquet.inspect import opened, read_rows, stream_rows
 from common.parquet.location import open_location
+from common.parquet.manifest import to_merge
 from common.rows.encode import encode_keys
+from common.rows.expiry import may_expire
 from common.rows.rules import RowRules
-from common.rows.scan import in_range, scan_tables, visible
+from common.rows.scan import count_visible, in_range, scan_tables, visible
+from common.rows.schema import arrow_schema
 
 PIECE_BYTES = 64 * 1024**2
 """Bytes on storage of all inputs of one piece; decoded they are a few times as many."""
 SAMPLES_PER_PIECE = 20
+ROW_BYTES = 16
+"""What a row that is counted takes at least, however well its columns are encoded."""
 
 Range = tuple[bytes | None, bytes | None]
 
@@ -42,6 +48,76 @@ class TabletReader:
         for piece in self._pieces(files, start, end):
             if piece.num_rows:
                 yield piece.select(self._columns)
+
+    def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
+        """Yield numbers of visible rows with keys in `(start, end]`; their sum is the answer."""
+        files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
+        if not self._rules.key:
+            for file in files:
+                yield from self._bag_counts(file)
+            return
+        known = self._known(tablet, files, start, end)
+        yield sum(file.rows for file in known)
+        rest = [file for file in files if file not in known]
+        weights = {file.path: self._counted_bytes(file) for file in rest}
+        names = list(self._rules.merge_columns)
+        for low, high in self._ranges(rest, start, end, weights):
+            near = [file for file in rest if _overlaps(file, low, high)]
+            rows = [
+                read_rows(self._location, file.path, self._rules, low, high, columns=names)
+                for file in near
+            ]
+            count = count_visible(rows, self._rules, self._now_s)
+            if count is not None:
+                yield count
+            else:
+                yield from (piece.num_rows for piece in self._pieces(near, low, high))
+
+    def _bag_counts(self, file: DataFile) -> Iterator[int]:
+        """Yield numbers of rows of a file of a table without a key that have not expired."""
+        if not self._may_expire(file):
+            yield file.rows
+            return
+        names = list(self._rules.merge_columns)
+        for rows in stream_rows(self._location, file.path, self._rules, names):
+            yield visible(rows, self._rules, self._now_s).num_rows
+
+    def _known(
+        self, tablet: Tablet, files: Sequence[DataFile], start: bytes | None, end: bytes | None
+    ) -> list[DataFile]:
+        """Return files of which a reader sees every row: metadata says how many."""
+        every = [file for file in tablet.files.values() if file.rows]
+        if any(file.key_min is None or file.key_max is None for file in every):
+            return []  # It may hold any key.
+        merged = to_merge(self._table, every)
+        return [
+            file
+            for file in files
+            if file.clean
+            and file.rows
+            and file.path not in merged
+            and _lies_in(file, start, end)
+            and not self._may_expire(file)
+        ]
+
+    def _may_expire(self, file: DataFile) -> bool:
+        return may_expire([file], self._rules, arrow_schema(self._rules.schema), self._now_s)
+
+    def _counted_bytes(self, file: DataFile) -> int:
+        """Return about how many bytes the columns take that rows are counted by."""
+        names = self._rules.merge_columns
+        with opened(self._location, file.path) as parquet:
+            footer = parquet.metadata
+            places = [
+                at
+                for at in range(footer.num_columns)
+                if footer.schema.column(at).path.split(".")[0] in names
+            ]
+            groups = map(footer.row_group, range(footer.num_row_groups))
+            stored: int = sum(
+                group.column(at).total_uncompressed_size for group in groups for at in places
+            )
+        return max(stored, ROW_BYTES * file.rows)
 
     def _pieces(
         self, files: Sequence[DataFile], start: bytes | None, end: bytes | None
@@ -65,10 +141,23 @@ class TabletReader:
             yield visible(inside, self._rules, self._now_s)
 
     def _ranges(
-        self, files: Sequence[DataFile], start: bytes | None, end: bytes | None
+        self,
+        files: Sequence[DataFile],
+        start: bytes | None,
+        end: bytes | None,
+        weights: Mapping[str, int] | None = None,
     ) -> list[Range]:
-        """Return ranges that tile `(start, end]`, each of about `PIECE_BYTES`."""
-        count = sum(file.size_bytes for file in files) // PIECE_BYTES
+        """Return ranges that tile `(start, end]`, each of about `PIECE_BYTES`.
+
+        Args:
+            files: Whose rows are read.
+            start: Where the first begins.
+            end: Where the last ends.
+            weights: The bytes of each file, by path; None: as many as are stored.
+        """
+        if weights is None:
+            weights = {file.path: file.size_bytes for file in files}
+        count = sum(weights.values()) // PIECE_BYTES
         if count == 0:
             return [(start, end)]
         step = max(1, sum(file.rows for file in files) // (count * SAMPLES_PER_PIECE))
@@ -97,3 +186,10 @@ def _overlaps(file: DataFile, start: bytes | None, end: bytes | None) -> bool:
     if start is not None and file.key_max is not None and file.key_max <= start:
         return False
     return end is None or file.key_min is None or file.key_min <= end
+
+
+def _lies_in(file: DataFile, start: bytes | None, end: bytes | None) -> bool:
+    """Return whether every key of a file, whose bounds are known, is in `(start, end]`."""
+    if start is not None and (file.key_min is None or file.key_min <= start):
+        return False
+    return end is None or (file.key_max is not None and file.key_max <= end)

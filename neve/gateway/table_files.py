@@ -34,6 +34,15 @@ class RowReader(Protocol):
         """
         ...
 
+    def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
+        """Yield numbers of visible rows with keys in `(start, end]`; their sum is the answer.
+
+        Raises:
+            RequestError: A file is missing or damaged.
+            UnavailableError: The storage does not answer.
+        """
+        ...
+
 
 class TableFiles(Protocol):
     """What adds, appends and scans ask of a table's location.

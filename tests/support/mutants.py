@@ -58,6 +58,7 @@ SUITES = {
     ],
     "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
+    "scans": ["tests/unit/neve/test_scan_tablet.py"],
     "moving": [
         f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
     ],

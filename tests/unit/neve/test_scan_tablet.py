@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from common.model.keys import encode_key
+from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.parquet.inspect import read_rows
 from common.parquet.location import open_location
@@ -17,7 +22,7 @@ from common.rows.scan import scan_tables
 from neve.gateway import scan_tablet
 from neve.gateway.scan import before
 from neve.gateway.scan_tablet import TabletReader
-from tests.support.tables_on_disk import KEYED, keyed_table
+from tests.support.tables_on_disk import KEYED, bag_table, keyed_table, random_rows
 
 
 def tablet_on_disk(folder: Path, chance: random.Random, count: int) -> tuple[TabletReader, Tablet]:
@@ -58,6 +63,140 @@ def test_pieces_add_up_to_the_whole(
 
     assert len(pieces) > 3
     assert pa.concat_tables(pieces).equals(scan_tables(every, rules, 1_000_000.0))
+
+
+NOW_S = 1_000_000.0
+WITH_TTL = TableSettings(ttl_s=400.0)
+
+
+def tablet_of(table: Table, *every: pa.Table) -> Tablet:
+    """Return a tablet of files with these rows."""
+    location, rules = open_location(table.location), RowRules.of(table)
+    files = {}
+    for number, rows in enumerate(every):
+        facts = write_table(location, f"{number}.parquet", rows, rules, table.settings)
+        files[facts.path] = facts.data_file(added_at_s=1.0)
+    return Tablet(
+        id=TabletId(table.id, PLUS_INFINITY), bounds=Bounds(None, PLUS_INFINITY), files=files
+    )
+
+
+def counts(table: Table, tablet: Tablet, *span: bytes | None) -> tuple[int, int]:
+    """Return how many rows are counted, and how many a scan gives."""
+    reader = TabletReader(table, NOW_S, KEYED.names)
+    start, end = span or (None, None)
+    scanned = sum(piece.num_rows for piece in reader.read(tablet, start, end))
+    return sum(reader.counts(tablet, start, end)), scanned
+
+
+def numbered(*keys: int, **columns: Any) -> pa.Table:
+    """Return rows with these keys, alive at every time."""
+    size = len(keys)
+    usual = {
+        "k": keys,
+        "name": ["n"] * size,
+        "v": [1] * size,
+        "dead": [False] * size,
+        "at": pa.array([int(NOW_S * 1e6)] * size, pa.timestamp("us", "UTC")),
+        "x": [0.5] * size,
+    }
+    return pa.table(usual | columns).cast(KEYED)
+
+
+@pytest.mark.parametrize("ttl", [None, 100.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_as_many_rows_are_counted_as_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: float | None
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(scan_tablet, "PIECE_BYTES", 3000)
+    make = bag_table if seed % 3 == 2 else keyed_table
+    table = make(tmp_path, settings=TableSettings(ttl_s=ttl))
+    every = [
+        pa.Table.from_pylist(random_rows(chance, 200, keys=60), KEYED) for _ in range(1 + seed % 4)
+    ]
+    tablet = tablet_of(table, *every)
+    spans: list[tuple[bytes | None, bytes | None]] = [(None, None)]
+    if table.key:
+        keys = sorted(filter(None, (file.key_max for file in tablet.files.values())))
+        spans += [(before(keys[0]), None), (None, keys[0]), (keys[0][:6], keys[-1])]
+    for span in spans:
+        counted, scanned = counts(table, tablet, *span)
+        assert counted == scanned
+
+
+def test_a_tie_of_an_expired_row_with_one_alive_is_decided_as_in_a_scan(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path, settings=WITH_TTL)
+    old = pa.array([0] * 40, pa.timestamp("us", "UTC"))
+    keys = range(40)
+    tablet = tablet_of(table, numbered(*keys), numbered(*keys, at=old, x=[0.25] * 40))
+
+    counted, scanned = counts(table, tablet)
+
+    assert counted == scanned
+    assert 0 < scanned < 40
+
+
+def test_columns_that_decide_nothing_are_not_read(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path)
+    tablet = tablet_of(table, numbered(1, 2, 3), numbered(2, 3, 4, v=[2, 2, 2]))
+    for path in tmp_path.glob("*.parquet"):
+        _damage(path, "x")
+
+    assert sum(TabletReader(table, NOW_S, KEYED.names).counts(tablet, None, None)) == 4
+
+
+def test_metadata_alone_tells_of_files_that_lie_apart(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path)
+    tablet = tablet_of(table, numbered(1, 2, 3), numbered(4, 5), numbered(6, 7, dead=[True, False]))
+    for name in ("0.parquet", "1.parquet"):
+        (tmp_path / name).unlink()
+
+    assert sum(TabletReader(table, NOW_S, KEYED.names).counts(tablet, None, None)) == 6
+
+
+def test_of_a_file_that_reaches_out_of_the_range_rows_are_counted(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path)
+    tablet = tablet_of(table, numbered(1, 2, 3), numbered(4, 5, 6))
+    middle = tablet.files["0.parquet"].key_max
+
+    assert counts(table, tablet, None, middle) == (3, 3)
+    low = encode_key([2, "n"], RowRules.of(table).key_types)
+    assert counts(table, tablet, low, None) == (4, 4)
+    assert counts(table, tablet, None, low) == (2, 2)
+
+
+def test_metadata_alone_tells_of_files_without_a_key_until_they_may_expire(tmp_path: Path) -> None:
+    table = bag_table(tmp_path, settings=WITH_TTL)
+    old = pa.array([0, int(NOW_S * 1e6)], pa.timestamp("us", "UTC"))
+    tablet = tablet_of(table, numbered(1, 1, 2), numbered(1, 2, at=old))
+    (tmp_path / "0.parquet").unlink()
+
+    assert sum(TabletReader(table, NOW_S, KEYED.names).counts(tablet, None, None)) == 4
+
+
+def test_rows_of_a_file_without_the_time_are_counted(tmp_path: Path) -> None:
+    table = bag_table(tmp_path, settings=WITH_TTL)
+    tablet = tablet_of(table, numbered(1, 1, 2))
+    pq.write_table(numbered(1, 1, 2).drop_columns(["at"]), tmp_path / "0.parquet")
+    (path, file), *_ = tablet.files.items()
+    tablet = replace(tablet, files={path: replace(file, time_min_s=None, time_max_s=None)})
+
+    assert counts(table, tablet) == (3, 3)
+
+
+def _damage(path: Path, column: str) -> None:
+    """Overwrite the pages of a column."""
+    group = pq.read_metadata(path).row_group(0)
+    chunk = next(
+        group.column(at)
+        for at in range(group.num_columns)
+        if group.column(at).path_in_schema == column
+    )
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(b"\xff" * chunk.total_compressed_size)
 
 
 def test_bytes_before_a_key_leave_nothing_between() -> None:
