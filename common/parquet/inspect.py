@@ -84,6 +84,9 @@ def opened(
     except FileNotFoundError as error:
         message = f"file {path} does not exist in {location.uri}"
         raise RequestError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"file {path} has a name of a column that is not UTF-8: {error.object!r:.80}"
+        raise RequestError(message) from error
     except pa.ArrowMemoryError:
         raise  # Nothing is said of the file by it.
     except pa.ArrowException as error:

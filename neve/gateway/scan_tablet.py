@@ -14,6 +14,7 @@ import pyarrow as pa
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.parquet.first_looks import AT_ONCE, FirstLooks
 from common.parquet.inspect import opened, read_rows, stream_rows
 from common.parquet.location import open_location
 from common.parquet.manifest import to_merge
@@ -35,8 +36,11 @@ Range = tuple[bytes | None, bytes | None]
 class TabletReader:
     """Reads tablets of one table at one `now`, for one choice of columns."""
 
-    def __init__(self, table: Table, now_s: float, columns: Sequence[str]) -> None:
+    def __init__(
+        self, table: Table, now_s: float, columns: Sequence[str], looks: FirstLooks
+    ) -> None:
         self._table = table
+        self._looks = looks
         self._rules = RowRules.of(table)
         self._now_s = now_s
         self._columns = list(columns)
@@ -59,6 +63,7 @@ class TabletReader:
         known = self._known(tablet, files, start, end)
         yield sum(file.rows for file in known)
         rest = [file for file in files if file not in known]
+        self._looks.take(self._location, rest)
         weights = {file.path: self._counted_bytes(file) for file in rest}
         names = list(self._rules.merge_columns)
         for low, high in self._ranges(rest, start, end, weights):
@@ -78,6 +83,7 @@ class TabletReader:
         if not self._may_expire(file):
             yield file.rows
             return
+        self._looks.take(self._location, [file])
         names = list(self._rules.merge_columns)
         for rows in stream_rows(self._location, file.path, self._rules, names):
             yield visible(rows, self._rules, self._now_s).num_rows
@@ -123,9 +129,13 @@ class TabletReader:
         self, files: Sequence[DataFile], start: bytes | None, end: bytes | None
     ) -> Iterator[pa.Table]:
         if not self._rules.key or (len(files) == 1 and files[0].clean):
-            for file in files:
-                yield from self._streamed(file, start, end)
+            for first in range(0, len(files), AT_ONCE):
+                some = files[first : first + AT_ONCE]
+                self._looks.take(self._location, some)
+                for file in some:
+                    yield from self._streamed(file, start, end)
             return
+        self._looks.take(self._location, files)
         for low, high in self._ranges(files, start, end):
             near = [file for file in files if _overlaps(file, low, high)]
             rows = [read_rows(self._location, file.path, self._rules, low, high) for file in near]

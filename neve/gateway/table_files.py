@@ -12,6 +12,7 @@ import pyarrow as pa
 from common.errors import CompactionError
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.parquet.first_looks import FirstLooks
 from common.parquet.generation import written_generation
 from common.parquet.inspect import FileFacts, inspect_file, inspect_new_files
 from common.parquet.location import Location, existing, open_location
@@ -89,6 +90,10 @@ class TableFiles(Protocol):
 class StoredFiles:
     """Files in storage; satisfies `TableFiles`."""
 
+    def __init__(self) -> None:
+        """Have looked at no file."""
+        self._looks = FirstLooks()
+
     def owner(self, table: Table) -> Owner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
         return read_owner(open_location(table.location))
@@ -123,7 +128,7 @@ class StoredFiles:
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of a table's rows as they are visible at one moment."""
-        return TabletReader(table, now_s, columns)
+        return TabletReader(table, now_s, columns, self._looks)
 
 
 def _inspected(location: Location, path: str, rules: RowRules) -> FileFacts | CompactionError:

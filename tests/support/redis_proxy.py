@@ -34,10 +34,11 @@ class RedisProxy:
         self._go = asyncio.Event()
         self._passed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clients: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
 
     async def stop(self) -> None:
@@ -47,17 +48,22 @@ class RedisProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients:
+            client.transport.abort()
 
     async def let_go(self) -> None:
         """Let the late EXEC pass, and wait until Redis has answered it."""
         self._go.set()
         await asyncio.wait_for(self._passed.wait(), PATIENCE_S)
 
-    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        # Known at once: one whose task never comes to run must be closed, too.
+        self._clients.append(answers)
+        task = asyncio.ensure_future(self._serve(client, answers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         server, requests = await asyncio.open_connection(self._host, self._port)
         back = asyncio.ensure_future(_copy(server, answers))
         try:
@@ -70,8 +76,8 @@ class RedisProxy:
                 requests.write(data)
         finally:
             back.cancel()
-            requests.close()
-            answers.close()
+            requests.transport.abort()
+            answers.transport.abort()
 
     async def _break(
         self,

@@ -87,3 +87,47 @@ def test_import_leaves_it_and_takes_the_others(client: Client, tmp_path: Path) -
 
     assert done.misfits == 1
     assert client.count("t") == 2
+
+
+@pytest.mark.parametrize("key", [["id"], []])
+def test_a_scan_names_it(client: Client, tmp_path: Path, key: list[str]) -> None:
+    write(tmp_path, "good")
+    shutil.copy(tmp_path / "good.parquet", tmp_path / "late.parquet")
+    options = TABLE if key else {}
+    client.create_table("t", str(tmp_path), example="good.parquet", **options)
+    client.add_files("t", ["good.parquet", "late.parquet"])
+    shutil.copy(HOSTILE, tmp_path / "late.parquet")
+
+    with pytest.raises(CallerError, match=DEADLY.replace("bad", "late")):
+        client.scan("t")
+
+    shutil.copy(tmp_path / "good.parquet", tmp_path / "late.parquet")
+    assert client.scan("t").num_rows == (2 if key else 4)
+
+
+def test_a_name_of_a_column_that_is_no_text_is_refused(client: Client, tmp_path: Path) -> None:
+    write(tmp_path, "good")
+    odd = pa.schema([*ROWS.schema, pa.field(b"caf\xe9", pa.int64())])
+    pq.write_table(
+        pa.Table.from_arrays([*ROWS.columns, ROWS["id"]], schema=odd), tmp_path / "odd.parquet"
+    )
+    client.create_table("t", str(tmp_path), example="good.parquet", **TABLE)
+
+    with pytest.raises(CallerError, match=r"odd\.parquet has a name of a column that is not UTF-8"):
+        client.add_files("t", ["good.parquet", "odd.parquet"])
+
+    assert client.count("t") == 0
+
+
+def test_import_leaves_names_that_are_no_text(client: Client, tmp_path: Path) -> None:
+    write(tmp_path, "good")
+    (tmp_path / "bad.parquet").unlink()
+    odd = pa.schema([*ROWS.schema, pa.field(b"caf\xe9", pa.int64())])
+    pq.write_table(
+        pa.Table.from_arrays([*ROWS.columns, ROWS["id"]], schema=odd), tmp_path / "odd.parquet"
+    )
+
+    done = client.import_table(str(tmp_path), "t", **TABLE, leave_misfits=True)
+
+    assert done.misfits == 1
+    assert client.count("t") == 2

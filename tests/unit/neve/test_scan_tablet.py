@@ -14,6 +14,7 @@ import pytest
 from common.model.keys import encode_key
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
+from common.parquet.first_looks import FirstLooks
 from common.parquet.inspect import read_rows
 from common.parquet.location import open_location
 from common.parquet.write import write_table
@@ -45,7 +46,7 @@ def tablet_on_disk(folder: Path, chance: random.Random, count: int) -> tuple[Tab
     tablet = Tablet(
         id=TabletId(table.id, PLUS_INFINITY), bounds=Bounds(None, PLUS_INFINITY), files=files
     )
-    return TabletReader(table, 1_000_000.0, KEYED.names), tablet
+    return TabletReader(table, 1_000_000.0, KEYED.names, FirstLooks()), tablet
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -83,7 +84,7 @@ def tablet_of(table: Table, *every: pa.Table) -> Tablet:
 
 def counts(table: Table, tablet: Tablet, *span: bytes | None) -> tuple[int, int]:
     """Return how many rows are counted, and how many a scan gives."""
-    reader = TabletReader(table, NOW_S, KEYED.names)
+    reader = TabletReader(table, NOW_S, KEYED.names, FirstLooks())
     start, end = span or (None, None)
     scanned = sum(piece.num_rows for piece in reader.read(tablet, start, end))
     return sum(reader.counts(tablet, start, end)), scanned
@@ -143,7 +144,9 @@ def test_columns_that_decide_nothing_are_not_read(tmp_path: Path) -> None:
     for path in tmp_path.glob("*.parquet"):
         _damage(path, "x")
 
-    assert sum(TabletReader(table, NOW_S, KEYED.names).counts(tablet, None, None)) == 4
+    assert (
+        sum(TabletReader(table, NOW_S, KEYED.names, FirstLooks()).counts(tablet, None, None)) == 4
+    )
 
 
 def test_metadata_alone_tells_of_files_that_lie_apart(tmp_path: Path) -> None:
@@ -152,7 +155,9 @@ def test_metadata_alone_tells_of_files_that_lie_apart(tmp_path: Path) -> None:
     for name in ("0.parquet", "1.parquet"):
         (tmp_path / name).unlink()
 
-    assert sum(TabletReader(table, NOW_S, KEYED.names).counts(tablet, None, None)) == 6
+    assert (
+        sum(TabletReader(table, NOW_S, KEYED.names, FirstLooks()).counts(tablet, None, None)) == 6
+    )
 
 
 def test_of_a_file_that_reaches_out_of_the_range_rows_are_counted(tmp_path: Path) -> None:
@@ -172,7 +177,9 @@ def test_metadata_alone_tells_of_files_without_a_key_until_they_may_expire(tmp_p
     tablet = tablet_of(table, numbered(1, 1, 2), numbered(1, 2, at=old))
     (tmp_path / "0.parquet").unlink()
 
-    assert sum(TabletReader(table, NOW_S, KEYED.names).counts(tablet, None, None)) == 4
+    assert (
+        sum(TabletReader(table, NOW_S, KEYED.names, FirstLooks()).counts(tablet, None, None)) == 4
+    )
 
 
 def test_rows_of_a_file_without_the_time_are_counted(tmp_path: Path) -> None:
