@@ -258,6 +258,21 @@ class GatewaySettings:
         " have waited longest without a request.",
         least=16,
     )
+    answer_wait_s: float = setting(
+        300.0,
+        "Longest time in which a caller takes nothing of an answer, such as a scan, before its"
+        " connection is cut.",
+        least=0.1,
+    )
+    scans_max: int = setting(
+        64, "Scans at a time; more are asked to try again.", least=1, most=10_000
+    )
+    scan_bytes_max: int = size_setting(
+        512 * 1024**2,
+        "Rows of all scans together that were read and not taken yet; when it is passed, nothing"
+        " more is read until some are taken.",
+        least=1024,
+    )
     locations: tuple[str, ...] = setting(
         (),
         "Where tables may be: folders, buckets or prefixes such as `/data, s3://lake/tables`;"

@@ -33,6 +33,8 @@ METRICS: tuple[Metric, ...] = (
         "neve_http_requests_total", "counter", "Requests answered.", ("route", "method", "code")
     ),
     Metric("neve_http_request_seconds", "histogram", "Time to answer.", ("route", "method")),
+    Metric("neve_scans", "gauge", "Scans that are being read."),
+    Metric("neve_scan_held_bytes", "gauge", "Rows of scans that were read and not taken yet."),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers."),
     Metric("neve_queue_jobs", "gauge", "Jobs queued.", ("group",)),
     Metric("neve_queue_bytes", "gauge", "Memory of the queue.", ("group",)),

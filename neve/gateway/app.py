@@ -125,7 +125,7 @@ def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) 
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        return Response(metrics.text(status), media_type=PROMETHEUS_TEXT)
+        return Response(metrics.text(status, services.scans), media_type=PROMETHEUS_TEXT)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -42,18 +42,21 @@ def connections_max(wanted: int) -> int:
 class Connections:
     """Those of one server, and which of them wait for a head, longest first."""
 
-    def __init__(self, most: int, head_wait_s: float, log: Log) -> None:
+    def __init__(self, most: int, head_wait_s: float, answer_wait_s: float, log: Log) -> None:
         """Know of none.
 
         Args:
             most: Connections at a time.
             head_wait_s: Longest wait for the head of a request.
+            answer_wait_s: Longest time in which nothing of an answer is taken.
             log: Hears when some had to go.
         """
         self.most = most
         self.head_wait_s = head_wait_s
+        self.answer_wait_s = answer_wait_s
         self._log = log
         self._waiting: dict[H11Protocol, asyncio.TimerHandle] = {}
+        self._full: dict[H11Protocol, asyncio.TimerHandle] = {}
         self._crowded = False
 
     def waits(self, connection: H11Protocol) -> None:
@@ -68,6 +71,21 @@ class Connections:
         """Note that a connection waits no longer: its head is there, or it is over."""
         if late := self._waiting.pop(connection, None):
             late.cancel()
+
+    def is_full(self, connection: H11Protocol) -> None:
+        """Note that nobody takes what is sent over a connection."""
+        self.flows(connection)
+        late = asyncio.get_running_loop().call_later(self.answer_wait_s, self._cut, connection)
+        self._full[connection] = late
+
+    def flows(self, connection: H11Protocol) -> None:
+        """Note that what is sent over a connection is taken, or that it is over."""
+        if late := self._full.pop(connection, None):
+            late.cancel()
+
+    def _cut(self, connection: H11Protocol) -> None:
+        self._log("an answer is not taken", waited_s=self.answer_wait_s)
+        connection.transport.abort()
 
     def _make_room(self, open_now: int) -> None:
         if open_now > self.most:
@@ -110,7 +128,18 @@ class _Connection(H11Protocol):
         if not self.transport.is_closing() and self.cycle.response_complete:
             self.known.waits(self)
 
+    def pause_writing(self) -> None:
+        """Wait for the caller to take something."""
+        super().pause_writing()
+        self.known.is_full(self)
+
+    def resume_writing(self) -> None:
+        """Go on: most was taken."""
+        self.known.flows(self)
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
         self.known.served(self)
+        self.known.flows(self)
         super().connection_lost(exc)

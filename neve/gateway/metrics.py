@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from common.telemetry import METRICS, Metric
 from common.wire import CoordinatorStatus, GroupStatus
+from neve.gateway.scan_places import ScanPlaces
 
 _TABLE = {metric.name: metric for metric in METRICS}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -47,7 +48,10 @@ _OF_SERVICE = {
     "neve_tablets_quarantined": "quarantined",
     "neve_tables": "tables",
 }
-_HERE = {"neve_http_requests_total", "neve_http_request_seconds", "neve_coordinator_up"}
+_HERE = {
+    *("neve_http_requests_total", "neve_http_request_seconds", "neve_coordinator_up"),
+    *("neve_scans", "neve_scan_held_bytes"),
+}
 _OF_PARTS = [name for name in _TABLE if name not in {*_HERE, *_OF_GROUP, *_OF_SERVICE}]
 """Told as figures."""
 
@@ -78,14 +82,15 @@ class RequestMetrics:
         self._requests.labels(route, known, str(status)).inc()
         self._seconds.labels(route, known).observe(elapsed_s)
 
-    def text(self, status: CoordinatorStatus | None) -> bytes:
+    def text(self, status: CoordinatorStatus | None, scans: ScanPlaces) -> bytes:
         """Return everything as Prometheus text.
 
         Args:
             status: What the coordinator says now; None: it does not answer.
+            scans: Of this gateway.
         """
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(list(_families(status))))
+        registry.register(_Collected([*_scan_families(scans), *_families(status)]))
         return generate_latest(self._registry) + generate_latest(registry)
 
 
@@ -98,6 +103,13 @@ class _Collected:
     def collect(self) -> Iterable[Family]:
         """Return the families."""
         return self._families
+
+
+def _scan_families(scans: ScanPlaces) -> Iterator[Family]:
+    for name, value in (("neve_scans", scans.open), ("neve_scan_held_bytes", scans.held_bytes)):
+        family = _family(_TABLE[name])
+        family.add_metric((), float(value))
+        yield family
 
 
 def _families(status: CoordinatorStatus | None) -> Iterator[Family]:

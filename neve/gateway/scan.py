@@ -1,8 +1,9 @@
 """Scan a table: pin, list, merge on read, stream as Arrow, unpin.
 
 One tablet after the other, and a large one in pieces by key, so that memory is bounded
-whatever the table's size. The pin is renewed while rows flow; rows that were read when it
-had run out are not sent. A scan that fails in the middle ends its stream with the reason.
+whatever the table's size (`scan_places`). The pin is renewed while rows flow; rows that were
+read when it had run out are not sent. A scan that fails in the middle ends its stream with the
+reason.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from common.rows.schema import arrow_schema
 from neve.api import failed_stream
 from neve.gateway.problems import problem_body
 from neve.gateway.request_door import key_range
+from neve.gateway.scan_places import ScanPlace
 from neve.gateway.services import Services, check_owner
 from neve.gateway.table_files import RowReader
 
@@ -165,28 +167,47 @@ async def _held(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncIterator[_Par
         if part is None:
             return
         yield part
+        del part  # Whoever took it may have let it go.
 
 
 async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGenerator[bytes, None]:
-    """Yield an Arrow IPC stream of the visible rows."""
-    sink, begun = _Sink(), False
-    full = arrow_schema(table.schema)
-    schema = pa.schema([full.field(name) for name in asked.columns])
+    """Yield an Arrow IPC stream of the visible rows.
+
+    Raises:
+        UnavailableError: Too many scans are being read.
+    """
+    begun = False
     try:
-        async with scanned(services, table, asked) as pieces:
-            writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
-            async for piece in pieces:
-                for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
-                    writer.write_batch(batch)
-                    yield sink.taken()
+        with services.scans.taken() as place:
+            async with scanned(services, table, asked) as pieces:
+                async for chunk in _chunks(table, asked, pieces, place):
+                    yield chunk
                     begun = True
-            writer.close()
-            yield sink.taken()
     except CompactionError as error:
         if not begun:
             raise  # It is told as a problem: nothing was sent yet.
         services.log("scan failed", table=table.name, cause=str(error))
         yield failed_stream(problem_body(error))
+
+
+async def _chunks(
+    table: Table, asked: Wanted, pieces: AsyncIterator[pa.Table], place: ScanPlace
+) -> AsyncIterator[bytes]:
+    """Yield the stream of some rows; holds one piece at a time, and none while it waits."""
+    full = arrow_schema(table.schema)
+    sink, schema = _Sink(), pa.schema([full.field(name) for name in asked.columns])
+    writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
+    await place.room()
+    async for piece in pieces:
+        place.holds(piece.nbytes)
+        for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
+            writer.write_batch(batch)
+            del batch
+            yield sink.taken()
+        del piece
+        await place.room()
+    writer.close()
+    yield sink.taken()
 
 
 async def _parts(
@@ -200,6 +221,7 @@ async def _parts(
         parts = await services.rows.run(read, tablet, asked.start, asked.end)
         while (part := await services.rows.run(_next, parts)) is not None:
             yield part
+            del part
 
 
 def _next(parts: Iterator[_Part]) -> _Part | None:

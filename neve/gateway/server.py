@@ -18,7 +18,7 @@ def server_of(services: Services) -> uvicorn.Server:
     """
     gateway = services.settings.gateway
     most = connections_max(gateway.connections_max)
-    connections = Connections(most, gateway.head_wait_s, services.log)
+    connections = Connections(most, gateway.head_wait_s, gateway.answer_wait_s, services.log)
     return uvicorn.Server(
         uvicorn.Config(
             create_app(services),

@@ -19,6 +19,7 @@ from common.settings import Settings
 from common.telemetry import Log
 from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
+from neve.gateway.scan_places import ScanPlaces
 from neve.gateway.split_hints import SplitHints
 from neve.gateway.storage import Locations, Owners, locations_of
 from neve.gateway.table_files import StoredFiles, TableFiles
@@ -71,8 +72,15 @@ class Services:
     unread_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of tables that have no effect with the planners of this service, and why."""
     split_hints: SplitHints = field(default_factory=SplitHints)
+    scans: ScanPlaces = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
+
+    def __post_init__(self) -> None:
+        """Open the places of scans that the settings give."""
+        gateway = self.settings.gateway
+        places = ScanPlaces(gateway.scans_max, gateway.scan_bytes_max)
+        object.__setattr__(self, "scans", places)
 
     @property
     def locations(self) -> Locations:

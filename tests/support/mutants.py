@@ -92,7 +92,7 @@ SUITES = {
         *(f"tests/integration/test_{name}.py" for name in ("gone_back", "recovery_backup")),
     ],
     "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
-    "limits": ["tests/unit/neve/test_gateway_limits.py"],
+    "limits": [f"tests/unit/neve/test_gateway_{name}.py" for name in ("limits", "unread")],
     "streams": ["tests/unit/rows/test_stream_size.py"],
     "readers": [
         "tests/unit/readers",

@@ -22,6 +22,7 @@ from neve.client_errors import CallerError, NotFoundError, UnavailableError
 from neve.gateway import problems
 from neve.gateway.guard import OPEN_PATHS, TEXT_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
+from neve.gateway.scan_places import ScanPlaces
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 
@@ -197,7 +198,7 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    assert b'code="404",method="other",route="none"' in metrics.text(None)
+    assert b'code="404",method="other",route="none"' in metrics.text(None, ScanPlaces(1, 1))
 
 
 def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:
