@@ -273,6 +273,12 @@ class GatewaySettings:
         " more is read until some are taken.",
         least=1024,
     )
+    memory_max: int = size_setting(
+        8 * 1024**3,
+        "Memory of the gateway's process; a call that needs more is told to try again, or to ask"
+        " for less.",
+        least=1024**3,
+    )
     locations: tuple[str, ...] = setting(
         (),
         "Where tables may be: folders, buckets or prefixes such as `/data, s3://lake/tables`;"

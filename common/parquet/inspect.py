@@ -11,6 +11,7 @@ from pyarrow import parquet as pq
 from common.errors import CompactionError, RequestError, UnavailableError
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.key_values import KeyType
+from common.parquet.batches import OpenFile, row_batches
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.location import Location, size_of
 from common.parquet.opening import parquet_of
@@ -123,6 +124,7 @@ def inspect_file(
     size_bytes = size_of(location, path)
     source = f"file {path}"
     with opened(location, path) as file:
+        whole = OpenFile(location, path, file)
         schema = pa.schema(list(map(normal_field, file.schema_arrow)))
         require_readable(source, schema, arrow_schema(rules.schema))
         tally = RowTally(rules)
@@ -130,8 +132,8 @@ def inspect_file(
         mine = {name: value for name, value in fill.items() if name in tally.columns}
         tally.require([*schema.names, *fill], source)
         if is_new:
-            _require_values(file, arrow_schema(rules.schema), fill, source)
-        for rows in _batches(file, [name for name in tally.columns if name in schema.names]):
+            _require_values(whole, arrow_schema(rules.schema), fill, source)
+        for rows in _batches(whole, [name for name in tally.columns if name in schema.names]):
             tally.see(filled(rows, mine), source)
         return FileFacts(
             path=path,
@@ -166,12 +168,13 @@ def inspect_new_files(
 
 
 def _require_values(
-    file: pq.ParquetFile, wanted: pa.Schema, fill: Mapping[str, pa.Scalar], source: str
+    whole: OpenFile, wanted: pa.Schema, fill: Mapping[str, pa.Scalar], source: str
 ) -> None:
     """Refuse nulls in columns of the table that must not be null.
 
     Nothing is read if the file's own schema allows none, or its statistics count none.
     """
+    file = whole.parquet
     for field in filter(requires_values, wanted):
         if field.name not in file.schema_arrow.names:
             told = fill.get(field.name)
@@ -182,7 +185,7 @@ def _require_values(
         own = normal_field(file.schema_arrow.field(field.name))
         if _allows_no_more(own, field) or _null_count(file, field) == 0:
             continue
-        for rows in _batches(file, [field.name]):
+        for rows in _batches(whole, [field.name]):
             refuse_nulls(conform(rows, pa.schema([field]), source), source)
 
 
@@ -265,16 +268,16 @@ def stream_rows(
     mine = {name: value for name, value in fill.items() if name in schema.names}
     with opened(location, path) as file:
         known = [name for name in schema.names if name in file.schema_arrow.names]
-        for rows in _batches(file, known):
+        for rows in _batches(OpenFile(location, path, file), known):
             found = conform(filled(rows.select(known), mine), free, f"file {path}")
             yield pa.Table.from_arrays(found.columns, schema=schema)
 
 
-def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.Table]:
-    if not columns:
-        # No column is of interest: only their number is, and the footer knows it.
-        for first in range(0, file.metadata.num_rows, BATCH_ROWS):
-            yield pa.table({"row": pa.nulls(min(BATCH_ROWS, file.metadata.num_rows - first))})
+def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:
+    if columns:
+        yield from row_batches(file, columns)
         return
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False):
-        yield pa.Table.from_batches([batch])
+    # No column is of interest: only their number is, and the footer knows it.
+    rows = file.parquet.metadata.num_rows
+    for first in range(0, rows, BATCH_ROWS):
+        yield pa.table({"row": pa.nulls(min(BATCH_ROWS, rows - first))})

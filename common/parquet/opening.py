@@ -1,5 +1,6 @@
 """Opens Parquet files so that reading them takes as little memory as their rows."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pyarrow import parquet as pq
@@ -12,7 +13,9 @@ BUFFERS_BYTES = 32 * 1024**2
 BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
 
 
-def parquet_of(source: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def parquet_of(
+    source: Any, metadata: pq.FileMetaData | None = None, *, packed: Collection[str] = ()
+) -> pq.ParquetFile:
     """Return an open file as Parquet, whose pages' checksums are looked at.
 
     Args:
@@ -20,16 +23,18 @@ def parquet_of(source: Any, metadata: pq.FileMetaData | None = None) -> pq.Parqu
         metadata: Its footer, if that is known: single row groups will be read whole, each by as
             few requests as can be. Otherwise rows are read in the file's order, and of a large
             row group no more than some pages per column are in memory.
+        packed: Columns of texts that come with their dictionaries, each text once; then rows are
+            read in the file's order, also if its footer is known.
 
     Raises:
         OSError: It cannot be read.
         ArrowException: It is no Parquet file.
     """
     # A flipped bit would be another value, and written on.
-    options = {"page_checksum_verification": True}
-    if metadata is not None:
+    options = {"page_checksum_verification": True, "read_dictionary": [*packed] or None}
+    if metadata is not None and not packed:
         return pq.ParquetFile(source, metadata=metadata, pre_buffer=True, **options)
-    file = pq.ParquetFile(source, pre_buffer=False, **options)
+    file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, **options)
     footer = file.metadata
     if source.size() <= BUFFER_BYTES_MAX or not _is_large(footer):
         return file

@@ -24,6 +24,7 @@ import sys
 import pyarrow as pa
 
 from common.errors import CompactionError
+from common.memory_limit import data_bytes, limit_data
 from common.readers import answers
 from common.readers.frames import END, FORK, ID, LIMITS, LinkError, receive, send
 from common.readers.limits import ReaderLimits
@@ -126,20 +127,7 @@ def _die_with_parent() -> None:
 
 def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    most = _data_bytes() + memory_bytes
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-
-
-def _data_bytes() -> int:
-    """Return what the limit counts already: private memory that can be written to."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as source:
-            return int(source.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
+    limit_data(data_bytes() + memory_bytes)
 
 
 if __name__ == "__main__":

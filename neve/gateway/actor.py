@@ -17,6 +17,7 @@ from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError, UnavailableError
 from common.ids import RandomIds
 from common.log_files import LogFiles
+from common.memory_limit import limit_data
 from common.metadata.redis import connect
 from common.metadata.silence import StoreWatch
 from common.readers.door import open_readers
@@ -138,6 +139,7 @@ class GatewayActor:
         self._log_files.take_output(LOG_PART)
         self._log = event_log("gateway")
         gateway = settings.gateway
+        limit_data(gateway.memory_max)
         locations_of(gateway)  # What nobody can use shall end the start.
         self._store = connect(settings.store)
         clock = SystemClock()

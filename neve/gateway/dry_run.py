@@ -16,10 +16,10 @@ from common.model.file import DataFile
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.parquet.batches import OpenFile, row_batches
 from common.parquet.inspect import opened
 from common.parquet.location import open_location
 from common.readers.door import in_reader
-from common.rows.arrays import BATCH_ROWS
 from common.rows.conform import conform
 from common.rows.encode import encode_keys
 from common.rows.rules import RowRules
@@ -145,10 +145,11 @@ def _counted(table: Table, file: DataFile, keys: KeyRange) -> int:
     full = arrow_schema(rules.schema)
     schema = pa.schema([full.field(name) for name in rules.key])
     rows = 0
-    with opened(open_location(table.location), file.path) as source:
+    location = open_location(table.location)
+    with opened(location, file.path) as source:
         known = [name for name in schema.names if name in source.schema_arrow.names]
-        for batch in source.iter_batches(BATCH_ROWS, columns=known, use_threads=False):
-            part = conform(pa.Table.from_batches([batch]), schema, f"file {file.path}")
+        for batch in row_batches(OpenFile(location, file.path, source), known):
+            part = conform(batch, schema, f"file {file.path}")
             rows += _count(encode_keys(part, rules.key, rules.key_types), keys)
     return rows
 

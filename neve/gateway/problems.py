@@ -139,6 +139,14 @@ def problem_body(error: CompactionError) -> dict[str, object]:
     return _body(status_of(error), error=name, title=title, detail=str(error), code=code)
 
 
+def short_of_memory() -> UnavailableError:
+    """Return what is told when this process could not have memory that it asked for."""
+    return UnavailableError(
+        "the gateway has no memory left for this call (gateway.memory_max): "
+        "try again when it has less to do, or ask for fewer rows or columns"
+    )
+
+
 def install(app: FastAPI, log: Log) -> None:
     """Tell every error of an application as a problem.
 
@@ -151,6 +159,10 @@ def install(app: FastAPI, log: Log) -> None:
         assert isinstance(error, CompactionError)
         return problem(error)
 
+    async def short(request: Request, _: Exception) -> JSONResponse:
+        log("memory is short", method=request.method, path=request.url.path)
+        return problem(short_of_memory())
+
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         cause = f"{type(error).__name__}: {error}"
         log("request failed", method=request.method, path=request.url.path, cause=cause)
@@ -159,6 +171,7 @@ def install(app: FastAPI, log: Log) -> None:
 
     handlers: Mapping[Any, Callable[[Request, Exception], Awaitable[JSONResponse]]] = {
         CompactionError: expected,
+        MemoryError: short,
         RequestValidationError: _invalid,
         HTTPException: _of_http,
         Exception: unexpected,

@@ -22,7 +22,7 @@ from common.model.tablet import Tablet
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve.api import failed_stream
-from neve.gateway.problems import problem_body
+from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.request_door import key_range
 from neve.gateway.scan_places import ScanPlace
 from neve.gateway.services import Services, check_owner
@@ -183,11 +183,12 @@ async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGene
                 async for chunk in _chunks(table, asked, pieces, place):
                     yield chunk
                     begun = True
-    except CompactionError as error:
+    except (CompactionError, MemoryError) as error:
         if not begun:
             raise  # It is told as a problem: nothing was sent yet.
-        services.log("scan failed", table=table.name, cause=str(error))
-        yield failed_stream(problem_body(error))
+        told = short_of_memory() if isinstance(error, MemoryError) else error
+        services.log("scan failed", table=table.name, cause=str(told))
+        yield failed_stream(problem_body(told))
 
 
 async def _chunks(

@@ -15,7 +15,7 @@ from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.first_looks import AT_ONCE, FirstLooks
-from common.parquet.inspect import opened, read_rows, stream_rows
+from common.parquet.inspect import read_rows, stream_rows
 from common.parquet.location import open_location
 from common.parquet.manifest import to_merge
 from common.rows.encode import encode_keys
@@ -23,9 +23,12 @@ from common.rows.expiry import may_expire
 from common.rows.rules import RowRules
 from common.rows.scan import count_visible, in_range, scan_tables, visible
 from common.rows.schema import arrow_schema
+from neve.gateway.scan_weights import ScanWeights
 
 PIECE_BYTES = 64 * 1024**2
 """Bytes on storage of all inputs of one piece; decoded they are a few times as many."""
+DECODED = 8
+"""So many times as many; files of which it is more weigh more than they have on storage."""
 SAMPLES_PER_PIECE = 20
 ROW_BYTES = 16
 """What a row that is counted takes at least, however well its columns are encoded."""
@@ -37,10 +40,15 @@ class TabletReader:
     """Reads tablets of one table at one `now`, for one choice of columns."""
 
     def __init__(
-        self, table: Table, now_s: float, columns: Sequence[str], looks: FirstLooks
+        self,
+        table: Table,
+        now_s: float,
+        columns: Sequence[str],
+        looks: FirstLooks,
+        weights: ScanWeights,
     ) -> None:
         self._table = table
-        self._looks = looks
+        self._looks, self._weights = looks, weights
         self._rules = RowRules.of(table)
         self._now_s = now_s
         self._columns = list(columns)
@@ -64,8 +72,9 @@ class TabletReader:
         yield sum(file.rows for file in known)
         rest = [file for file in files if file not in known]
         self._looks.take(self._location, rest)
-        weights = {file.path: self._counted_bytes(file) for file in rest}
         names = list(self._rules.merge_columns)
+        decoded = self._weights.of(self._location, rest, names)
+        weights = {file.path: max(decoded[file.path], ROW_BYTES * file.rows) for file in rest}
         for low, high in self._ranges(rest, start, end, weights):
             near = [file for file in rest if _overlaps(file, low, high)]
             rows = [
@@ -109,22 +118,6 @@ class TabletReader:
     def _may_expire(self, file: DataFile) -> bool:
         return may_expire([file], self._rules, arrow_schema(self._rules.schema), self._now_s)
 
-    def _counted_bytes(self, file: DataFile) -> int:
-        """Return about how many bytes the columns take that rows are counted by."""
-        names = self._rules.merge_columns
-        with opened(self._location, file.path) as parquet:
-            footer = parquet.metadata
-            places = [
-                at
-                for at in range(footer.num_columns)
-                if footer.schema.column(at).path.split(".")[0] in names
-            ]
-            groups = map(footer.row_group, range(footer.num_row_groups))
-            stored: int = sum(
-                group.column(at).total_uncompressed_size for group in groups for at in places
-            )
-        return max(stored, ROW_BYTES * file.rows)
-
     def _pieces(
         self, files: Sequence[DataFile], start: bytes | None, end: bytes | None
     ) -> Iterator[pa.Table]:
@@ -136,7 +129,10 @@ class TabletReader:
                     yield from self._streamed(file, start, end)
             return
         self._looks.take(self._location, files)
-        for low, high in self._ranges(files, start, end):
+        names = [column.name for column in self._rules.schema]
+        decoded = self._weights.of(self._location, files, names)
+        weights = {file.path: max(file.size_bytes, decoded[file.path] // DECODED) for file in files}
+        for low, high in self._ranges(files, start, end, weights):
             near = [file for file in files if _overlaps(file, low, high)]
             rows = [read_rows(self._location, file.path, self._rules, low, high) for file in near]
             if rows:
@@ -155,7 +151,7 @@ class TabletReader:
         files: Sequence[DataFile],
         start: bytes | None,
         end: bytes | None,
-        weights: Mapping[str, int] | None = None,
+        weights: Mapping[str, int],
     ) -> list[Range]:
         """Return ranges that tile `(start, end]`, each of about `PIECE_BYTES`.
 
@@ -163,10 +159,8 @@ class TabletReader:
             files: Whose rows are read.
             start: Where the first begins.
             end: Where the last ends.
-            weights: The bytes of each file, by path; None: as many as are stored.
+            weights: The bytes of each file, by path.
         """
-        if weights is None:
-            weights = {file.path: file.size_bytes for file in files}
         count = sum(weights.values()) // PIECE_BYTES
         if count == 0:
             return [(start, end)]

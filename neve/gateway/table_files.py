@@ -21,6 +21,7 @@ from common.parquet.write import TABLE_FOOTER, write_table
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
 from neve.gateway.scan_tablet import TabletReader
+from neve.gateway.scan_weights import ScanWeights
 
 
 class RowReader(Protocol):
@@ -92,7 +93,7 @@ class StoredFiles:
 
     def __init__(self) -> None:
         """Have looked at no file."""
-        self._looks = FirstLooks()
+        self._looks, self._weights = FirstLooks(), ScanWeights()
 
     def owner(self, table: Table) -> Owner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
@@ -128,7 +129,7 @@ class StoredFiles:
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of a table's rows as they are visible at one moment."""
-        return TabletReader(table, now_s, columns, self._looks)
+        return TabletReader(table, now_s, columns, self._looks, self._weights)
 
 
 def _inspected(location: Location, path: str, rules: RowRules) -> FileFacts | CompactionError:

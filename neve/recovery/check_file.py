@@ -11,6 +11,7 @@ from common.errors import InputError, RequestError, UnavailableError
 from common.metadata.repair_changes import ForgetFiles, RestateFile
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.tablet import TabletId
+from common.parquet.batches import OpenFile, row_batches
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.inspect import FileFacts, inspect_file, opened
 from common.parquet.location import Location, fault
@@ -20,8 +21,6 @@ from common.rows.rules import RowRules
 from compactor.rewrite.stitch.sources import layout_of, opened_source
 from neve.recovery.findings import Code, Finding
 from neve.recovery.stored import StoredFile
-
-BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def _decode(location: Location, path: str) -> None:
         location.open_file(path) as source,
         parquet_of(source) as parquet,
     ):
-        for _ in parquet.iter_batches(BATCH_ROWS):
+        for _ in row_batches(OpenFile(location, path, parquet), parquet.schema_arrow.names):
             pass
 
 

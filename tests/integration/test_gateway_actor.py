@@ -10,14 +10,18 @@ from pathlib import Path
 import httpx
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from common.settings import GatewaySettings, Settings
 from neve.client_connect import connect
 from neve.client_errors import NeveError
 from neve.local import LocalStack, StackOptions
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
 pytestmark = pytest.mark.slow
+
+MEBI, GIBI = 1024**2, 1024**3
 
 
 def gateway_process(port: int) -> psutil.Process:
@@ -49,3 +53,42 @@ def test_a_gateway_serves_and_comes_back(tmp_path: Path) -> None:
             except NeveError:
                 assert time.monotonic() < until_s
                 time.sleep(0.2)
+
+
+def test_a_call_that_needs_more_memory_than_the_gateway_may_have_is_told_so(
+    tmp_path: Path,
+) -> None:
+    gateway = GatewaySettings(memory_max=GIBI)
+    options = StackOptions(compactors=0, settings=Settings(gateway=gateway))
+    with LocalStack.start(home=tmp_path, options=options) as stack:
+        client = connect(stack.gateway_url, stack.token)
+        port = int(stack.gateway_url.rpartition(":")[2])
+        process = gateway_process(port)
+        row = long_row(2 * GIBI)
+        folder = tmp_path / "data" / "heavy"
+        folder.mkdir(parents=True)
+        client.create_table(
+            "heavy", str(folder), schema=pa.schema([("texts", pa.list_(pa.string()))])
+        )
+        pq.write_table(row, folder / "f.parquet", store_schema=False)
+        client.add_files("heavy", ["f.parquet"])
+
+        answer = httpx.get(
+            f"{stack.gateway_url}/v1/tables/heavy/scan",
+            headers={"Authorization": f"Bearer {stack.token}"},
+            timeout=PATIENCE_S,
+        )
+
+        assert answer.status_code == 503, answer.text[:500]
+        assert "gateway.memory_max" in answer.json()["detail"]
+        assert client.count("heavy") == 1
+        assert gateway_process(port).pid == process.pid
+
+
+def long_row(size_bytes: int) -> pa.Table:
+    """Return one row: a list of a text that comes again, so many bytes together."""
+    text = "x" * MEBI
+    indices = pa.array([0] * (size_bytes // MEBI), pa.int32())
+    texts = pa.DictionaryArray.from_arrays(indices, pa.array([text]))
+    ends = pa.array([0, len(texts)], pa.int32())
+    return pa.table({"texts": pa.ListArray.from_arrays(ends, texts)})

@@ -20,9 +20,10 @@ from common.parquet.location import open_location
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
 from common.rows.scan import scan_tables
-from neve.gateway import scan_tablet
+from neve.gateway import scan_tablet, scan_weights
 from neve.gateway.scan import before
 from neve.gateway.scan_tablet import TabletReader
+from neve.gateway.scan_weights import ScanWeights
 from tests.support.tables_on_disk import KEYED, bag_table, keyed_table, random_rows
 
 
@@ -46,7 +47,7 @@ def tablet_on_disk(folder: Path, chance: random.Random, count: int) -> tuple[Tab
     tablet = Tablet(
         id=TabletId(table.id, PLUS_INFINITY), bounds=Bounds(None, PLUS_INFINITY), files=files
     )
-    return TabletReader(table, 1_000_000.0, KEYED.names, FirstLooks()), tablet
+    return TabletReader(table, 1_000_000.0, KEYED.names, FirstLooks(), ScanWeights()), tablet
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,7 +67,7 @@ def test_pieces_add_up_to_the_whole(
     assert pa.concat_tables(pieces).equals(scan_tables(every, rules, 1_000_000.0))
 
 
-NOW_S = 1_000_000.0
+NOW_S, MEBI = 1_000_000.0, 1024**2
 WITH_TTL = TableSettings(ttl_s=400.0)
 
 
@@ -84,7 +85,7 @@ def tablet_of(table: Table, *every: pa.Table) -> Tablet:
 
 def counts(table: Table, tablet: Tablet, *span: bytes | None) -> tuple[int, int]:
     """Return how many rows are counted, and how many a scan gives."""
-    reader = TabletReader(table, NOW_S, KEYED.names, FirstLooks())
+    reader = TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights())
     start, end = span or (None, None)
     scanned = sum(piece.num_rows for piece in reader.read(tablet, start, end))
     return sum(reader.counts(tablet, start, end)), scanned
@@ -145,7 +146,12 @@ def test_columns_that_decide_nothing_are_not_read(tmp_path: Path) -> None:
         _damage(path, "x")
 
     assert (
-        sum(TabletReader(table, NOW_S, KEYED.names, FirstLooks()).counts(tablet, None, None)) == 4
+        sum(
+            TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights()).counts(
+                tablet, None, None
+            )
+        )
+        == 4
     )
 
 
@@ -156,7 +162,12 @@ def test_metadata_alone_tells_of_files_that_lie_apart(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
 
     assert (
-        sum(TabletReader(table, NOW_S, KEYED.names, FirstLooks()).counts(tablet, None, None)) == 6
+        sum(
+            TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights()).counts(
+                tablet, None, None
+            )
+        )
+        == 6
     )
 
 
@@ -178,7 +189,12 @@ def test_metadata_alone_tells_of_files_without_a_key_until_they_may_expire(tmp_p
     (tmp_path / "0.parquet").unlink()
 
     assert (
-        sum(TabletReader(table, NOW_S, KEYED.names, FirstLooks()).counts(tablet, None, None)) == 4
+        sum(
+            TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights()).counts(
+                tablet, None, None
+            )
+        )
+        == 4
     )
 
 
@@ -212,3 +228,44 @@ def test_bytes_before_a_key_leave_nothing_between() -> None:
     low = before(b"\x01\x80")
     assert low is not None
     assert b"\x01\x7f" + b"\xff" * 8 < low < b"\x01\x80"
+
+
+def test_pieces_are_small_also_where_long_texts_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_tablet, "PIECE_BYTES", 6 * MEBI)
+    table = keyed_table(tmp_path)
+    tablet = tablet_of(
+        table, *(numbered(*range(5_000), name=["x" * 20_000] * 5_000) for _ in range(2))
+    )
+    assert sum(file.size_bytes for file in tablet.files.values()) < MEBI
+    reader = TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights())
+
+    sizes = [piece.nbytes for piece in reader.read(tablet, None, None)]
+
+    # Each of two rows with one key weighs.
+    assert 100e6 < sum(sizes) < 110e6
+    assert max(sizes) < 64 * MEBI
+
+
+def test_weights_are_remembered_and_the_oldest_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed_table(tmp_path)
+    tablet = tablet_of(table, numbered(1), numbered(2), numbered(3))
+    files, place = [*tablet.files.values()], open_location(table.location)
+    looked: list[int] = []
+
+    def told(_: object, columns: list[str]) -> int:
+        looked.append(len(columns))
+        return 7
+
+    monkeypatch.setattr(scan_weights, "decoded_bytes", told)
+    weights = ScanWeights(known_max=2)
+
+    assert weights.of(place, files, ["k"]) == dict.fromkeys(tablet.files, 7)
+    weights.of(place, files[1:], ["k"])
+    assert looked == [1, 1, 1]
+    weights.of(place, files[2:], ["k", "v"])
+    weights.of(place, files[1:2], ["k"])
+    assert looked == [1, 1, 1, 2, 1]

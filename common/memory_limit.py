@@ -1,0 +1,30 @@
+"""How much memory a process may take: a limit of the operating system, as the last line."""
+
+import os
+import resource
+import sys
+
+
+def data_bytes() -> int:
+    """Return what the limit counts already: private memory that can be written to."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as source:
+            return int(source.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def limit_data(most_bytes: int) -> None:
+    """Let this process have no more data: whoever asks for more gets an error, not the memory.
+
+    Elsewhere than on Linux, where the limit would count other memory or none, nothing is done.
+
+    Args:
+        most_bytes: Of private memory that can be written to.
+    """
+    if sys.platform != "linux":
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        most_bytes = min(most_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard))
