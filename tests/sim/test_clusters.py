@@ -114,6 +114,9 @@ USES = (
     "calls refused: call-too-old",
     "names used again",
     "scans through gateways",
+    "refused: LOADING",
+    "refused: NOREPLICAS",
+    "refused: OOM",
     "chaos: gateway killed",
     "chaos: gateway frozen",
 )

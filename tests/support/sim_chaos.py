@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from coordinator.core import events as on
 from tests.support.sim_cluster import Cluster
+from tests.support.sim_store import Refusal
 
 RESTART_MAX_S = 5.0
 FREEZE_MAX_S = 25.0
 NOTICE_MAX_S = 3.0
 GHOST_MAX_S = 12.0
+REFUSAL_MAX_S = 12.0
 
 
 class Chaos:
@@ -35,6 +37,8 @@ class Chaos:
             self._kinds += [self._fail_over, self._fail_over]
         if options.operators:
             self._kinds += [self._pause_group, self._pause_table, self._cancel, self._drain]
+        if options.store_refuses:
+            self._kinds.append(self._refuse)
         self._kinds += self._kinds_of_gateways()
 
     def _kinds_of_gateways(self) -> list[Callable[[], object]]:
@@ -52,6 +56,7 @@ class Chaos:
         """Do nothing more; whoever is dead or frozen comes back."""
         self._process.alive = False
         cluster = self._cluster
+        cluster.server.refuse(Refusal.FULL, 0.0)
         if not cluster.coordinator.process.alive:
             cluster.start_coordinator()
         cluster.coordinator.process.frozen_until_s = 0.0
@@ -157,6 +162,14 @@ class Chaos:
         forgotten = self._cluster.server.fail_over()
         self._note(f"fail-over that forgot {forgotten}")
         self._world.tell("server", "fails over", forgotten=forgotten)
+
+    def _refuse(self) -> None:
+        """Let the store live, and take nothing: shorter or longer than a change is tried."""
+        refusal = self._world.dice.choice([*Refusal])
+        for_s = self._world.random() * self._world.dice.choice((1.0, REFUSAL_MAX_S))
+        self._note(f"store refuses: {refusal.value}")
+        self._world.tell("server", "refuses", kind=refusal.value, seconds=for_s)
+        self._cluster.server.refuse(refusal, for_s)
 
     def _pause_group(self) -> None:
         group = self._world.dice.choice(("small", "large"))

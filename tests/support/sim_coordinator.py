@@ -11,6 +11,7 @@ from typing import Any
 from common.errors import MetadataError, RewriteError, UnavailableError
 from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
+from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import Settings
@@ -23,6 +24,9 @@ from coordinator.wiring import Parts, assemble
 from tests.support.sim_loop import World
 from tests.support.sim_options import LATE_DELETE_MAX_S
 from tests.support.sim_truth import Truth
+
+ENGINE_ERRORS = frozenset({"AttemptStalledError", "EngineDiedError", "EngineRestartedError"})
+"""What rewrites fail with here; what the store says never ends one."""
 
 
 class DiskStorage:
@@ -168,6 +172,8 @@ class SimCoordinator:
         return reply
 
     async def report(self, report: Report) -> None:
+        thrown_away = report.end is AttemptEnd.FAILED and report.error_class not in ENGINE_ERRORS
+        assert not thrown_away, f"work was thrown away, though it was well done: {report}"
         (await self._service()).report(report)
 
     async def withdraw(self, take: str) -> None:

@@ -26,6 +26,8 @@ TROUBLES: Mapping[str, Mapping[str, Any]] = {
 """One kind of trouble after the other finds what all kinds together hide from each other."""
 GATEWAYS_SHARE = 0.5
 """Of seeds that have gateways."""
+REFUSALS_SHARE = 0.3
+"""Of seeds with faults: their stores take nothing now and then."""
 SERVICE = Service(groups=(Group(name="small", max_bytes=60 * ROW_BYTES), Group(name="large")))
 
 
@@ -67,6 +69,8 @@ class Options:
     store_late: float = 0.0
     store_tries: int = 6
     """Tries of one change: with few, outcomes stay unknown."""
+    store_refuses: bool = False
+    """The store is full, has no replicas, or starts, for some seconds at a time."""
     fails: float = 0.0
     compactor_dies: bool = False
     compactor_freezes: bool = False
@@ -94,6 +98,7 @@ class Options:
     def calm(self) -> bool:
         """Whether nothing ever goes wrong."""
         unsafe = (self.lose, self.double, self.store_lost, self.store_late, self.fails)
+        unsafe += (self.store_refuses,)
         untouched = not (self.compactor_freezes or self.operators or self.cancels)
         return not any(unsafe) and self.crash_free and untouched
 
@@ -164,6 +169,8 @@ def draw_options(seed: int) -> Options:
         fail_over=bool(maybe(1.0)),
         operators=dice.random() < 0.2,
     )
+    refuses = faults and Random(f"refusals {seed}").random() < REFUSALS_SHARE
+    options = replace(options, store_refuses=refuses)
     return replace(options, **_draw_gateways(seed, options, faults=faults))
 
 

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any
 
 from common.metadata.commands import Command, Reply
 from common.metadata.executor import Patience
 from common.metadata.health import StoreHealth
-from common.metadata.keyspace import LinkLostError, StreamEntry
+from common.metadata.keyspace import LinkLostError, StoreBusyError, StreamEntry
 from common.metadata.memory_keyspace import MemoryKeyspace, MemorySession
 from common.metadata.store import KeyspaceStore
 from tests.support.sim_loop import World
@@ -43,6 +44,25 @@ class StoreFaults:
     late_exec: float = 0.0
     feed_max_s: float = 0.0
     """Longest delay of what the change feed tells."""
+
+
+class Refusal(Enum):
+    """What a real server says when it lives, and takes nothing."""
+
+    STARTS = "LOADING"
+    """Nothing at all."""
+    NO_REPLICAS = "NOREPLICAS"
+    """No write."""
+    FULL = "OOM"
+    """No write that may grow something."""
+
+
+FREEING = frozenset({"DEL", "HDEL", "SREM", "ZREM", "XTRIM", "XDEL"})
+"""Commands that a full server takes."""
+
+
+def _grows(effects: Sequence[Command]) -> bool:
+    return any(effect[0] not in FREEING for effect in effects)
 
 
 @dataclass
@@ -70,6 +90,31 @@ class SimServer:
         self._undo: list[_Undo] = []
         self._writes = 0
         self._waiting: list[asyncio.Future[None]] = []
+        self._refusal: Refusal | None = None
+        self._refuses_until_s = 0.0
+
+    def refuse(self, refusal: Refusal, for_s: float) -> None:
+        """Take nothing of a kind for a time, and say so."""
+        self._refusal, self._refuses_until_s = refusal, self.world.now_s() + for_s
+
+    def check_read(self) -> None:
+        """Refuse a read, if reads are refused now."""
+        if self._refused() is Refusal.STARTS:
+            raise self._busy()
+
+    def check_write(self, effects: Sequence[Command]) -> None:
+        """Refuse a write, if it is one of those that are refused now."""
+        refusal = self._refused()
+        if refusal is not None and (refusal is not Refusal.FULL or _grows(effects)):
+            raise self._busy()
+
+    def _refused(self) -> Refusal | None:
+        return self._refusal if self.world.now_s() < self._refuses_until_s else None
+
+    def _busy(self) -> StoreBusyError:
+        assert self._refusal is not None
+        self.seen[f"refused: {self._refusal.value}"] += 1
+        return StoreBusyError(f"simulated: {self._refusal.value}")
 
     def write(self, session: MemorySession, effects: Sequence[Command]) -> int:
         """Make a write, unless something watched has changed; return its number, or 0."""
@@ -164,6 +209,7 @@ class SimKeyspace:
             await asyncio.sleep(self.world.random() * faults.latency_max_s)
             if epoch != server.epoch:
                 raise LinkLostError("simulated: fail-over while reading")
+            server.check_read()
             replies.append(server.memory.run(batch))
         self._fetched()
         return replies
@@ -172,6 +218,7 @@ class SimKeyspace:
         self, after: Mapping[str, str], count: int, block_s: float
     ) -> Mapping[str, Sequence[StreamEntry]]:
         faults = self.server.faults
+        self.server.check_read()
         found = await self.server.memory.wait_entries(after, count, 0.0)
         if not found and block_s > 0:
             await self.server.news(block_s)
@@ -218,6 +265,7 @@ class SimSession:
             server.seen["reads lost"] += 1
             raise LinkLostError("simulated: lost while reading")
         self._check_epoch(sent=False)
+        server.check_read()
         replies = self._inner.look_now(watch, reads)
         await self._hop()
         self._check_epoch(sent=False)
@@ -225,6 +273,7 @@ class SimSession:
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
         server, world, faults = self._server, self._world, self._server.faults
+        server.check_write(effects)
         late = world.chance(faults.late_exec)
         lost = not late and world.chance(faults.lost_exec)
         arrived = asyncio.get_running_loop().create_future()
