@@ -114,6 +114,8 @@ USES = (
     "calls refused: call-too-old",
     "names used again",
     "scans through gateways",
+    "attempts that dropped dead rows",
+    "attempts conflicted",
     "refused: LOADING",
     "refused: NOREPLICAS",
     "refused: OOM",

@@ -97,7 +97,7 @@ class SimAppender(SimClient):
             # Paths are never used twice, so a call may only meet its own files.
             own = outcome.code in {"exists", "replaced", "retired", "call-content"}
             assert not own, f"{self.name}: refused because of itself: {outcome}"
-            if outcome.code == "table":
+            if outcome.code in {"table", "purged"}:
                 return
             await self.pause(1.0)
             await self._look_up(table.id)

@@ -45,6 +45,9 @@ HANG_SHARE = 0.25
 SWEEPS_MAX = 3
 SOON_S = 5.0
 """Age of files that a sweep takes for left, where gateways stand still for longer than that."""
+DEAD = "dead"
+RETENTION_S = 5.0
+"""How long dead rows stay, and versions of adds are remembered."""
 SELECTOR_OPTIONS = {"": {}, "all": {}, "size": {"smaller_than": "5000"}}
 
 
@@ -56,7 +59,7 @@ class Cluster:
         self.options = options
         self.faults = StoreFaults(options.latency_max_s / 4, feed_max_s=options.feed_s)
         self.network = Network(options.latency_max_s)
-        self.traits = Traits(options.rewrite_max_s)
+        self.traits = Traits(options.rewrite_max_s, drops=options.dead_rows)
         self.truth = Truth(MemoryKeyspace(self.world))
         self.server = SimServer(self.world, self.truth, self.faults, forgets=options.fail_over)
         self.settings = sim_settings(options)
@@ -326,12 +329,17 @@ def _table(number: int, options: Options) -> Table:
         hold_expiry_s=options.hold_expiry_s,
         selector=options.selector,
         selector_options=SELECTOR_OPTIONS[options.selector],
+        tombstone_retention_s=RETENTION_S,
     )
     table = Table(
         id=f"t{number}",
         name=f"table{number}",
         location=f"file:///sim/table{number}",
-        schema=(Column("k", "int64"), Column("v", "int64"), Column("row", "int64")),
+        schema=(
+            *(Column(name, "int64") for name in ("k", "v", "row")),
+            *((Column(DEAD, "bool"),) if options.dead_rows else ()),
+        ),
+        tombstone_column=DEAD if options.dead_rows else None,
         key=("k",),
         version_column="v",
     )

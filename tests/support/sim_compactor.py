@@ -18,7 +18,7 @@ from common.errors import (
 from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
-from common.model.outcome import RowCounts
+from common.model.outcome import DroppedRows, RowCounts
 from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.settings import CompactorSettings
@@ -36,6 +36,10 @@ DEATH_AFTER_S = 10.0
 """How long an engine that may fail waits for a job before it dies, on average."""
 
 
+DROPPED_KEYS_MAX = 3
+"""Keys of dead rows that one job drops."""
+
+
 @dataclass
 class Traits:
     """How compactors behave. Probabilities per job."""
@@ -44,6 +48,8 @@ class Traits:
     fails: float = 0.0
     hangs: float = 0.0
     """A job of which nothing is heard any more, until its engine is restarted."""
+    drops: bool = False
+    """Jobs drop dead rows."""
 
 
 @dataclass
@@ -212,8 +218,31 @@ class SimEngine:
             await asyncio.sleep(world.random() * 0.1)
         count = sum(file.rows for file in assignment.inputs)
         return RewriteResult(
-            outputs=tuple(outputs), counts=RowCounts(rows_in=count, rows_out=count)
+            outputs=tuple(outputs),
+            counts=RowCounts(rows_in=count, rows_out=count),
+            dropped=self._dropped(assignment),
         )
+
+    def _dropped(self, assignment: Assignment) -> DroppedRows | None:
+        """Return where dead rows were dropped, of keys and versions that no row here has.
+
+        They were as old as the oldest row of the inputs. As in a rewrite, no file that is known
+        may hold an older row of their keys.
+        """
+        if not self._traits.drops:
+            return None
+        oldest = min(file.version_min or b"" for file in assignment.inputs)
+        rows = [row for file in assignment.inputs for row in self._truth.disk.ever(file.path)]
+        keys = {self._truth.disk.key_of[row] for row in rows}
+        chosen = self._world.dice.sample(sorted(keys), min(len(keys), DROPPED_KEYS_MAX))
+        older = [file for file in assignment.outside if (file.version_min or b"") <= oldest]
+        spans = [
+            (key, key)
+            for key in map(key_bytes, sorted(chosen))
+            if not any((file.key_min or b"") <= key <= (file.key_max or b"") for file in older)
+        ]
+        self._truth.seen["attempts that dropped dead rows"] += bool(spans)
+        return DroppedRows(spans=tuple(spans), version_max=oldest) if spans else None
 
     async def _work(self, attempt: str, length_s: float) -> None:
         """Take so long, or hang; ends early with the engine."""

@@ -11,6 +11,7 @@ from common.model.keys import encode_key
 
 ROW_BYTES = 1000
 """Size of a row; nothing shrinks when it is merged."""
+VERSION_BYTES = 8
 _KEY_PREFIX = encode_key([0], (KeyType.INT,))[:-2]
 LAST_KEY = 0xFEFF
 """Keys are numbers of two bytes, and sort before the end of the last tablet."""
@@ -29,14 +30,21 @@ def key_number(key: bytes) -> int:
     return int.from_bytes(key[-2:], "big")
 
 
+def version_bytes(now_s: float) -> bytes:
+    """Return the version of rows that are written at a time."""
+    return int(now_s * 1000).to_bytes(VERSION_BYTES, "big")
+
+
 class Disk:
-    """Files by path. Every row has one key, whatever file holds it."""
+    """Files by path. Every row has one key and one version, whatever file holds it."""
 
     def __init__(self) -> None:
         self.files: dict[str, Rows] = {}
         self.deleted: dict[str, Rows] = {}
         self.written_s: dict[str, float] = {}
         self.key_of: dict[int, int] = {}
+        self.version_of: dict[int, bytes] = {}
+        """When a row was first written."""
         self.late_deletes = 0.0
         """Probability that the storage does not answer a deletion, and does it later."""
         self.on_delete: Callable[[str], None] = lambda _path: None
@@ -47,13 +55,23 @@ class Disk:
         assert path not in self.deleted, f"{path} is written again after it was deleted"
         assert rows, path
         self.files[path], self.written_s[path] = rows, now_s
+        for row in rows:
+            self.version_of.setdefault(row, version_bytes(now_s))
+        return self.described(path)
+
+    def described(self, path: str) -> DataFile:
+        """Return what is said of a file."""
+        rows = self.files[path]
         keys = [self.key_of[row] for row in rows]
+        versions = [self.version_of[row] for row in rows]
         return DataFile(
             path=path,
             size_bytes=ROW_BYTES * len(rows),
             rows=len(rows),
             key_min=key_bytes(min(keys)),
             key_max=key_bytes(max(keys)),
+            version_min=min(versions),
+            version_max=max(versions),
             clean=True,
         )
 

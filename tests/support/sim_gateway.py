@@ -7,7 +7,7 @@ call. Its callers, in `sim_callers`, know it by a network that loses their messa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from neve.gateway.add import add_files
 from neve.gateway.append import append_rows
 from neve.gateway.scan import Wanted, scanned
 from neve.gateway.services import Services, Threads
-from tests.support.sim_disk import ROW_BYTES, Rows, key_bytes, key_number
+from tests.support.sim_disk import ROW_BYTES, Rows, key_number
 from tests.support.sim_loop import SimLoop, World
 from tests.support.sim_store import STORE_ID
 from tests.support.sim_truth import Truth
@@ -74,7 +74,8 @@ class SimFiles:
 
     def _inspected(self, table: Table, path: str) -> FileFacts | CompactionError:
         try:
-            return self._facts(table, path, self._rows(path))
+            self._rows(path)
+            return self._facts(table, path)
         except RequestError as error:
             return error
 
@@ -83,7 +84,8 @@ class SimFiles:
         self._disk.key_of.update(zip(numbers, rows.column(KEY).to_pylist(), strict=True))
         self._disk.write(path, dict.fromkeys(numbers, ()), self._world.now_s())
         self._wrote()
-        return self._facts(table, path, self._rows(path))
+        self._rows(path)
+        return self._facts(table, path)
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> SimRowReader:
         return SimRowReader(self._rows, self._disk.key_of)
@@ -93,16 +95,18 @@ class SimFiles:
             raise RequestError(f"simulated: file {path} does not exist")
         return self._disk.files[path]
 
-    def _facts(self, table: Table, path: str, rows: Collection[int]) -> FileFacts:
-        keys = [self._disk.key_of[row] for row in rows]
+    def _facts(self, table: Table, path: str) -> FileFacts:
+        file = self._disk.described(path)
         return FileFacts(
             path=path,
-            size_bytes=ROW_BYTES * len(rows),
+            size_bytes=file.size_bytes,
             schema=arrow_schema(table.schema),
             rows=RowFacts(
-                rows=len(rows),
-                key_min=key_bytes(min(keys)),
-                key_max=key_bytes(max(keys)),
+                rows=file.rows,
+                key_min=file.key_min,
+                key_max=file.key_max,
+                version_min=file.version_min,
+                version_max=file.version_max,
                 clean=True,
             ),
             key_types=RowRules.of(table).key_types,

@@ -26,6 +26,8 @@ TROUBLES: Mapping[str, Mapping[str, Any]] = {
 """One kind of trouble after the other finds what all kinds together hide from each other."""
 GATEWAYS_SHARE = 0.5
 """Of seeds that have gateways."""
+DEAD_ROWS_SHARE = 0.4
+"""Of seeds."""
 REFUSALS_SHARE = 0.3
 """Of seeds with faults: their stores take nothing now and then."""
 SERVICE = Service(groups=(Group(name="small", max_bytes=60 * ROW_BYTES), Group(name="large")))
@@ -52,6 +54,8 @@ class Options:
     hold_expiry_s: float = 120.0
     bounds: bool = False
     """Tablets are split and merged."""
+    dead_rows: bool = False
+    """Rewrites drop dead rows, and say where."""
     drops: bool = False
     """The last table is dropped."""
     busy_s: float = 60.0
@@ -170,7 +174,8 @@ def draw_options(seed: int) -> Options:
         operators=dice.random() < 0.2,
     )
     refuses = faults and Random(f"refusals {seed}").random() < REFUSALS_SHARE
-    options = replace(options, store_refuses=refuses)
+    dead_rows = Random(f"dead rows {seed}").random() < DEAD_ROWS_SHARE
+    options = replace(options, store_refuses=refuses, dead_rows=dead_rows)
     return replace(options, **_draw_gateways(seed, options, faults=faults))
 
 
