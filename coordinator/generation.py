@@ -21,7 +21,7 @@ from common.metadata.upkeep_changes import BumpGeneration
 from common.model.table import Table, TableState
 from common.parquet.description import write_description
 from common.parquet.generation import behind, write_generation, written_generation
-from common.parquet.location import open_location
+from common.parquet.location import Location, open_location
 from common.parquet.owner import Owner, read_owner
 from common.redaction import redacted
 from coordinator.ports import Log
@@ -78,7 +78,7 @@ class Generations:
         stored = await self._store.generation(table.id)
         if stored < known and written < known:
             # The store went back before the location was told: let everybody see it there.
-            await asyncio.to_thread(write_generation, location, known)
+            await asyncio.to_thread(_raise_written, location, known)
             written = known
         reason = behind(table.name, stored, written)
         owner = await asyncio.to_thread(read_owner, location)
@@ -101,10 +101,11 @@ class Generations:
         if await self.look(table) is not None:
             return
         location = open_location(table.location)
-        outcome = await self._store.apply(BumpGeneration(table=table.id))
+        change = BumpGeneration(table=table.id, generation=self.known(table.id))
+        outcome = await self._store.apply(change)
         if isinstance(outcome, Applied) and outcome.generation is not None:
             self._known[table.id] = outcome.generation
-            await asyncio.to_thread(write_generation, location, outcome.generation)
+            await asyncio.to_thread(_raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
             await asyncio.to_thread(write_description, location, table)
             self._described[table.id] = table
@@ -142,6 +143,12 @@ class Generations:
             del self._reasons[table]
             self._known.pop(table, None)
             self._described.pop(table, None)
+
+
+def _raise_written(location: Location, generation: int) -> None:
+    """Tell a location a generation, unless it knows a higher one: we may have stood still."""
+    if written_generation(location) < generation:
+        write_generation(location, generation)
 
 
 def signed_by_another(table: Table, owner: Owner) -> str | None:

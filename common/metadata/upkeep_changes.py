@@ -115,8 +115,12 @@ class SetLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BumpGeneration:
-    """Count the table's generation up; a fail-over to an older state shows by it."""
+class BumpGeneration(Guarded):
+    """Count the table's generation up; a fail-over to an older state shows by it.
+
+    Guarded, for a store that goes back between look and change would be counted up as if nothing
+    had been, and its location be told the lower number.
+    """
 
     table: str
 

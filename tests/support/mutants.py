@@ -56,6 +56,7 @@ SUITES = {
         *(f"tests/unit/compactor/test_{name}.py" for name in ("columns_beside", "verify")),
         "tests/unit/requests/test_selectors.py",
     ],
+    "rollback": ["tests/sim/test_rollbacks.py", "-m", "not slow"],
     "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
     "scans": ["tests/unit/neve/test_scan_tablet.py"],

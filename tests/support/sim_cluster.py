@@ -73,6 +73,7 @@ class Cluster:
         self.operator = self.world.process("operator")
         self.owner = SimOwner("owner", self.operator, self.store(), self.truth)
         self.sweeper = SimSweeper("sweeper", self.operator, self.store(), self.truth)
+        self.started_s = self.world.now_s()
         self._births = 0
         self._names = 10
 
@@ -91,7 +92,10 @@ class Cluster:
         name = f"coord{len(self.coordinators)}"
         self.world.tell(name, "starts")
         store = self.store()
-        self.coordinators.append(SimCoordinator(name, self.world, store, self.settings, self.truth))
+        made = SimCoordinator(
+            name, self.world, store, self.settings, self.truth, counts_up=self.options.goes_back
+        )
+        self.coordinators.append(made)
 
     def start_compactor(self, name: str) -> None:
         self._births += 1
@@ -135,6 +139,7 @@ class Cluster:
     def live(self) -> None:
         """Build up; then all are busy."""
         self._create_tables()
+        self.started_s = self.world.now_s()
         self.start_coordinator()
         for number in range(max(2, self.options.compactors)):
             self.start_compactor(f"comp{number}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from common.settings import Settings
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
 from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
+from coordinator.generation import Generations
 from coordinator.performing import Context
 from coordinator.recovery import recover, until_replaced
 from coordinator.wiring import Parts, assemble
@@ -67,8 +68,17 @@ class SimCoordinator:
     """
 
     def __init__(
-        self, name: str, world: World, store: KeyspaceStore, settings: Settings, truth: Truth
+        self,
+        name: str,
+        world: World,
+        store: KeyspaceStore,
+        settings: Settings,
+        truth: Truth,
+        *,
+        counts_up: bool = False,
     ) -> None:
+        """Count generations up, as the real one does, if `counts_up`."""
+        self._generations = Generations(store, self._log) if counts_up else None
         self.name = name
         self.world = world
         self.process = world.process(name)
@@ -92,6 +102,11 @@ class SimCoordinator:
         assert self.parts is not None
         return self.parts.state._books
 
+    def knows_more(self, stored: Mapping[str, int]) -> bool:
+        """Return whether it has seen higher generations of tables, by id, than these."""
+        known = self._generations
+        return known is not None and all(known.known(each) > stored[each] for each in stored)
+
     def at_rest(self) -> bool:
         """Return whether nothing is queued, in flight, running or to be looked at."""
         if self.parts is None or not self.led:
@@ -108,6 +123,7 @@ class SimCoordinator:
             ids=CountedIds(self.name + "-"),
             log=self._log,
             coordinator=self.name,
+            generations=self._generations,
         )
         self.parts = assemble(self._settings, context)
         claimed_s = await recover(self._store, self.parts.scanner, self.name, self._log)
@@ -116,6 +132,9 @@ class SimCoordinator:
             for loop in self.parts.loops(self._settings):
                 loops.create_task(loop)
             loops.create_task(self._collect_forever())
+            if self._generations is not None:
+                tables = self.parts.scanner.tables
+                loops.create_task(self._generations.run_forever(tables.values))
             loops.create_task(self._leave_when_replaced(claimed_s))
             loops.create_task(self._until_failed())
             loops.create_task(self._check_forever())
@@ -133,9 +152,16 @@ class SimCoordinator:
             retired_s=own.retired_names_s,
         )
         storage = DiskStorage(self.world, self._truth)
-        collector = Collector(self._store, storage, rules, self._log, clock=self.world)
-        everyone: Callable[[], list[Table]] = lambda: [*tables.values()]  # noqa: E731  # one use
-        await collect_forever(self._store, collector, everyone, own.collect_interval_s, self._log)
+        known = self._generations.known if self._generations else lambda _table: 0
+        collector = Collector(
+            self._store, storage, rules, self._log, clock=self.world, known_generation=known
+        )
+
+        def writable() -> list[Table]:
+            every = self._generations
+            return [each for each in tables.values() if every is None or every.may_change(each.id)]
+
+        await collect_forever(self._store, collector, writable, own.collect_interval_s, self._log)
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         leader = await until_replaced(self._store, self.name, self._log, claimed_s)
@@ -156,6 +182,7 @@ class SimCoordinator:
 
     def _log(self, event: str, **fields: Any) -> None:
         assert event != "work on a table failed", fields
+        self._truth.seen["tables found behind"] += event == "table is read-only"
         self.world.tell(self.name, event, **fields)
 
     async def _service(self) -> Any:
@@ -176,7 +203,9 @@ class SimCoordinator:
 
     async def report(self, report: Report) -> None:
         thrown_away = report.end is AttemptEnd.FAILED and report.error_class not in FAIR_ERRORS
-        assert not thrown_away, f"work was thrown away, though it was well done: {report}"
+        assert self._truth.sleeps or not thrown_away, (
+            f"work was thrown away, though it was well done: {report}"
+        )
         (await self._service()).report(report)
 
     async def withdraw(self, take: str) -> None:

@@ -82,6 +82,8 @@ class Options:
     ghost: bool = False
     fail_over: bool = False
     """A replica takes over that has missed the last one or two changes."""
+    goes_back: bool = False
+    """The store goes back in time, further than it may, and tables have generations."""
     operators: bool = False
     """Groups and tables are paused, compactors drained, attempts cancelled."""
     gateways: int = 0

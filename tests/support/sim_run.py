@@ -38,7 +38,7 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
         AssertionError: An invariant broke, or it did not come to rest; with the last
             lines of the story.
     """
-    with _as_simulated(options or draw_options(seed)) as drawn:
+    with as_simulated(options or draw_options(seed)) as drawn:
         cluster = Cluster(seed, drawn)
         chaos = Chaos(cluster)
         try:
@@ -49,7 +49,7 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
             cluster.come_to_rest()
             _check_counts(cluster)
         except Exception as error:
-            cause = _first(error)
+            cause = first_cause(error)
             message = f"seed {seed} ({cluster.options}): {type(cause).__name__}: {cause}"
             raise AssertionError(f"{message}\n{cluster.world.story()}") from cause
         finally:
@@ -58,7 +58,7 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
 
 
 @contextlib.contextmanager
-def _as_simulated(options: Options) -> Iterator[Options]:
+def as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
     wanted: list[tuple[ModuleType, str, object]] = [
         (recovery, "LEAD_CHECK_S", options.lead_s),
@@ -82,7 +82,8 @@ def _as_simulated(options: Options) -> Iterator[Options]:
             gc.enable()
 
 
-def _first(error: BaseException) -> BaseException:
+def first_cause(error: BaseException) -> BaseException:
+    """Return what a group of errors began with."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

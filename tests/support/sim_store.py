@@ -151,6 +151,12 @@ class SimServer:
         self._ring()
         return len(young[-count:])
 
+    def go_back(self) -> None:
+        """Another server answers, which knows what it knew once: connections are gone."""
+        self.epoch += 1
+        self._undo.clear()
+        self._ring()
+
     async def news(self, timeout_s: float) -> None:
         """Wait for a write."""
         future = asyncio.get_running_loop().create_future()

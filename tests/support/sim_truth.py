@@ -47,6 +47,8 @@ class Truth:
         """Attempt → the one incarnation that was given it."""
         self.pinned: dict[str, tuple[str, ...]] = {}
         """Pin → files that its reader has listed."""
+        self.sleeps = False
+        """Whether nothing is checked any more: the store has gone back, and breaks its word."""
         self.seen: Counter[str] = Counter()
         self._reads = Views(memory)
         self._where: dict[str, TabletId] = {}
@@ -105,6 +107,8 @@ class Truth:
 
     def written(self, effects: Sequence[Command]) -> None:
         """Hold what a write has touched against the truth."""
+        if self.sleeps:
+            return
         touched = self._reads.touched(effects)
         for table in touched.tables:
             self._table_changed(table)

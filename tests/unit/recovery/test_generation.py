@@ -11,7 +11,7 @@ import pytest
 from common.clock import ManualClock
 from common.errors import RequestError
 from common.ids import CountedIds
-from common.metadata.changes import Applied, CreateTable, Refused, Release
+from common.metadata.changes import Applied, Change, CreateTable, Outcome, Refused, Release
 from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
 from common.metadata.memory import MemoryStore
@@ -249,3 +249,38 @@ async def test_a_description_of_another_release_is_refused(tmp_path: Path, conte
     path.write_text(content)
     with pytest.raises(RequestError, match=r"table\.json"):
         read_description(location)
+
+
+async def test_a_store_that_goes_back_between_look_and_change_is_not_counted_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await place.generations.count_up(place.table)
+    look = place.generations.look
+
+    async def look_too_soon(table: Table) -> str | None:
+        reason = await look(table)
+        await place.roll_back(1)
+        return reason
+
+    monkeypatch.setattr(place.generations, "look", look_too_soon)
+    await place.generations.count_up(place.table)
+
+    assert (place.written, await place.store.generation(place.table.id)) == (3, 1)
+    assert await place.another().look(place.table) is not None
+
+
+async def test_who_stood_still_does_not_tell_a_location_a_lower_number(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = place.store.apply
+
+    async def stand_still(change: Change) -> Outcome:
+        outcome = await apply(change)
+        write_generation(open_location(place.table.location), 9)  # By another coordinator.
+        return outcome
+
+    monkeypatch.setattr(place.store, "apply", stand_still)
+    await place.generations.count_up(place.table)
+
+    assert place.written == 9

@@ -1,0 +1,42 @@
+"""Clusters whose store goes back in time: the last copy of an acknowledged row is never deleted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from tests.support.sim_rollback import go_back
+
+# A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+FEW, MANY = range(60), range(60, 500)
+REGRESSIONS = {51: "a store that went back was counted up, and its location told the lower number"}
+"""Seed → what it found, in the code of its day."""
+MET = ("stores that went back", "tables found behind", "tables accepted", "attempts committed")
+
+
+def lived(seeds: Iterable[int]) -> Counter[str]:
+    """Run seeds; return what they have met."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen += go_back(seed).seen()
+    return seen
+
+
+def test_no_last_copy_is_deleted_when_the_store_goes_back() -> None:
+    seen = lived(FEW)
+
+    assert not [what for what in MET if seen[what] < len(FEW) / 2], seen
+
+
+@pytest.mark.slow
+def test_no_last_copy_is_deleted_in_many_more() -> None:
+    lived(MANY)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+    go_back(seed)
