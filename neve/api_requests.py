@@ -146,8 +146,10 @@ class Result:
     """Rows dropped for newer ones of their keys."""
     expired: int = 0
     """Rows dropped because they had expired."""
+    changed: int = 0
+    """Rows of its files that the transform has given values, whether or not these are new."""
     deleted: int = 0
-    """Rows that the transform has deleted; in a table with a key they become tombstones."""
+    """Rows of its files that it has deleted; in a table with a key they become tombstones."""
     tombstones_dropped: int = 0
     complete: bool = True
     """False: the history no longer goes back to the request's first job."""

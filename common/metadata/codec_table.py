@@ -99,6 +99,8 @@ HISTORY = Layout(
     whole("tombstones_dropped"),
     whole("expired_dropped"),
     whole("transform_dropped"),
+    whole("rows_changed"),
+    whole("rows_deleted"),
     given=("position", "tablet"),
 )
 

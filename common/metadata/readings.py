@@ -217,3 +217,5 @@ class HistoryEntry:
     tombstones_dropped: int = 0
     expired_dropped: int = 0
     transform_dropped: int = 0
+    rows_changed: int = 0
+    rows_deleted: int = 0

@@ -67,6 +67,10 @@ class RowCounts:
     expired_dropped: int = 0
     transform_dropped: int = 0
     """Rows of an append-only table that a transform deleted; keyed ones become tombstones."""
+    changed: int = 0
+    """Rows that a transform has given values; they are counted elsewhere, too."""
+    deleted: int = 0
+    """Rows that a transform deleted, of whatever table; they are counted elsewhere, too."""
 
     @property
     def balanced(self) -> bool:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from common.errors import RewriteError
 from common.model.request import TransformKind
 from common.rows.arrays import Int64s
+from compactor.rewrite.change_counts import ChangeCounts
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.plugged import PluggedIn
 from compactor.rewrite.questions import Answers
@@ -77,6 +78,7 @@ class _Answered:
         deletes = transform.transform.kind is TransformKind.DELETE_WHERE
         self._apply: Callable[[pa.Table, Int64s, pa.Table], pa.Table]
         self._apply = self._deleted if deletes else self._assigned
+        self._counts = ChangeCounts()
 
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         if at not in self._transform.inputs:
@@ -92,11 +94,14 @@ class _Answered:
 
     def end(self, at: int) -> None:
         self._answers.end(at)
+        self._counts.tell(self._plan.progress_folder, at)
+        self._counts = ChangeCounts()
 
     def _deleted(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
         chosen = pc.fill_null(answers.column("a0"), fill_value=False).combine_chunks()
         gone = np.zeros(rows.num_rows, np.bool_)
         gone[places] = chosen.to_numpy(zero_copy_only=False)
+        self._counts.deleted += int(gone.sum())
         return with_deletions(rows, gone, self._plan.rules, self._transform.protected)
 
     def _assigned(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
@@ -111,6 +116,7 @@ class _Answered:
                 raise RewriteError(message) from error
             values[one.column] = pa.chunked_array(chunks, arrow)
             self._require_values(one.column, values[one.column])
+        self._counts.changed += len(places)
         return with_values(rows, places, values)
 
     def _require_values(self, name: str, values: pa.ChunkedArray) -> None:

@@ -13,6 +13,7 @@ from common.rows.rules import RowRules
 from common.wire import Assignment
 from compactor.core.result import RewriteProgress, RewriteResult
 from compactor.rewrite.allowance import Allowance
+from compactor.rewrite.change_counts import read_counts
 from compactor.rewrite.files import delete_file, table_location
 from compactor.rewrite.folders import attempt_folder
 from compactor.rewrite.marks import read_marks
@@ -73,9 +74,10 @@ def rewrite(
                 _delete(plan)
                 raise
             teller.done(plan)
+            changes = read_counts(folder)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
-        counts=result.counts,
+        counts=replace(result.counts, changed=changes.changed, deleted=changes.deleted),
         dropped=result.dropped,
         kernel=kernel,
         timings_s={

@@ -10,6 +10,7 @@ from common.rows.arrays import Flags
 from common.rows.conform import conform
 from common.rows.hash import row_hash
 from common.spi.transform import DELETED, TransformContext
+from compactor.rewrite.change_counts import ChangeCounts
 from compactor.rewrite.plan import RewritePlan
 from compactor.rewrite.touching import with_deletions, with_values
 from compactor.rewrite.transforming import TransformPlan
@@ -37,6 +38,7 @@ class PluggedIn:
             options=transform.transform.options,
             now_s=transform.now_s,
         )
+        self._counts = ChangeCounts()
 
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         """Return the next rows of an input, changed.
@@ -53,6 +55,8 @@ class PluggedIn:
         after, deleted = self._applied(before)
         values = {name: after.column(name) for name in after.column_names}
         changed = with_values(rows, places, values)
+        self._counts.changed += len(places) - int(deleted.sum())
+        self._counts.deleted += int(deleted.sum())
         if not deleted.any():
             return changed
         if self._plan.rules.key and self._plan.rules.tombstone_column is None:
@@ -62,7 +66,9 @@ class PluggedIn:
         return with_deletions(changed, gone, self._plan.rules, self._transform.protected)
 
     def end(self, at: int) -> None:
-        """Nothing is known of the end of an input."""
+        """Tell how many rows of it were changed."""
+        self._counts.tell(self._plan.progress_folder, at)
+        self._counts = ChangeCounts()
 
     def _applied(self, before: pa.Table) -> tuple[pa.Table, Flags]:
         try:

@@ -162,6 +162,7 @@ def _result(found: api_requests.Result | None) -> list[tuple[str, str]]:
         return []
     part = "" if found.complete else " (the history does not go back to its first job)"
     dropped = {
+        "changed": found.changed,
         "superseded": found.superseded,
         "expired": found.expired,
         "deleted": found.deleted,

@@ -47,7 +47,9 @@ def summed(request: Request, entries: Sequence[HistoryEntry]) -> api_requests.Re
         rows_after=sum(each.rows_out for each in own) - between_rows,
         superseded=sum(each.superseded for each in own),
         expired=sum(each.expired_dropped for each in own),
-        deleted=sum(each.transform_dropped for each in own),
+        changed=sum(each.rows_changed for each in own),
+        # Earlier releases have counted those of append-only tables alone.
+        deleted=sum(max(each.rows_deleted, each.transform_dropped) for each in own),
         tombstones_dropped=sum(each.tombstones_dropped for each in own),
         complete=len(entries) < HISTORY_MAX or entries[-1].ended_s < request.submitted_at_s,
     )

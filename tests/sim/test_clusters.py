@@ -29,6 +29,7 @@ REGRESSIONS = {
     4: "after a fail-over the reservation of a commit that was forgotten stood for ever",
     113: "a part of a request was cancelled under a split: its done marker was lost",
     263: "a fail-over forgot who leads, and nothing could be released for silence",
+    1912: "a refused commit of an attempt that was cancelled counted as a failure of its job",
     2046: "a fail-over forgot a pin: its reader lost a file",
     2168: "a check of ours that allowed a late release too little",
     3822: "a fail-over forgot that a table goes, and its drop took tablets of a live table",

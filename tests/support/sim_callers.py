@@ -102,11 +102,15 @@ class SimCaller(SimClient):
         """Add a file under a name that was used before: its file has been deleted since."""
         # Callers' own names stay as they are: their calls may be asked again.
         users = (f"{table.id}/app", f"{table.id}/again-")
-        free = [path for path in self.truth.disk.deleted if path.startswith(users)]
+        disk = self.truth.disk
+        free = [
+            path for path in disk.deleted if path.startswith(users) and path not in disk.retaken
+        ]
         self._names += 1
         path = f"{table.id}/again-{self.name}-{self._names}.parquet"
         if free and self.world.chance(0.8):
             path = self.world.dice.choice(free[-NAMES_MAX:])
+            disk.retaken[path] = None
             self.truth.seen["names used again"] += 1
         rows = self._new_rows(table, close=True)
         self._write(path, rows)

@@ -169,6 +169,7 @@ class Chaos:
         for_s = self._world.random() * self._world.dice.choice((1.0, REFUSAL_MAX_S))
         self._note(f"store refuses: {refusal.value}")
         self._world.tell("server", "refuses", kind=refusal.value, seconds=for_s)
+        self._cluster.truth.seen["refusals"] += 1
         self._cluster.server.refuse(refusal, for_s)
 
     def _pause_group(self) -> None:

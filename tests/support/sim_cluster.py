@@ -36,7 +36,7 @@ from tests.support.sim_truth import Truth
 from tests.support.sim_users import SimDivider, SimOwner, SimUser
 
 SPLITS = (key_bytes(0x4000), key_bytes(0x8000))
-REST_MAX_S = 400.0
+REST_MAX_S = 900.0
 QUIET_S = 20.0
 STALL_S = 15.0
 """Longer than the longest rewrite, which tells no progress."""

@@ -42,6 +42,8 @@ class Disk:
         self.files: dict[str, Rows] = {}
         self.deleted: dict[str, Rows] = {}
         self.written_s: dict[str, float] = {}
+        self.retaken: dict[str, None] = {}
+        """Names that somebody has used again: two users would overwrite each other's file."""
         self.key_of: dict[int, int] = {}
         self.version_of: dict[int, bytes] = {}
         """When a row was first written."""

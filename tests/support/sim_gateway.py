@@ -193,6 +193,7 @@ class SimGateway:
         """
         table, still = await self._services.table(name), self.stood_still
         rows: list[int] = []
+        refusals = self._truth.seen["refusals"]
         slow_until_s = self._world.now_s() + SLOW_MAX_S
         try:
             async with scanned(self._services, table, Wanted(columns=(KEY, ROW))) as pieces:
@@ -204,9 +205,11 @@ class SimGateway:
             broken = str(error)
         else:
             return rows
-        # Its pin is renewed whatever fails meanwhile, if only somebody runs to do it.
+        # Its pin is renewed whatever fails meanwhile, if only somebody runs to do it, and the
+        # store takes it.
         begun = "not protected" in broken
         excused = not begun or self.stood_still > still or self._truth.drops(table.id)
+        excused |= self._truth.seen["refusals"] > refusals
         assert excused, f"{self.name}: a scan is broken off: {broken}"
         return broken
 

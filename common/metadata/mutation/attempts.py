@@ -190,6 +190,8 @@ def _replaced(
         tombstones_dropped=change.counts.tombstones_dropped,
         expired_dropped=change.counts.expired_dropped,
         transform_dropped=change.counts.transform_dropped,
+        rows_changed=change.counts.changed,
+        rows_deleted=change.counts.deleted,
         reason=change.reason,
     )
     mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED, outputs=paths)

@@ -102,6 +102,9 @@ def test_a_deletion_in_one_partition_leaves_the_others_as_they_are(service: Serv
     assert done.result.complete
     after = {each.path: each.request for each in client.files("months")}
     assert [request for request in after.values() if request] == [wish.id]
+    changed = client.compact("months", set="n = n + 1").wait(timeout_s=SERVICE_S)
+    assert changed.result is not None
+    assert (changed.result.changed, changed.result.deleted) == (21, 0)
     assert len(before & after.keys()) == 2, "of the other months nothing was rewritten"
     assert client.count("months") == 21
     client.drop("months")

@@ -188,6 +188,13 @@ def test_released_without_a_mark_is_lost_and_nobodys_failure() -> None:
     assert report.end is AttemptEnd.LOST
 
 
+def test_ended_by_others_is_told_so_though_the_mark_cannot_be_read() -> None:
+    attempt, _ = committing()
+    attempt.handle(on.CommitRefused(code="cancelled", reason="has ended already"), 16.0)
+    _, report = after_deleting(attempt, on.OutcomeUnread("the store starts"))
+    assert report.end is AttemptEnd.CANCELLED
+
+
 def test_a_file_that_came_meanwhile_is_nobodys_failure() -> None:
     attempt, _ = committing()
     attempt.handle(on.CommitRefused(code="resurface", reason="c.parquet came later"), 16.0)

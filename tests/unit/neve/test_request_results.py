@@ -21,6 +21,7 @@ def entry(
     ended_s: float = 200.0,
     expired: int = 0,
     deleted: int = 0,
+    **more: int,
 ) -> HistoryEntry:
     return HistoryEntry(
         position="1-1",
@@ -42,6 +43,7 @@ def entry(
         request=request,
         expired_dropped=expired,
         transform_dropped=deleted,
+        **more,
     )
 
 
@@ -65,3 +67,13 @@ def test_a_history_that_does_not_go_back_far_enough_is_told() -> None:
     assert not summed(REQUEST, newer).complete
     older = [*newer[1:], entry("a", "b", (1, 1), request=None, ended_s=99.0)]
     assert summed(REQUEST, older).complete
+
+
+def test_rows_that_were_changed_are_told_and_those_deleted_counted_once() -> None:
+    history = [
+        entry("a", "x", (9, 9), rows_changed=4, rows_deleted=2),
+        entry("b", "y", (8, 5), deleted=3, rows_deleted=3),
+        entry("c", "z", (8, 7), deleted=1),  # Of an earlier release.
+    ]
+    found = summed(REQUEST, history)
+    assert (found.changed, found.deleted) == (4, 6)
