@@ -165,6 +165,11 @@ class TableFaults:
         return (*every[:TOLD_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
 
     @property
+    def unreadable_tablets(self) -> int:
+        """How many tablets, each for itself, cannot be read."""
+        return sum(";" in subject for subject, _ in self._unreadable)
+
+    @property
     def unreadable_tables(self) -> tuple[str, ...]:
         """The tables that cannot be read, by the name or id under which that was noted."""
         return tuple(subject for subject, _ in self._unreadable if ";" not in subject)

@@ -94,8 +94,13 @@ class Parts:
             *self._of_store(),
         )
         figures = (*of_parts, *scope_figures(status.scopes))
-        warnings = (*self.store_care.health.warnings, *self.context.faults.all_unreadable())
-        return replace(status, figures=figures, store_warnings=warnings)
+        faults = self.context.faults
+        return replace(
+            status,
+            quarantined=status.quarantined + faults.unreadable_tablets,
+            figures=figures,
+            store_warnings=(*self.store_care.health.warnings, *faults.all_unreadable()),
+        )
 
     def _of_requests(self, now_s: float) -> list[Figure]:
         requests, driver = self.requests.open_requests(), self.requests

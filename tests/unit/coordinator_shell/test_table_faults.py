@@ -248,6 +248,7 @@ def test_one_tablet_that_cannot_be_read_bars_no_other_of_its_table(
         assert told.startswith("tablet keyed;6d is quarantined, it cannot be read: neve:{keyed}:")
         assert told in life.parts.explain(bad, 0.0).sentences
         assert told in life.parts.status().store_warnings
+        assert life.parts.status().quarantined == 1
         assert life.parts.full_scan.counts.pieces_failed == 0
 
         memory.keyspace.run([hdel(TabletKeys.of(bad).files, "x")])
