@@ -2,7 +2,6 @@
 
 import os
 import resource
-import sys
 
 
 def data_bytes() -> int:
@@ -17,13 +16,9 @@ def data_bytes() -> int:
 def limit_data(most_bytes: int) -> None:
     """Let this process have no more data: whoever asks for more gets an error, not the memory.
 
-    Elsewhere than on Linux, where the limit would count other memory or none, nothing is done.
-
     Args:
         most_bytes: Of private memory that can be written to.
     """
-    if sys.platform != "linux":
-        return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         most_bytes = min(most_bytes, hard)

@@ -92,7 +92,7 @@ def row_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def decoded_bytes(file: OpenFile, columns: Sequence[str]) -> int:
-    """Return about how many bytes all rows take, decoded; never far too few.
+    """Return about how many bytes all rows take, decoded; texts within lists and structs as stored.
 
     Only columns whose stored bytes do not tell it are read, and their texts once each.
 

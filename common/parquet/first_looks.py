@@ -6,11 +6,11 @@ that must read rows itself, because they are many, lets a reader open each file 
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from common.errors import CompactionError
 from common.model.file import DataFile
-from common.parquet.inspect import FAR_AT_ONCE, opened
+from common.parquet.at_once import look_at_each
+from common.parquet.inspect import opened
 from common.parquet.location import Location
 from common.readers.door import in_reader
 from common.readers.pool import ReaderDeathError
@@ -80,10 +80,7 @@ def open_files(location: Location, paths: Sequence[str]) -> list[CompactionError
             return error
         return None
 
-    if location.is_local or len(paths) == 1:
-        return [look(path) for path in paths]
-    with ThreadPoolExecutor(FAR_AT_ONCE) as threads:
-        return [*threads.map(look, paths)]
+    return look_at_each(location, look, paths)
 
 
 @in_reader("file {path}")

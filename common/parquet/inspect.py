@@ -1,7 +1,6 @@
 """What is in a Parquet file: read once when it is added, in bounded memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -11,6 +10,7 @@ from pyarrow import parquet as pq
 from common.errors import CompactionError, RequestError, UnavailableError
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.key_values import KeyType
+from common.parquet.at_once import look_at_each
 from common.parquet.batches import OpenFile, row_batches
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.location import Location, size_of
@@ -25,9 +25,6 @@ from common.rows.rules import RowRules
 from common.rows.scan import in_range
 from common.rows.schema import arrow_schema, require_readable
 from common.rows.types import normal_field
-
-FAR_AT_ONCE = 8
-"""Files of an object store that one process looks into at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +158,7 @@ def inspect_new_files(
         except CompactionError as error:
             return error
 
-    if location.is_local or len(paths) == 1:
-        return [look(path) for path in paths]
-    with ThreadPoolExecutor(FAR_AT_ONCE) as threads:
-        return [*threads.map(look, paths)]
+    return look_at_each(location, look, paths)
 
 
 def _require_values(

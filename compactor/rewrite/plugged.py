@@ -55,8 +55,9 @@ class PluggedIn:
         after, deleted = self._applied(before)
         values = {name: after.column(name) for name in after.column_names}
         changed = with_values(rows, places, values)
-        self._counts.changed += len(places) - int(deleted.sum())
-        self._counts.deleted += int(deleted.sum())
+        count = int(deleted.sum())
+        self._counts.changed += len(places) - count
+        self._counts.deleted += count
         if not deleted.any():
             return changed
         if self._plan.rules.key and self._plan.rules.tombstone_column is None:

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from common.model.file import DataFile
+from common.parquet.at_once import look_at_each
 from common.parquet.batches import OpenFile, decoded_bytes
-from common.parquet.inspect import FAR_AT_ONCE, opened
+from common.parquet.inspect import opened
 from common.parquet.location import Location
+from coordinator.core.bounded import BoundedMap
 
 KNOWN_MAX = 50_000
 """Weights that are remembered, some 10 MB; the oldest are forgotten."""
@@ -21,9 +22,8 @@ class ScanWeights:
 
     def __init__(self, known_max: int = KNOWN_MAX) -> None:
         """Know of none."""
-        self._known_max = known_max
         self._lock = threading.Lock()
-        self._known: dict[_Key, int] = {}
+        self._known: BoundedMap[_Key, int] = BoundedMap(known_max)
 
     def of(
         self, location: Location, files: Sequence[DataFile], columns: Sequence[str]
@@ -40,24 +40,15 @@ class ScanWeights:
             UnavailableError: The storage does not answer.
         """
         names = tuple(columns)
-        found = {file.path: self._known.get((location.uri, file.path, names)) for file in files}
-        fresh = [path for path, weight in found.items() if weight is None]
-        weigh = partial(_weight, location, names)
-        if location.is_local or len(fresh) < 2:
-            weights = [*map(weigh, fresh)]
-        else:
-            with ThreadPoolExecutor(FAR_AT_ONCE) as threads:
-                weights = [*threads.map(weigh, fresh)]
-        self._note(location, names, dict(zip(fresh, weights, strict=True)))
-        return {path: weight for path, weight in found.items() if weight is not None} | dict(
-            zip(fresh, weights, strict=True)
-        )
-
-    def _note(self, location: Location, names: tuple[str, ...], weights: dict[str, int]) -> None:
         with self._lock:
-            self._known.update({(location.uri, path, names): weights[path] for path in weights})
-            for _ in range(len(self._known) - self._known_max):
-                del self._known[next(iter(self._known))]
+            known = {file.path: self._known.get((location.uri, file.path, names)) for file in files}
+        fresh = [path for path, weight in known.items() if weight is None]
+        found = look_at_each(location, partial(_weight, location, names), fresh)
+        weights = dict(zip(fresh, found, strict=True))
+        with self._lock:
+            for path, weight in weights.items():
+                self._known.put((location.uri, path, names), weight)
+        return weights | {path: weight for path, weight in known.items() if weight is not None}
 
 
 def _weight(location: Location, names: tuple[str, ...], path: str) -> int:

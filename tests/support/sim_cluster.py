@@ -73,7 +73,6 @@ class Cluster:
         self.operator = self.world.process("operator")
         self.owner = SimOwner("owner", self.operator, self.store(), self.truth)
         self.sweeper = SimSweeper("sweeper", self.operator, self.store(), self.truth)
-        self.started_s = self.world.now_s()
         self._births = 0
         self._names = 10
 
@@ -139,7 +138,6 @@ class Cluster:
     def live(self) -> None:
         """Build up; then all are busy."""
         self._create_tables()
-        self.started_s = self.world.now_s()
         self.start_coordinator()
         for number in range(max(2, self.options.compactors)):
             self.start_compactor(f"comp{number}")

@@ -22,7 +22,7 @@ from coordinator import generation
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import draw_options
-from tests.support.sim_run import as_simulated, first_cause
+from tests.support.sim_run import as_simulated, told_from
 
 INTERVAL_S, LOOK_AGAIN_S = 5.0, 1.0
 """How often generations are counted up and looked at."""
@@ -66,14 +66,8 @@ def go_back(seed: int) -> Cluster:
     )
     with as_simulated(options), _generations_in_memory() as generations:
         cluster = Cluster(seed, options)
-        try:
+        with told_from(cluster, seed):
             _Site(cluster, generations).live()
-        except Exception as error:
-            cause = first_cause(error)
-            message = f"seed {seed} ({options}): {type(cause).__name__}: {cause}"
-            raise AssertionError(f"{message}\n{cluster.world.story()}") from cause
-        finally:
-            cluster.world.end()
     return cluster
 
 
@@ -113,7 +107,8 @@ class _Site:
         chaos = Chaos(self.cluster)
         self.cluster.live()
         chaos.start()
-        while self.world.now_s() < self.cluster.started_s + BUSY_S:
+        until_s = self.world.now_s() + BUSY_S
+        while self.world.now_s() < until_s:
             self._pass(STEP_S)
             self.moments.append(self._moment())
         if (old := self._older()) is None:

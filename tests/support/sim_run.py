@@ -40,21 +40,32 @@ def simulate(seed: int, options: Options | None = None) -> Cluster:
     """
     with as_simulated(options or draw_options(seed)) as drawn:
         cluster = Cluster(seed, drawn)
-        chaos = Chaos(cluster)
-        try:
+        with told_from(cluster, seed):
+            chaos = Chaos(cluster)
             cluster.live()
             chaos.start()
             cluster.world.run_until(cluster.world.now_s() + cluster.options.busy_s)
             chaos.stop()
             cluster.come_to_rest()
             _check_counts(cluster)
-        except Exception as error:
-            cause = first_cause(error)
-            message = f"seed {seed} ({cluster.options}): {type(cause).__name__}: {cause}"
-            raise AssertionError(f"{message}\n{cluster.world.story()}") from cause
-        finally:
-            cluster.world.end()
     return cluster
+
+
+@contextlib.contextmanager
+def told_from(cluster: Cluster, seed: int) -> Iterator[None]:
+    """Live a cluster's life; a failure tells seed, options and story, and the world ends.
+
+    Raises:
+        AssertionError: Whatever went wrong in it.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = _first_cause(error)
+        message = f"seed {seed} ({cluster.options}): {type(cause).__name__}: {cause}"
+        raise AssertionError(f"{message}\n{cluster.world.story()}") from cause
+    finally:
+        cluster.world.end()
 
 
 @contextlib.contextmanager
@@ -82,7 +93,7 @@ def as_simulated(options: Options) -> Iterator[Options]:
             gc.enable()
 
 
-def first_cause(error: BaseException) -> BaseException:
+def _first_cause(error: BaseException) -> BaseException:
     """Return what a group of errors began with."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
