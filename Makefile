@@ -35,9 +35,11 @@ $(PY):
 	echo "Making $(VENV) with $$python" && \
 	"$$python" -m venv $(VENV)
 
+# The lists are whole, so pip need not look further: of a package asked for with an extra, older ones would
+# take a newer release than the list has, and refuse it.
 $(STAMP): $(LOCK) pyproject.toml | $(PY)
 	@echo "Installing the pinned requirements into $(VENV); the first time takes some minutes"
-	@$(PIP) --require-hashes -r $(LOCK) || { \
+	@$(PIP) --require-hashes --no-deps -r $(LOCK) || { \
 	echo "Installing failed; the lines above say at which package. Wanted are a package index within reach" \
 	"and Linux (x86-64 or arm64) or a Mac with Apple silicon; the same command goes on from here." >&2; \
 	exit 1; }
@@ -87,7 +89,7 @@ bench: install  ## Measure queue, planning, store, memory and latency; figures: 
 
 .PHONY: bench-rewrite
 bench-rewrite: install  ## Measure the rewrite beside other engines; BENCH="--scale 0.25" for less
-	@$(PIP) --require-hashes -r $(BENCH_LOCK)
+	@$(PIP) --require-hashes --no-deps -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
 
 .PHONY: bench-memory-rewrite

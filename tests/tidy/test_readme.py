@@ -34,7 +34,7 @@ def test_the_way_without_make_is_what_make_does() -> None:
     installs = [words[2:] for words in commands() if words[:2] == ["pip", "install"]]
 
     assert installs == [
-        ["--require-hashes", "-r", "requirements/lock.txt"],
+        ["--require-hashes", "--no-deps", "-r", "requirements/lock.txt"],
         ["--no-build-isolation", "--no-deps", "-e", "."],
     ]
     for words in installs:
