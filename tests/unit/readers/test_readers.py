@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import RefusedError, RequestError
+from common.model.key_values import KeyType
 from common.readers import door
+from common.readers.answers import Done, packed, unpacked
 from common.readers.limits import ReaderLimits
 from common.readers.pool import ReaderDeathError, Readers
 from tests.support import reader_work as work
@@ -44,6 +46,15 @@ def until_gone(process: int) -> None:
         while ") Z " not in stat.read_text():
             assert time.monotonic() < until_s, f"process {process} still runs"
             time.sleep(0.01)
+
+
+def test_enumerations_are_told_by_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_in_python_3_11_2(self: KeyType, _protocol: int) -> object:
+        return getattr, (type(self), self.name)
+
+    monkeypatch.setattr(KeyType, "__reduce_ex__", as_in_python_3_11_2)
+
+    assert unpacked(packed(Done(KeyType.INT))) == Done(KeyType.INT)
 
 
 def test_marked_work_is_done_in_another_process_again_and_again() -> None:
