@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import UnavailableError
+from common.metadata.ports import TabletStore
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
@@ -40,9 +41,14 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
+def connected(redis: RedisServer) -> TabletStore:
+    """Return a client for one gateway: connections belong to the loop that uses them."""
+    return connect(StoreSettings(url=redis.url, timeout_s=5.0))
+
+
 @pytest.fixture
 def gateway(redis: RedisServer) -> Iterator[Gateway]:
-    with serving(connect(StoreSettings(url=redis.url, timeout_s=5.0))) as served:
+    with serving(connected(redis)) as served:
         served.ask(empty(redis))
         yield served
 
@@ -213,9 +219,9 @@ def test_an_import_is_all_or_nothing_where_outputs_of_a_dropped_table_lie(
 class Failing:
     """Lets so many changes through, and is away then."""
 
-    def __init__(self, gateway: Gateway, passes: int) -> None:
+    def __init__(self, store: TabletStore, passes: int) -> None:
         self.passes = passes
-        self._store = gateway.store
+        self._store = store
 
     async def apply(self, change: object) -> object:
         self.passes -= 1
@@ -228,7 +234,7 @@ class Failing:
 
 
 def test_an_import_that_breaks_off_anywhere_goes_on(
-    gateway: Gateway, client: Client, location: Path
+    gateway: Gateway, client: Client, location: Path, redis: RedisServer
 ) -> None:
     """Where a dropped table was: its generation and mark are there, its files too."""
     create(client, "old", location)
@@ -238,7 +244,7 @@ def test_an_import_that_breaks_off_anywhere_goes_on(
         pq.write_table(rows(number), location / f"{number}.parquet")
     options = {"key": ["id"], "version_column": "v"}
     for passes in range(4):
-        failing = Failing(gateway, passes)
+        failing = Failing(connected(redis), passes)
         with serving(failing) as other, other.client() as weak:  # type: ignore[arg-type]  # a store
             try:
                 weak.import_table(str(location), "lake", **options)
@@ -252,7 +258,7 @@ def test_an_import_that_breaks_off_anywhere_goes_on(
 
 
 def test_a_location_is_signed_by_its_table(
-    gateway: Gateway, client: Client, location: Path
+    gateway: Gateway, client: Client, location: Path, redis: RedisServer
 ) -> None:
     create(client, "one", location)
     [table] = gateway.ask(gateway.store.tables())  # type: ignore[misc]  # a list
@@ -260,7 +266,7 @@ def test_a_location_is_signed_by_its_table(
     mark = location / "_neve/store"
     assert mark.read_text() == f"{store} {table.id}\n"
     mark.write_text(f"{store} another-table\n")
-    with serving(gateway.store) as fresh, fresh.client() as other:
+    with serving(connected(redis)) as fresh, fresh.client() as other:
         with pytest.raises(RefusedError, match="belongs to another table of this service"):
             other.append("one", rows(1))
         report = other.fsck("one", repair=True)
