@@ -77,6 +77,10 @@ class Covered(Protocol):
         """Return up to which stamp replaced files are in no manifest that is still read."""
         ...
 
+    async def left_s(self, table: Table) -> float:
+        """Return from which stamp on replaced files of a dropped table have to stay."""
+        ...
+
 
 def due(entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: CollectorRules) -> bool:
     """Return whether an entry's file may go, as far as time and readers say.
@@ -136,12 +140,28 @@ class Collector:
             UnavailableError: It did not answer.
         """
         entries = await self._store.garbage(table.id)
+        if entries and table.state is TableState.GOING:
+            entries = await self._leave_evidence(table, entries)
         fresh = [entry.path for entry in entries if entry.stamped_s <= 0]
         stamped = await self._stamp(table, fresh) if fresh else 0
         done = await self._delete_due(table, entries)
         await self._forget_pins(table)
         await self._finish_drop(table)
         return done + Round(stamped=stamped, kept=len(fresh) - stamped)
+
+    async def _leave_evidence(
+        self, table: Table, entries: Sequence[GarbageEntry]
+    ) -> Sequence[GarbageEntry]:
+        """Forget what has to stay of a table that is dropped without its files; return the rest."""
+        if self._manifests is None or await self._store.drop_deletes(table.id):
+            return entries
+        left_s = await self._manifests.left_s(table)
+        stay = [each.path for each in entries if each.stamped_s <= 0 or each.stamped_s >= left_s]
+        for first in range(0, len(stay), STAMP_BATCH):
+            some = tuple(stay[first : first + STAMP_BATCH])
+            await self._store.apply(ForgetGarbage(table=table.id, paths=some))
+        kept = {*stay}
+        return [each for each in entries if each.path not in kept]
 
     async def _stamp(self, table: Table, fresh: Sequence[str]) -> int:
         """Stamp entries that nobody has seen before, but for what may be an only copy."""

@@ -26,6 +26,7 @@ from common.metadata.walk import walk_tiles
 from common.model.own_paths import MANIFEST_FOLDER
 from common.model.table import Table, TableState
 from common.parquet import manifest_files as stored
+from common.parquet.generation import behind, written_generation
 from common.parquet.location import Location, open_location
 from common.parquet.manifest import Totals, entries_of, header
 from common.parquet.owner import owner_of
@@ -106,6 +107,29 @@ class Manifests:
             self._known.pop(table.id, None)  # Somebody died between pointer and note.
             return 0.0
         return covered_s
+
+    async def left_s(self, table: Table) -> float:
+        """Return from which stamp on replaced files of a dropped table have to stay.
+
+        The table's files stay, and its last manifest with them: what it names must stay, too,
+        and so must what tells a rebuild what has replaced that. Of a table whose store has
+        gone back in time, everything must.
+
+        Args:
+            table: It is going, without its files.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+        """
+        location = open_location(table.location)
+        written = await asyncio.to_thread(written_generation, location)
+        if behind(table.name, await self._store.generation(table.id), written) is not None:
+            return 0.0
+        if table.settings.manifest_interval_s is None:
+            return NEVER_S
+        last = await self._store.manifest(table.id)
+        return 0.0 if last is None else last.begun_s
 
     async def look(self, table: Table) -> bool:
         """Publish a table's manifest if it is due; return whether that was done.

@@ -156,6 +156,10 @@ class PlainReads:
         stored = await self._read(get(key))
         return codec_table.MANIFEST.unpack(key, stored) if stored else None
 
+    async def drop_deletes(self, table: str) -> bool:
+        """Return whether a table is being dropped with all of its files."""
+        return int(await self._read(hget(TableKeys(table).table, codec_table.DELETES)) or 0) > 0
+
     async def claim(self) -> Claim | None:
         """Return who leads, and since when."""
         stored = await self._read(get(COORDINATOR))

@@ -218,6 +218,10 @@ class TabletStore(Protocol):
         """Return the last published manifest, or None."""
         ...
 
+    async def drop_deletes(self, table: str) -> bool:
+        """Return whether a table is being dropped with all of its files."""
+        ...
+
     async def claim(self) -> Claim | None:
         """Return which coordinator leads, and since when; None: nobody has claimed it."""
         ...

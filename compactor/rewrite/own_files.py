@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from common.clock import Clock
-from common.errors import CompactionError, InputError, RefusedError
+from common.errors import CompactionError, InputError, RefusedError, UnavailableError
 from common.model.table import Table
 from common.parquet.location import Location
 from common.parquet.owner import Owner, read_owner, refuse_other
 from compactor.rewrite.files import delete_file, table_location
 
+STORE_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 9.0)
+"""Between two questions to a store that does not answer: no job fails for that."""
 TRUSTED_S = 60.0
 """How long a location that was ours is not looked at again."""
 TABLES_MAX = 10_000
@@ -42,7 +44,7 @@ class StorageFiles:
         now_s = self._clock.now_s()
         if self._trusted_until_s.get(table.id, 0.0) > now_s:
             return
-        ours = await self._store_id()
+        ours = await self._ours()
         found = await asyncio.to_thread(_owner, table.location)
         try:
             refuse_other(table.location, found, ours, table.id)
@@ -52,20 +54,34 @@ class StorageFiles:
             self._trusted_until_s.clear()
         self._trusted_until_s[table.id] = now_s + TRUSTED_S
 
+    async def _ours(self) -> str:
+        for pause_s in STORE_PAUSES_S:
+            try:
+                return await self._store_id()
+            except UnavailableError:
+                await asyncio.sleep(pause_s)
+        return await self._store_id()
+
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
-        """Delete outputs; what cannot be deleted stays for the collector."""
+        """Delete outputs; what cannot be deleted stays for the collector.
+
+        So do all where another table is by now: it may have been rebuilt from these outputs.
+        """
         if paths:
-            await asyncio.to_thread(_delete, table.location, paths)
+            await asyncio.to_thread(_delete, table, paths)
 
 
 def _owner(uri: str) -> Owner | None:
     return read_owner(table_location(uri))
 
 
-def _delete(uri: str, paths: tuple[str, ...]) -> None:
+def _delete(table: Table, paths: tuple[str, ...]) -> None:
     try:
-        location: Location = table_location(uri)
+        location: Location = table_location(table.location)
+        owner = read_owner(location)
     except CompactionError:
+        return
+    if owner is not None and owner.table not in ("", table.id):
         return
     for path in paths:
         delete_file(location, path)

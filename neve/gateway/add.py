@@ -156,6 +156,8 @@ async def _looked_s(incoming: Incoming, sizes: Mapping[str, int], looked_s: floa
     now_s = await services.store.now_s()
     if now_s - looked_s <= services.settings.coordinator.garbage_grace_s / 2:
         return looked_s
+    if incoming.kind is CallKind.APPEND:
+        return None  # It is written anew: a rebuild counts on it that appends come in soon.
     if await services.store.garbage_among(incoming.table.id, [*sizes]):
         return None
     found = await services.footers.run(services.files.sizes, incoming.table, [*sizes])

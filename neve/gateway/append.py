@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from common.errors import RequestError
 from common.metadata.readings import CallKind, CallMark
+from common.model.append_names import names_of_try
 from common.model.table import Table
 from common.rows.conform import conform, refuse_nulls
 from common.rows.encode import encode_column, encode_keys
@@ -49,7 +50,7 @@ class Part:
 
     def path(self, name: str) -> str:
         """Return where its file lies."""
-        return f"{FOLDER}/{self.partition.folder if self.partition else ''}{name}.parquet"
+        return f"{FOLDER}/{self.partition.folder if self.partition else ''}{name}"
 
 
 async def append_rows(services: Services, table: Table, body: bytes, call: str | None) -> api.Added:
@@ -96,9 +97,11 @@ async def _append(services: Services, table: Table, rows: pa.Table, call: str) -
         refuse_ahead(table, [("a row", _latest(rows, table))], now_s, ahead_max_s)
         places = [] if table.partition_by else await places_of(services, table, ends)
         routed = Routed()
-        for part in await services.rows.run(cut, rows, table, places):
-            # A name of its own for every try: a sweep may have an eye on the one before.
-            path = part.path(f"{call}-{services.ids.next('part')}")
+        parts = await services.rows.run(cut, rows, table, places)
+        # Names of its own for every try: a sweep may have an eye on the one before.
+        names = names_of_try(call, services.ids.next("try"), len(parts))
+        for part, name in zip(parts, names, strict=True):
+            path = part.path(name)
             facts = await services.rows.run(services.files.write, table, path, part.rows)
             file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
             routed.put(part.end, file, part.partition)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from common.errors import RequestError
 from common.model.tablet import TabletId
+from neve.recovery.append_tries import abandoned
 from neve.recovery.evidence import Evidence
 from neve.recovery.lineage import Lineage, attempts_of, trace
 from neve.recovery.lineage_since import trace_since
@@ -19,18 +20,21 @@ def lineage_of(evidence: Evidence) -> Lineage:
     mine = last_tables(evidence)
     attempts = attempts_of(each for each in evidence.footers.values() if each.table in mine)
     published = evidence.published
+    named = frozenset[str]() if published is None else frozenset(published.files)
+    held = named.union(*(each.inputs for each in evidence.footers.values()))
+    tries = abandoned(evidence.added, held, evidence.stored)
+    added = [path for path in evidence.added if path not in tries]
     if published is None:
-        found, named = trace(evidence.added, attempts), frozenset[str]()
+        found = trace(added, attempts)
     else:
         former = attempts_of(each for each in evidence.footers.values() if each.table not in mine)
-        found = trace_since(published, evidence.stored, evidence.added, attempts, former)
-        named = frozenset(published.files)
+        found = trace_since(published, evidence.stored, added, attempts, former)
     others = {
         path: f"it was made for another table, {each.table}"
         for path, each in evidence.footers.items()
         if each.table not in mine and path not in named
     }
-    return replace(found, left=dict(found.left) | others)
+    return replace(found, left=dict(found.left) | others | tries)
 
 
 def last_tables(evidence: Evidence) -> Collection[str]:

@@ -37,7 +37,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.owner import OWNER_PATH, Owner, read_owner, write_owner
 from neve.recovery.archive import TabletDump
 from neve.recovery.scope import Scope, Threads
-from neve.recovery.stored import StoredFile
+from neve.recovery.stored import StoredFile, list_location
 
 FILES_PER_CHANGE = 2000
 FORMER_IDS_MAX = 100
@@ -220,7 +220,7 @@ async def found_table(
     free: FreeSite,
     tablets: Sequence[TabletDump],
     *,
-    stored: dict[str, StoredFile],
+    stored: Mapping[str, StoredFile],
     live: bool,
     complete: bool,
 ) -> Founded:
@@ -230,7 +230,7 @@ async def found_table(
         scope: The table, with a new id; its location is where the files are.
         free: That location.
         tablets: Ascending; those of an unpartitioned table tile.
-        stored: What lies in the location.
+        stored: What lies in the location; looked at once more if all of it counts.
         live: Whether the table becomes live if no file is missing; else it stays paused.
         complete: Whether all that lies in the location was looked at. Else what the table does
             not know may be rows that came later.
@@ -251,6 +251,8 @@ async def found_table(
         await scope.store.apply(DropTable(table=table.id))
         raise
     files = [file for each in tablets for file in each.files]
+    if complete:  # Compactors of an earlier table tidy up until they see the mark.
+        stored = await scope.threads.run(list_location, open_location(free.site.uri))
     missing = tuple(sorted(_missing(files, stored)))
     if live and not missing:
         change = ChangeTable(
@@ -292,7 +294,7 @@ async def _note_loss(scope: Scope) -> None:
         await _apply(scope, AcceptGeneration(table=scope.table.id, generation=above, lost=True))
 
 
-def _missing(files: Iterable[DataFile], stored: dict[str, StoredFile]) -> Iterator[str]:
+def _missing(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> Iterator[str]:
     for file in files:
         found = stored.get(file.path)
         if found is None or found.size_bytes != file.size_bytes:

@@ -187,6 +187,8 @@ async def _check_garbage(scope: Scope, holders: Mapping[str, TabletId]) -> list[
     entries = await scope.store.garbage(scope.table.id)
     suspects = [entry.path for entry in entries if entry.path in holders]
     held = await scope.store.files([holders[path] for path in suspects])
+    # A store that has failed over meanwhile may have forgotten what has put it there.
+    still = {*await scope.store.garbage_among(scope.table.id, suspects)} if suspects else set[str]()
     return [
         Finding(
             code=Code.STALE_GARBAGE,
@@ -197,7 +199,7 @@ async def _check_garbage(scope: Scope, holders: Mapping[str, TabletId]) -> list[
             changes=(RescueFile(tablet=holders[path], path=path),),
         )
         for path, files in zip(suspects, held, strict=True)
-        if path in files
+        if path in files and path in still
     ]
 
 

@@ -58,7 +58,7 @@ class OnlyCopies:
             left = [each for each in left if each not in found]
 
     def _doubt(self, file: StoredFile, footer: OutputFooter | None) -> str:
-        if file.path in self._replaced:
+        if file.path in self._replaced or (footer is not None and not footer.rows):
             return ""
         if footer is not None:
             lost = [path for path in footer.inputs if not self._is_accounted(path, footer.attempt)]

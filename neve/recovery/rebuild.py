@@ -18,13 +18,14 @@ from common.metadata.ports import TabletStore
 from common.model.file import DataFile
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
-from common.parquet.location import open_location
+from common.parquet.location import Location, existing, open_location
 from common.rows.partitions import Partition
 from neve.recovery.archive import TabletDump
 from neve.recovery.counting import last_tables, lineage_of, told_ends
 from neve.recovery.evidence import Evidence, described_table, facts_of, gather_evidence
 from neve.recovery.footers import OutputFooter
 from neve.recovery.founding import find_free_site, former_ids_of, found_table
+from neve.recovery.lineage import Lineage
 from neve.recovery.partitions import partition_of_file
 from neve.recovery.scope import Door, Scope, Tell, Threads, in_turn, silent
 
@@ -33,6 +34,9 @@ NEVER = (
     "the history of finished jobs, and what waited for deletion: `neve gc` finds such files",
     "how long each version has been known: tombstones are kept one retention longer",
 )
+
+LOOKS_MAX = 5
+"""So often a location is looked at anew, from which somebody deletes files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,22 +93,18 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
     Raises:
         RequestError: Nothing describes the table, or what does is nothing that `create`
             would take.
-        RefusedError: Name or location are taken, or another store's, or no table may be there.
+        RefusedError: Name or location are taken, or another store's, or no table may be there;
+            or somebody deletes files there.
     """
     site = await rebuilder.door.site(location)
     place = open_location(site.uri)
     threads, tell = rebuilder.threads, rebuilder.tell
-    evidence = await gather_evidence(place, threads, tell, user_files=options.user_files)
-    described = described_table(evidence, place, options.given)
-    table = rebuilder.door.checked(_named(described, evidence, rebuilder, options))
-    scope = Scope(store=rebuilder.store, table=table, threads=threads, grace_s=0.0, tell=tell)
     if options.name in await rebuilder.store.names():
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
-    lineage = lineage_of(evidence)
-    rows = [path for path in lineage.files if not _is_mark(evidence, path)]
-    tell(f"reading {len(rows)} files")
-    files = await facts_of(place, threads, table, rows, evidence)
+    seen = await _look(rebuilder, place, options)
+    evidence, table, lineage, files = seen.evidence, seen.table, seen.lineage, seen.files
+    scope = Scope(store=rebuilder.store, table=table, threads=threads, grace_s=0.0, tell=tell)
     tablets = await _tablets(scope, files, evidence)
     lost = {**lineage.lost, **evidence.unreadable}
     result = Rebuilt(
@@ -122,7 +122,42 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
     made = await found_table(
         scope, free, tablets, stored=evidence.stored, live=not lost, complete=True
     )
-    return replace(result, table=made.table)
+    went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
+    return replace(result, table=made.table, lost=lost | went)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a location was like at one moment."""
+
+    evidence: Evidence
+    table: Table
+    lineage: Lineage
+    files: list[DataFile]
+
+
+async def _look(rebuilder: Rebuilder, place: Location, options: RebuildOptions) -> _Seen:
+    """Look at a location until no file that counts has gone while it was looked at.
+
+    Compactors of a table that was dropped a moment ago may still be tidying up.
+    """
+    threads, tell, gone = rebuilder.threads, rebuilder.tell, ""
+    for _ in range(LOOKS_MAX):
+        evidence = await gather_evidence(place, threads, tell, user_files=options.user_files)
+        described = described_table(evidence, place, options.given)
+        table = rebuilder.door.checked(_named(described, evidence, rebuilder, options))
+        lineage = lineage_of(evidence)
+        rows = [path for path in lineage.files if not _is_mark(evidence, path)]
+        tell(f"reading {len(rows)} files")
+        files = await facts_of(place, threads, table, rows, evidence)
+        gone = min({*rows} - (await threads.run(existing, place, rows)).keys(), default="")
+        if not gone:
+            return _Seen(evidence=evidence, table=table, lineage=lineage, files=files)
+        tell(f"{gone} has gone meanwhile: looking once more")
+    raise RefusedError(
+        f"files of {place.uri} go while they are looked at, the last was {gone}: wait until "
+        "whoever works there is done, and try again"
+    )
 
 
 def _named(

@@ -39,7 +39,8 @@ WANTED = [(1, 1), (2, 1), (3, 1)]
 class Site:
     """One coordinator's shell round a table, without the coordinator."""
 
-    def __init__(self, ground: Ground, table: Table) -> None:
+    def __init__(self, ground: Ground, table: Table, *, publishes: bool = False) -> None:
+        """Let the collector wait for manifests if it `publishes`."""
         self.ground = ground
         self.table = table
         self.said: list[str] = []
@@ -62,6 +63,7 @@ class Site:
             ArrowStorage(self.clock),
             RULES,
             self.say,
+            self.manifests if publishes else None,
             clock=self.clock,
             known_generation=known,
         )
@@ -230,6 +232,50 @@ async def test_a_sweep_that_was_under_way_when_the_store_went_back_gives_nothing
     assert (done.orphans, done.given) == (1, 0)
     assert await ground.store.garbage(table.id) == []
     assert ground.place(table, file.path).exists()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_drop_without_files_leaves_what_a_rebuild_needs(
+    ground: Ground, behind: bool
+) -> None:
+    """Two jobs in a row since the manifest: without the first one's output who knows the second?"""
+    table = await ground.table()
+    site = Site(ground, table, publishes=True)
+    tablet = await ground.add(table, "_neve/append/a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    await site.generations.count_up(table)
+    assert await site.manifests.look(table)
+    before = await moment(ground)
+    made = await ground.compact(table, tablet, "_neve/append/a.parquet", "b.parquet")
+    await ground.add(table, "_neve/append/c.parquet", 3)
+    if behind:
+        before = await moment(ground)
+        await site.generations.count_up(table)
+    await ground.compact(table, tablet, *made, "_neve/append/c.parquet")
+    if behind:
+        await go_back(ground, before)
+
+    await is_rebuilt(site)
+
+    assert site.rows() == WANTED
+
+
+async def test_what_was_replaced_before_the_last_manifest_goes_with_a_drop(ground: Ground) -> None:
+    table = await ground.table()
+    site = Site(ground, table, publishes=True)
+    tablet = await ground.add(table, "_neve/append/a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    await ground.compact(table, tablet, "_neve/append/a.parquet", "b.parquet")
+    await site.generations.count_up(table)
+    await site.collector.collect(table)  # They are stamped.
+    await asyncio.sleep(2 * RULES.grace_s)
+    assert await site.manifests.look(table)
+
+    applied(await ground.store.apply(DropTable(table=table.id)))
+    await site.collect()
+
+    assert await ground.store.names() == {}
+    assert not ground.place(table, "b.parquet").exists()
 
 
 async def test_what_gave_up_is_waste_although_its_inputs_are_gone_since(ground: Ground) -> None:

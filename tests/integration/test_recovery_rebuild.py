@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +13,8 @@ from common.model.outcome import AttemptEnd
 from common.model.own_paths import DESCRIPTION_PATH
 from common.model.table import Table, TableState
 from common.parquet.owner import OWNER_PATH
+from neve.recovery import rebuild as rebuilding
+from neve.recovery.evidence import facts_of
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
 from neve.recovery.repair import Options, check_and_repair
 from tests.support.recovery import Ground, key, rows
@@ -86,6 +90,46 @@ async def test_collected_inputs_are_not_missed(ground: Ground) -> None:
 
     assert await ground.paths(done.table) == held
     assert done.lost == {}
+
+
+async def test_a_compactor_that_tidies_up_meanwhile_takes_nothing_along(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its output looks committed, until it is deleted."""
+    table = await ground.table()
+    tablet = await ground.add(table, "a.parquet", 1)
+    await ground.add(table, "b.parquet", 2)
+    late = ground.rewrite(await ground.reserve(table, tablet, "a.parquet", "b.parquet"))
+    output = ground.place(table, late.outputs[0].path)
+    await lose_redis(ground)
+
+    async def meanwhile(*values: object) -> object:
+        output.unlink(missing_ok=True)
+        return await facts_of(*values)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
+    done = await rebuilt(ground, table)
+
+    assert done.lost == {}
+    assert sorted(file.path for file in done.files) == ["a.parquet", "b.parquet"]
+
+
+async def test_a_location_from_which_files_keep_going_is_not_rebuilt(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = await ground.table()
+    for number in range(rebuilding.LOOKS_MAX):
+        await ground.add(table, f"{number}.parquet", number)
+    await lose_redis(ground)
+
+    async def meanwhile(*values: Any) -> object:
+        ground.place(table, min(values[3])).unlink()
+        return await facts_of(*values)
+
+    monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
+    with pytest.raises(RefusedError, match=r"go while they are looked at, the last was 4\.parquet"):
+        await rebuilt(ground, table)
+    assert await ground.store.names() == {}
 
 
 async def test_a_dry_run_writes_nothing(ground: Ground) -> None:

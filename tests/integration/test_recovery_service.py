@@ -206,9 +206,12 @@ def test_errors_are_what_they_are(client: Client, gateway: Gateway, tmp_path: Pa
         client.fsck("evnts")
     with pytest.raises(CallerError, match="is too long"):
         client.backup(tmp_path / "x", hold="300d")
-    pq.write_table(rows(1), tmp_path / "x.parquet")
-    with pytest.raises(CallerError, match="give key"):
+    with pytest.raises(RefusedError, match="overlaps"):
         client.rebuild(str(tmp_path), "other")
+    (tmp_path / "bare").mkdir()
+    pq.write_table(rows(1), tmp_path / "bare/x.parquet")
+    with pytest.raises(CallerError, match="give key"):
+        client.rebuild(str(tmp_path / "bare"), "other")
     headers = {"Authorization": f"Bearer {TOKEN}"}
     answer = httpx.post(f"{gateway.url}/v1/restore", headers=headers, content=b"")
     assert (answer.status_code, answer.json()["error"]) == (422, "BodyError")

@@ -90,7 +90,10 @@ SUITES = {
     "generations": ["tests/unit/recovery/test_generation.py"],
     "recovery": [
         "tests/unit/recovery",
-        *(f"tests/integration/test_{name}.py" for name in ("gone_back", "recovery_backup")),
+        *(
+            f"tests/integration/test_{name}.py"
+            for name in ("gone_back", "recovery_backup", "recovery_rebuild")
+        ),
     ],
     "pins": ["tests/unit/metadata/test_file_pin.py", "tests/unit/neve/test_gateway_pins.py"],
     "limits": [f"tests/unit/neve/test_gateway_{name}.py" for name in ("limits", "unread")],
@@ -138,7 +141,10 @@ SUITES = {
             for name in ("metadata/test_recent_adds", "neve/test_gateway_versions")
         ),
     ],
-    "sim": ["tests/sim", "-m", "not slow", "-k", "not story"],
+    "sim": ["tests/sim/test_clusters.py", "-m", "not slow", "-k", "not story"],
+    "lake": ["tests/sim/test_lakes.py"],
+    "durable": ["tests/unit/metadata/test_durable.py"],
+    "own files": ["tests/unit/compactor/test_rewrite_parts.py", "-k", "OwnFiles"],
 }
 """Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""
 

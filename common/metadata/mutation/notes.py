@@ -161,7 +161,8 @@ def bump_generation(change: BumpGeneration) -> Transaction:
         if refusal := refused_by_table(keys, seen):
             return refusal
         generation = int(seen["generation"] or 0) + 1
-        return Write((incr(keys.generation),), Applied(generation=generation))
+        # The location is told next: a replica that takes over must know of it, too.
+        return Write((incr(keys.generation),), Applied(generation=generation), durable=True)
 
     needs = Needs((keys.generation,), {"generation": get(keys.generation)})
     return Transaction(table_state(keys) | needs, decide)

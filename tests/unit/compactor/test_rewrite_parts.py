@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import ManualClock
-from common.errors import InputError, RewriteError, VerificationError
+from common.errors import InputError, RewriteError, UnavailableError, VerificationError
 from common.model.keys import encode_value
 from common.model.outcome import DroppedRows
 from common.parquet.location import open_location
@@ -22,7 +22,7 @@ from common.rows.hash import row_hash
 from common.rows.merge import merge_tables
 from common.rows.rules import DropRule, RowRules
 from common.rows.sort import sorted_rows
-from compactor.rewrite import merging, tasks, writer
+from compactor.rewrite import merging, own_files, tasks, writer
 from compactor.rewrite.carriers import carried, carried_schema, restored
 from compactor.rewrite.marks import TELL_INTERVAL_S, Mark, read_marks
 from compactor.rewrite.merging import Tally, merge_sorted
@@ -209,6 +209,36 @@ class TestOwnFiles:
         write_owner(open_location(table.location), Owner("store-1", "t-other"))
         with pytest.raises(InputError, match="belongs to another table of this service"):
             asyncio.run(self.files(ManualClock()).check_location(table))
+
+    def test_a_store_that_does_not_answer_now_fails_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(own_files, "STORE_PAUSES_S", (0.0, 0.0))
+        asked: list[str] = []
+
+        async def store_id() -> str:
+            asked.append("?")
+            if len(asked) % 3:
+                raise UnavailableError("the store starts")
+            return "store-1"
+
+        table = keyed_table(tmp_path)
+        claim(open_location(table.location), "store-1")
+        asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
+        assert len(asked) == 3
+        monkeypatch.setattr(own_files, "STORE_PAUSES_S", (0.0,))
+        with pytest.raises(UnavailableError):
+            asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
+
+    def test_nothing_is_deleted_where_another_table_is_by_now(self, tmp_path: Path) -> None:
+        """It may have been rebuilt from the outputs of the one that was dropped."""
+        table, output = keyed_table(tmp_path), tmp_path / "_neve/last/job-1.parquet"
+        output.parent.mkdir(parents=True)
+        output.write_bytes(b"x")
+        for other, left in (("t-other", True), (table.id, False)):
+            write_owner(open_location(table.location), Owner("store-1", other))
+            asyncio.run(self.files(ManualClock()).delete(table, ("_neve/last/job-1.parquet",)))
+            assert output.exists() is left
 
     def test_deleting_is_generous(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)

@@ -13,7 +13,13 @@ from common.metadata.changes import AddFiles, Change, ChangeTable, DropTable
 from common.metadata.commands import Command
 from common.metadata.memory_keyspace import MemorySession
 from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
-from common.metadata.upkeep_changes import ClaimCoordination, ForgetGarbage, Pin, SetLimit
+from common.metadata.upkeep_changes import (
+    BumpGeneration,
+    ClaimCoordination,
+    ForgetGarbage,
+    Pin,
+    SetLimit,
+)
 from common.model.limit import Scope
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import TableState
@@ -35,6 +41,7 @@ def promised(table: str, harness: Harness) -> list[Change]:
         MoveRequest(table=table, request="r1", state=cancelling),
         Pin(table=table, pin="p1", lease_s=60.0),
         ClaimCoordination(coordinator="c1"),
+        BumpGeneration(table=table),
         SetLimit(scope=Scope.parse("group:g"), bytes_s=1 << 20),
         SetLimit(scope=Scope.parse("group:g"), bytes_s=None),
         *[ChangeTable(table=table, settings_version=1, state=TableState.PAUSED)] * 2,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neve.recovery.footers import OutputFooter
@@ -97,6 +99,12 @@ def test_an_appended_file_must_be_younger_than_what_was_lost(
     file = appended("a", changed_s)
     assert bool(judge(lost_s=lost_s).among([file])) is kept
     assert judge(lost_s=lost_s, o1=file[0].path).among([file]) == {}, "a known commit replaced it"
+
+
+def test_an_output_without_rows_is_no_copy() -> None:
+    file, footer = output("o1", "a", "b")
+    assert footer is not None
+    assert judge().among([(file, replace(footer, rows=0))]) == {}
 
 
 def test_an_output_that_cannot_be_read_is_no_copy() -> None:

@@ -1,0 +1,45 @@
+"""Names of the files that one append writes: they tell the call, the try, and how many there are.
+
+    <call>-<try>-<number>of<count>.parquet
+
+A call that is tried again writes its rows anew, and only the files of one try are added. The
+names let a rebuild find that out when nothing else is left (`neve.recovery.append_tries`).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_UUID = "-".join(f"[0-9a-f]{{{length}}}" for length in (8, 4, 4, 4, 12))
+_NAME = re.compile(
+    rf"(?P<call>{_UUID})-(?P<try>.+)-(?P<number>[0-9]+)of(?P<count>[0-9]+)\.parquet", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTry:
+    """One try of an append."""
+
+    call: str
+    id: str
+    count: int
+    """Of its files."""
+
+
+def names_of_try(call: str, attempt: str, count: int) -> Sequence[str]:
+    """Return the names of all files of a try.
+
+    Args:
+        call: The caller's id of the call, a UUID.
+        attempt: The try's id; no two are alike.
+        count: How many files there are.
+    """
+    return [f"{call}-{attempt}-{number}of{count}.parquet" for number in range(1, count + 1)]
+
+
+def try_of(path: str) -> AppendTry | None:
+    """Return the try that a file is of; None: its name does not say it."""
+    found = _NAME.fullmatch(path.rpartition("/")[2])
+    if found is None:
+        return None
+    return AppendTry(found["call"].lower(), found["try"], int(found["count"]))

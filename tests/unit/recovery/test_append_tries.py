@@ -1,0 +1,68 @@
+"""Which try of an append counts, when its files are all that is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.ids import call_id
+from common.model.append_names import AppendTry, names_of_try, try_of
+from neve.recovery.append_tries import abandoned
+from neve.recovery.stored import StoredFile
+
+CALL, OTHER = call_id(), call_id()
+
+
+def names(attempt: str, count: int = 2, call: str = CALL) -> list[str]:
+    return [f"_neve/append/part=1/{name}" for name in names_of_try(call, f"try-{attempt}", count)]
+
+
+def left(added: list[str], held: list[str], newest: str = "") -> set[str]:
+    """Return what does not count; the files of one try are the newest."""
+    stored = {
+        path: StoredFile(path, 10, 2000.0 if newest and newest in path else 1000.0)
+        for path in added
+    }
+    return {*abandoned(added, held, stored)}
+
+
+def test_a_name_tells_its_try() -> None:
+    first, last = names("a-b")
+
+    assert try_of(first) == try_of(last) == AppendTry(CALL, "try-a-b", 2)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "mine/a.parquet",
+        f"_neve/append/{CALL}-part-1f.parquet",  # as earlier releases have named them
+        f"_neve/append/{CALL}-try-a-1of2.parquet.part",
+        "_neve/last/job-1-att-2-0.parquet",
+    ],
+)
+def test_other_names_tell_none(path: str) -> None:
+    assert try_of(path) is None
+    assert left([path, *names("a")], []) == set()
+
+
+def test_one_try_counts_whatever_is_missing_of_it() -> None:
+    assert left(names("a"), []) == set()
+    assert left(names("a")[:1], []) == set()
+
+
+def test_the_one_counts_that_was_in_the_table() -> None:
+    first, second = names("a"), names("b")
+
+    assert left([*first, *second], first[:1], newest="try-b") == {*second}
+    assert left(second, first[1:]) == {*second}, "the other has been compacted and deleted since"
+
+
+def test_where_nothing_tells_the_newest_whole_one_counts() -> None:
+    first, second = names("a"), names("b")
+
+    assert left([*first, *second], [], newest="try-a") == {*second}
+    assert left([*first[:1], *second], [], newest="try-a") == {*first[:1]}
+
+
+def test_calls_do_not_mix() -> None:
+    assert left([*names("a"), *names("b", call=OTHER)], names("a")) == set()
