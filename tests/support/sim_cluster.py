@@ -60,10 +60,10 @@ class Cluster:
         self.faults = StoreFaults(options.latency_max_s / 4, feed_max_s=options.feed_s)
         self.network = Network(options.latency_max_s)
         self.traits = Traits(options.rewrite_max_s, drops=options.dead_rows)
-        self.truth = Truth(MemoryKeyspace(self.world))
+        self.truth = self._new_truth()
         self.server = SimServer(self.world, self.truth, self.faults, forgets=options.fail_over)
         self.settings = sim_settings(options)
-        self.tables = [_table(number, options) for number in range(options.tables)]
+        self.tables = self._new_tables()
         self.coordinators: list[SimCoordinator] = []
         self.compactors: dict[str, SimCompactor] = {}
         self.followed: dict[str, SimCoordinator] = {}
@@ -78,6 +78,22 @@ class Cluster:
 
     # Parts.
 
+    def _new_truth(self) -> Truth:
+        return Truth(MemoryKeyspace(self.world))
+
+    def _new_tables(self) -> list[Table]:
+        return [_table(number, self.options) for number in range(self.options.tables)]
+
+    def _new_coordinator(self, name: str) -> SimCoordinator:
+        counts_up = self.options.goes_back
+        store = self.store()
+        return SimCoordinator(
+            name, self.world, store, self.settings, self.truth, counts_up=counts_up
+        )
+
+    def _new_engine(self, name: str) -> SimEngine:
+        return SimEngine(name, self.world, self.truth, self.traits)
+
     def store(self) -> KeyspaceStore:
         """Return a new client of the store."""
         return sim_store(self.server, self.options.store_tries)
@@ -90,11 +106,7 @@ class Cluster:
     def start_coordinator(self) -> None:
         name = f"coord{len(self.coordinators)}"
         self.world.tell(name, "starts")
-        store = self.store()
-        made = SimCoordinator(
-            name, self.world, store, self.settings, self.truth, counts_up=self.options.goes_back
-        )
-        self.coordinators.append(made)
+        self.coordinators.append(self._new_coordinator(name))
 
     def start_compactor(self, name: str) -> None:
         self._births += 1
@@ -108,7 +120,7 @@ class Cluster:
         self.world.tell(name, "starts")
         process = self.world.process(name)
         link = Link(name, process, self.network, self._follow)
-        engine = SimEngine(name, self.world, self.truth, self.traits)
+        engine = self._new_engine(name)
         group = "large" if number % 2 else "small"
         compactor = SimCompactor(
             name, self._births, process, link, self.store(), engine, settings, group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from common.errors import MetadataError, RewriteError, UnavailableError
 from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.outcome import AttemptEnd
-from common.model.table import Table
+from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.settings import Settings
 from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
@@ -131,7 +131,8 @@ class SimCoordinator:
         async with asyncio.TaskGroup() as loops:
             for loop in self.parts.loops(self._settings):
                 loops.create_task(loop)
-            loops.create_task(self._collect_forever())
+            for loop in self._upkeep(context):
+                loops.create_task(loop)
             if self._generations is not None:
                 tables = self.parts.scanner.tables
                 loops.create_task(self._generations.run_forever(tables.values))
@@ -143,9 +144,20 @@ class SimCoordinator:
         assert self.parts is not None
         await self.parts.service.failed
 
-    async def _collect_forever(self) -> None:
+    def _writable(self) -> list[Table]:
         assert self.parts is not None
-        own, tables = self._settings.coordinator, self.parts.scanner.tables
+        every, tables = self._generations, self.parts.scanner.tables.values()
+        if every is None:
+            return [*tables]
+        may = every.may_change
+        return [each for each in tables if each.state is TableState.GOING or may(each.id)]
+
+    def _upkeep(self, _context: Context) -> list[Coroutine[Any, Any, None]]:
+        """Return what looks after storage."""
+        return [self._collect_forever()]
+
+    async def _collect_forever(self) -> None:
+        own = self._settings.coordinator
         rules = CollectorRules(
             grace_s=own.garbage_grace_s,
             clock_skew_max_s=own.clock_skew_max_s,
@@ -156,12 +168,8 @@ class SimCoordinator:
         collector = Collector(
             self._store, storage, rules, self._log, clock=self.world, known_generation=known
         )
-
-        def writable() -> list[Table]:
-            every = self._generations
-            return [each for each in tables.values() if every is None or every.may_change(each.id)]
-
-        await collect_forever(self._store, collector, writable, own.collect_interval_s, self._log)
+        interval_s = own.collect_interval_s
+        await collect_forever(self._store, collector, self._writable, interval_s, self._log)
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         leader = await until_replaced(self._store, self.name, self._log, claimed_s)

@@ -31,6 +31,7 @@ from neve.gateway.add import add_files
 from neve.gateway.append import append_rows
 from neve.gateway.scan import Wanted, scanned
 from neve.gateway.services import Services, Threads
+from neve.gateway.table_files import TableFiles
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number
 from tests.support.sim_loop import SimLoop, World
 from tests.support.sim_store import STORE_ID
@@ -141,6 +142,9 @@ def rows_table(rows: Sequence[tuple[int, int]]) -> pa.Table:
 class SimGateway:
     """One incarnation of a gateway; it dies with its process."""
 
+    columns = (KEY, ROW)
+    """What scans ask for."""
+
     def __init__(
         self, name: str, world: World, store_of: StoreOf, settings: Settings, truth: Truth
     ) -> None:
@@ -172,8 +176,15 @@ class SimGateway:
             log=tell,
             footers=Threads(1),
             rows=Threads(1),
-            files=SimFiles(world, truth, self._freeze_if_meant),
+            files=self._files(),
         )
+
+    def _files(self) -> TableFiles:
+        return SimFiles(self._world, self._truth, self._freeze_if_meant)
+
+    def _told(self, piece: pa.Table) -> list[Any]:
+        """Return what a caller is told of some rows."""
+        return piece.column(ROW).to_pylist()  # type: ignore[no-any-return]  # Arrow does not say
 
     async def add(self, table: str, paths: Sequence[str], call: str) -> api.Added:
         """Do what the route of `add` does."""
@@ -185,20 +196,20 @@ class SimGateway:
         with self._answering():
             return await append_rows(self._services, await self._services.table(table), body, call)
 
-    async def scan(self, name: str) -> list[int] | str:
+    async def scan(self, name: str) -> list[Any] | str:
         """Return the rows of a whole scan, or why it could not go on.
 
         Raises:
             RequestError: A file is missing, or the table.
         """
         table, still = await self._services.table(name), self.stood_still
-        rows: list[int] = []
+        rows: list[Any] = []
         refusals = self._truth.seen["refusals"]
         slow_until_s = self._world.now_s() + SLOW_MAX_S
         try:
-            async with scanned(self._services, table, Wanted(columns=(KEY, ROW))) as pieces:
+            async with scanned(self._services, table, Wanted(columns=self.columns)) as pieces:
                 async for piece in pieces:
-                    rows += piece.column(ROW).to_pylist()
+                    rows += self._told(piece)
                     if self._world.now_s() < slow_until_s:
                         await asyncio.sleep(self._world.random() * PIECE_PAUSE_MAX_S)
         except ConflictError as error:
@@ -209,7 +220,7 @@ class SimGateway:
         # store takes it.
         begun = "not protected" in broken
         excused = not begun or self.stood_still > still or self._truth.drops(table.id)
-        excused |= self._truth.seen["refusals"] > refusals
+        excused |= self._truth.seen["refusals"] > refusals or self._truth.sleeps
         assert excused, f"{self.name}: a scan is broken off: {broken}"
         return broken
 

@@ -35,6 +35,8 @@ class World:
         self.over = False
         self.failure: BaseException | None = None
         self.ready: deque[asyncio.Handle] = deque()
+        self.after_work: Callable[[], None] = lambda: None
+        """Called when something was done that a thread would do."""
         self._story: deque[tuple[float, str, str, dict[str, Any]]] = deque(maxlen=STORY_LINES_MAX)
         self._digest = hashlib.sha256()
         self._now_s = EPOCH_S
@@ -231,6 +233,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 future.set_result(func(*args))
             except Exception as error:
                 future.set_exception(error)
+            self.world.after_work()
 
         self.call_later(self.world.random() * THREAD_MAX_S, work)
         return future

@@ -43,9 +43,32 @@ class Moment:
     values: Mapping[str, Any]
     expires_s: Mapping[str, float]
 
+    @classmethod
+    def now(cls, cluster: Cluster) -> Moment:
+        """Return what the store of a cluster holds now."""
+        values = cluster.truth.memory.values
+        return cls(cluster.world.now_s(), deepcopy(values._held), dict(values._expires_s))
+
     def generation(self, table: str) -> int:
         """Return the generation of a table."""
         return int(self.values.get(f"neve:{{{table}}}:generation", 0))
+
+    def put_back(self, cluster: Cluster) -> None:
+        """Have a store know no more than it did then; users are gone from here on."""
+        for client in cluster.clients:
+            client.process.alive = False
+        world, truth = cluster.world, cluster.truth
+        world.tell("server", "goes back", seconds=world.now_s() - self.at_s)
+        truth.seen["stores that went back"] += 1
+        truth.sleeps = True
+        cluster.server.go_back()
+        values = truth.memory.values
+        for key in {*values._held, *self.values}:
+            values.remove(key)
+            if key in self.values:
+                values.put(key, deepcopy(self.values[key]))
+            if key in self.expires_s:
+                values._expires_s[key] = self.expires_s[key]
 
 
 def go_back(seed: int) -> Cluster:
@@ -110,10 +133,11 @@ class _Site:
         until_s = self.world.now_s() + BUSY_S
         while self.world.now_s() < until_s:
             self._pass(STEP_S)
-            self.moments.append(self._moment())
+            self.moments.append(Moment.now(self.cluster))
         if (old := self._older()) is None:
             return
-        self._go_back_to(old)
+        self.truth.disk.on_delete = self._deleted
+        old.put_back(self.cluster)
         self._watch_those_who_know(old)
         before = self._running()
         self._pass(READ_ONLY_S)
@@ -126,10 +150,6 @@ class _Site:
     def _pass(self, for_s: float) -> None:
         self.world.run_until(self.world.now_s() + for_s)
 
-    def _moment(self) -> Moment:
-        values = self.truth.memory.values
-        return Moment(self.world.now_s(), deepcopy(values._held), dict(values._expires_s))
-
     def _older(self) -> Moment | None:
         """Return a moment at which every table had a lower generation than its location has."""
         dice = self.world.dice
@@ -141,23 +161,6 @@ class _Site:
             table.id: self.generations.get(table.location, 0) for table in self.cluster.tables
         }
         return all(moment.generation(table) < written[table] for table in written)
-
-    def _go_back_to(self, moment: Moment) -> None:
-        """Have the store know no more than it did then; users are gone from here on."""
-        for client in self.cluster.clients:
-            client.process.alive = False
-        self.world.tell("server", "goes back", seconds=self.world.now_s() - moment.at_s)
-        self.truth.seen["stores that went back"] += 1
-        self.truth.disk.on_delete = self._deleted
-        self.truth.sleeps = True
-        self.cluster.server.go_back()
-        values = self.truth.memory.values
-        for key in {*values._held, *moment.values}:
-            values.remove(key)
-            if key in moment.values:
-                values.put(key, moment.values[key])
-            if key in moment.expires_s:
-                values._expires_s[key] = moment.expires_s[key]
 
     def _deleted(self, path: str) -> None:
         disk = self.truth.disk

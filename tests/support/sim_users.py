@@ -155,6 +155,8 @@ class SimDivider(SimClient):
         while self.world.now_s() < until_s:
             await self.pause(6.0)
             number += 1
+            if not tables:  # Between two that have one name.
+                continue
             table = self.world.dice.choice(tables)
             try:
                 await self._begin(table, f"op-{self.name}-{number}")

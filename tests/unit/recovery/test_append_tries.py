@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from common.ids import call_id
 from common.model.append_names import AppendTry, names_of_try, try_of
 from neve.recovery.append_tries import abandoned
 from neve.recovery.stored import StoredFile
 
-CALL, OTHER = call_id(), call_id()
+CALL, OTHER = (f"018bcfe5-6be8-746d-8000-00000000000{number}" for number in (1, 2))
 
 
 def names(attempt: str, count: int = 2, call: str = CALL) -> list[str]:

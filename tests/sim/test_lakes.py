@@ -1,0 +1,50 @@
+"""Tables over files that are there, from one seed each: written, read, swept, lost and rebuilt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from tests.support.sim_lake import End, live_by
+
+# A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
+
+FEW, MANY = range(35), range(35, 160)
+MET = ("scans", "manifests read", "sweeps", "checks", "orphans given", "rebuilds", "attempts lost")
+REGRESSIONS = {
+    186: "an append that was given up twice came back with a rebuild",
+    361: "a rebuild counted an output that its compactor was about to delete",
+    389: "an append that was given up came back with a rebuild",
+    422: "a check told of what a fail-over had undone while it looked",
+}
+"""Seed → what it found, in the code of its day."""
+
+
+def lived(seeds: Iterable[int]) -> Counter[str]:
+    """Run seeds; return what they have met."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen += live_by(seed).seen()
+    return seen
+
+
+def test_every_reader_sees_what_it_should_at_any_time() -> None:
+    seen = lived(FEW)
+
+    assert not [what for what in (*MET, *(end.value for end in End)) if not seen[what]], seen
+
+
+@pytest.mark.slow
+def test_they_do_in_many_more() -> None:
+    lived(MANY)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+    live_by(seed)

@@ -1,0 +1,436 @@
+"""A lake from one seed: one table after the other over files that are really there.
+
+What `sim_cluster` models of storage, engine and rows is real here: Parquet files in a folder,
+rewritten by the product's kernels, read by its scans and by its manifests, swept, checked and
+rebuilt by its tools. Users append, delete and let rows expire; everybody dies and stands still
+as there. A life ends in one of four ways, and each time every acknowledged row must be there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from common.metadata.memory_keyspace import MemoryKeyspace
+from common.model.append_names import try_of
+from common.model.table import Table
+from common.parquet.generation import written_generation
+from common.parquet.location import open_location
+from common.settings import GatewaySettings, Settings
+from coordinator import generation
+from neve import api
+from neve.recovery import lineage_since
+from neve.recovery.findings import NOTES
+from neve.recovery.footers import read_output_footer
+from neve.recovery.published import read_published
+from neve.recovery.rebuild import RebuildOptions
+from neve.recovery.repair import Options as Repairs
+from neve.recovery.stored import Whose, whose
+from tests.support.sim_chaos import Chaos
+from tests.support.sim_cluster import Cluster
+from tests.support.sim_lake_parts import (
+    Clockwork,
+    LakeCoordinator,
+    LakeEngine,
+    LakeGateway,
+    LakeTruth,
+    rows_of,
+)
+from tests.support.sim_lake_rows import KEYS, KINDS, SCHEMA, STEP, Kind, Ledger, Row, Sowing
+from tests.support.sim_lake_users import LakeKeeper, LakeReader, LakeUser, LakeWriter
+from tests.support.sim_loop import SimLoop
+from tests.support.sim_options import Options, draw_options
+from tests.support.sim_rollback import Moment
+from tests.support.sim_run import as_simulated, told_from
+from tests.support.sim_store import sim_store
+from tests.support.sim_users import SimDivider
+
+NAME = "events"
+MANIFEST_S, RETENTION_S = 4.0, 5.0
+COUNTED_S, LOOK_AGAIN_S = 5.0, 1.0
+ON_ITS_WAY_S = 60.0
+"""A file is so much older than the change that brings it in, at most; a fifteenth of the real."""
+WORK_MAX_S = 600.0
+BACK_MAX_S = 30
+"""How far a store goes back at most."""
+READ_ONLY_S, ACCEPTED_S = 20.0, 60.0
+"""How long a table is left behind, and used when that was accepted."""
+
+
+class End(Enum):
+    """What happens to a lake at last."""
+
+    REST = "it comes to rest"
+    LOST = "the store is lost"
+    DROPPED = "the table is dropped, and rebuilt"
+    BACK = "the store goes back in time, and the table is rebuilt"
+    ACCEPTED = "the store goes back in time, that is accepted, and the table is rebuilt later"
+    AGAIN = "the table is dropped, and another one made at its place"
+
+
+class Lake(Cluster):
+    """One run."""
+
+    truth: LakeTruth
+
+    def __init__(self, seed: int, options: Options, kind: Kind, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        super().__init__(seed, options)
+        self.sowing = Sowing(self.world, kind)
+        self.ledger = Ledger(kind)
+        self.clockwork = Clockwork(self.world, folder)
+        self.world.after_work = self.clockwork.look
+        self.moments: deque[Moment] = deque(maxlen=BACK_MAX_S)
+        self._users = 0
+
+    # Parts.
+
+    def _new_truth(self) -> LakeTruth:
+        truth = LakeTruth(MemoryKeyspace(self.world))
+        truth.ranged = self.kind.ranged
+        return truth
+
+    def _new_tables(self) -> list[Table]:
+        return []
+
+    def _new_coordinator(self, name: str) -> LakeCoordinator:
+        return LakeCoordinator(
+            name, self.world, self.store(), self.settings, self.truth, counts_up=True
+        )
+
+    def _new_engine(self, name: str) -> LakeEngine:
+        return LakeEngine(name, self.world, self.truth, self.traits, self.store())
+
+    def _new_gateway(self, name: str) -> LakeGateway:
+        store_of = partial(sim_store, self.server, self.options.gateway_tries)
+        settings = Settings(
+            coordinator=self.settings.coordinator,
+            gateway=GatewaySettings(locations=(str(self.folder),)),
+        )
+        return LakeGateway(name, self.world, store_of, settings, self.truth)
+
+    def gateway_of(self, caller: str) -> LakeGateway:
+        """Return a gateway."""
+        gateway = self.gateways.followed(caller)
+        assert isinstance(gateway, LakeGateway)
+        return gateway
+
+    @property
+    def table(self) -> Table:
+        """The one that there is."""
+        (table,) = self.tables
+        return table
+
+    # Life.
+
+    def live(self) -> None:
+        self.gateways.start(self.options.gateways)
+        self.start_coordinator()
+        self.create()
+        for number in range(max(2, self.options.compactors)):
+            self.start_compactor(f"comp{number}")
+        self.use()
+
+    def use(self) -> None:
+        """Let users come, and things go wrong."""
+        self._come(LakeWriter, LakeWriter, LakeReader, LakeReader, LakeKeeper)
+        if self.options.bounds:
+            self._client(SimDivider, f"divider{self._users}")
+        self.switch_faults(on=True)
+
+    def _come(self, *users: type[LakeUser]) -> None:
+        for make in users:
+            self._users += 1
+            name = f"{make.__name__.lower()}{self._users}"
+            process = self.world.process(name)
+            user = make(name, process, self.store(), self.truth, lake=self)
+            self.clients.append(user)
+            process.start(user.run(self.options.busy_s))
+
+    def age(self, for_s: float) -> None:
+        """Let time pass, and remember each second what the store knew."""
+        until_s = self.world.now_s() + for_s
+        while self.world.now_s() < until_s:
+            self.world.run_until(self.world.now_s() + 1.0)
+            self.moments.append(Moment.now(self))
+
+    def ask(self, work: Callable[[LakeUser], Coroutine[Any, Any, Any]]) -> Any:
+        """Let an operator do something, and wait until it is done."""
+        self._users += 1
+        process: SimLoop = self.world.process(f"operator{self._users}")
+        user = LakeUser(f"operator{self._users}", process, self.store(), self.truth, lake=self)
+        task = process.start(work(user))
+        until_s = self.world.now_s() + WORK_MAX_S
+        while not task.done():
+            assert self.world.now_s() < until_s, "an operator waits for ever"
+            self.world.run_until(self.world.now_s() + 1.0)
+        return task.result()
+
+    def _told(self, method: str, *values: object) -> Any:
+        """Return what a gateway answers to an operator, who takes no refusal."""
+        answered = self.ask(lambda user: user.answer(method, *values))
+        if isinstance(answered, Exception):
+            raise answered
+        return answered
+
+    def create(self) -> None:
+        """Create the table."""
+        kind, settings = self.kind, {"tombstone_retention_s": RETENTION_S}
+        key = () if not kind.keyed else (("part", "id") if kind.parted else ("id",))
+        splits = [STEP * KEYS * n // self.options.tablets for n in range(1, self.options.tablets)]
+        body = api.NewTable(
+            name=NAME,
+            location=str(self.folder / NAME),
+            schema=tuple(api.Column(name=each.name, type=str(each.type)) for each in SCHEMA),
+            key=key,
+            version_column="v" if kind.keyed else None,
+            tombstone_column="dead" if kind.deletes else None,
+            time_column="at",
+            partition_by=("part",) if kind.parted else (),
+            splits=tuple(map(str, splits)) if kind.ranged else (),
+            settings=settings | {"manifest_interval_s": MANIFEST_S, "ttl_s": kind.ttl_s},
+        )
+        self.tables.append(self._told("create", body))
+
+    # Ends.
+
+    def read(self, who: str, *, exactly: bool = True) -> None:
+        """Assert that a reader sees every row, now that nothing goes wrong.
+
+        Args:
+            who: Reads.
+            exactly: Whether it may see nothing else.
+        """
+        self.switch_faults(on=False)
+        since_s = self.world.now_s()
+        found = self._told("scan", NAME)
+        assert isinstance(found, list), found
+        now_s = self.world.now_s()
+        check = self.ledger.check if exactly else self.ledger.check_kept
+        check(who, found, self.ledger.known(since_s), since_s, now_s)
+
+    def rest(self) -> None:
+        """Come to rest: nothing is wrong any more, and nothing is left over."""
+        self.come_to_rest()
+        self.read("a scan at rest")
+        report = self._told("fsck", NAME, Repairs(deep=True))
+        damage = [each for each in report.checked.findings if each.code not in NOTES]
+        assert not damage, f"a check at rest finds {report.checked.findings}"
+
+    def _sweep(self) -> list[str]:
+        """Sweep as operators do; return what was given to the collector."""
+        self.world.run_until(self.world.now_s() + 10.0)  # Nothing is too young any more.
+        done = self._told("gc", NAME)
+        return [each.path for each in done.found]
+
+    def stop_all(self) -> None:
+        """Let everybody die."""
+        for process in self.world._processes:
+            process.alive = process is self.server.network
+
+    def lose_store(self) -> None:
+        """Lose the store, and make the table anew out of what lies there."""
+        self.stop_all()
+        self.truth.sleeps = True
+        self.server.go_back()
+        values = self.truth.memory.values
+        for key in [*values.keys()]:
+            values.remove(key)
+        self.switch_faults(on=False)
+        self.clients.clear()
+        self.compactors.clear()
+        self.gateways.start(1)
+        self.start_coordinator()
+        self.world.tell("server", "is lost")
+        self.rebuild()
+
+    def make_again(self) -> None:
+        """Drop the table, and make another one at its place; the old one's files stay."""
+        self.switch_faults(on=False)
+        for client in self.clients:
+            client.process.alive = False
+        while self.gateways.busy:
+            self.world.run_until(self.world.now_s() + 1.0)
+        delete = self.world.chance(0.5)
+        known = {path for view in self.truth.views.values() for path in view.files}
+        self._drop(delete_files=delete)
+        left = self._stored()
+        held = {path for path in left if path.removeprefix(f"{self.folder}/{NAME}/") in known}
+        assert not (delete and held), f"a drop has left {held}"
+        self.clients.clear()
+        self.ledger, self.sowing = Ledger(self.kind), Sowing(self.world, self.kind)
+        self.create()
+        self.use()
+        self.world.run_until(self.world.now_s() + self.options.busy_s)
+        self.rest()
+        gone = left - self._stored()
+        assert not gone, f"files of an earlier table are gone: {gone}"
+
+    def bring_back(self) -> None:
+        """Drop the table without its files, and bring it back."""
+        self.switch_faults(on=False)
+        for client in self.clients:
+            client.process.alive = False
+        while self.gateways.busy:
+            self.world.run_until(self.world.now_s() + 1.0)
+        self._drop(delete_files=False)
+        self.rebuild()
+
+    def _drop(self, *, delete_files: bool) -> None:
+        """Drop the table, and wait until its name is free."""
+        self.tables.clear()
+        drop = partial(LakeUser.drop, name=NAME, delete_files=delete_files)
+        self.ask(drop)
+        until_s = self.world.now_s() + WORK_MAX_S
+        names = self.truth.memory.values
+        while names.hash("neve:tables"):
+            assert self.world.now_s() < until_s, "a drop has no end"
+            self.world.run_until(self.world.now_s() + 1.0)
+
+    def _stored(self) -> set[str]:
+        """Return the paths of all files that may hold rows."""
+        found = (self.folder / NAME).rglob("*.parquet")
+        return {str(path) for path in found if "manifest" not in path.parts}
+
+    def go_back(self, *, accepts: bool) -> None:
+        """Let the store go back; whatever operators do, a rebuild brings every row back."""
+        location = open_location(self.table.location)
+        written = written_generation(location)
+        behind = [each for each in self.moments if each.generation(self.table.id) < written]
+        if not behind:
+            self.truth.seen["stores that were never behind"] += 1
+            return
+        self.world.dice.choice(behind).put_back(self)
+        self.world.run_until(self.world.now_s() + READ_ONLY_S)
+        self.switch_faults(on=False)
+        if accepts:
+            mended = Repairs(accept=True, repair=True, forget_missing=True)
+            self._told("fsck", NAME, mended)
+            self._told("gc", NAME)
+            self._come(LakeWriter, LakeKeeper)
+            self.world.run_until(self.world.now_s() + ACCEPTED_S)
+            for client in self.clients:
+                client.process.alive = False
+        self._drop(delete_files=False)
+        # What was lost and what was done since are two stories: of both every row is kept.
+        self.rebuild(exactly=not accepts)
+
+    def rebuild(self, *, exactly: bool = True) -> None:
+        """Make the table anew out of its files.
+
+        Args:
+            exactly: Whether these tell one story.
+        """
+        untold = untold_rows(self.folder / NAME)
+        self.truth.seen["rebuilds with rows that nothing tells of"] += bool(untold)
+        self.ledger.excused = frozenset(map(self.ledger.key, untold))
+        options = RebuildOptions(name=NAME, adopt=True)
+        done = self._told("rebuild", str(self.folder / NAME), options)
+        self.tables[:] = [done.table]
+        self.truth.seen["rebuilds"] += 1
+        self.read("a scan after a rebuild", exactly=exactly)
+        assert not (exactly and done.lost), f"a rebuild misses {done.lost}"
+
+
+def untold_rows(place: Path) -> list[Row]:
+    """Return the rows of tries of appends of which nothing tells whether they were added.
+
+    Of no try of the call is a file in the manifest, or among the inputs of an output. One that
+    was given up shortly before the manifest may count.
+    """
+    location = open_location(place.as_uri())
+    published = read_published(location)
+    told = {*(published.files if published else ())}
+    paths = [str(path.relative_to(place)) for path in place.rglob("*.parquet")]
+    for path in paths:
+        if whose(path) is Whose.OUTPUT and (footer := read_output_footer(location, path)):
+            told.update(footer.inputs)
+    calls = {found.call for path in told if (found := try_of(path)) is not None}
+    untold = [
+        path for path in paths if (found := try_of(path)) is not None and found.call not in calls
+    ]
+    return [row for path in untold for row in rows_of(pq.read_table(place / path))]
+
+
+def draw_lake(seed: int) -> tuple[Options, Kind, End]:
+    """Return what a seed draws."""
+    dice = Random(f"lake {seed}")
+    kind = KINDS[seed % len(KINDS)]
+    options = replace(
+        draw_options(seed),
+        **dict.fromkeys(("drops", "operators", "cancels", "deadlines", "dead_rows"), False),
+        users=0,
+        tables=1,
+        selector="",
+        goes_back=True,
+        gateways=dice.choice((1, 2)),
+        late_deletes=0.0,
+        busy_s=dice.choice((30.0, 60.0, 120.0)),
+        rewrite_max_s=dice.choice((0.5, 2.0)),
+    )
+    options = replace(options, bounds=options.bounds and kind.ranged)
+    return options, kind, dice.choice([*End])
+
+
+def live_by(seed: int) -> Lake:
+    """Return a lake that has lived, and has ended as its seed wants it.
+
+    Raises:
+        AssertionError: Somebody has not seen what was acknowledged, or has seen anything else.
+    """
+    options, kind, end = draw_lake(seed)
+    with (
+        as_simulated(options) as drawn,
+        _sooner(),
+        tempfile.TemporaryDirectory(prefix="neve-lake-") as folder,
+    ):
+        lake = Lake(seed, drawn, kind, Path(folder))
+        with told_from(lake, seed):
+            chaos = Chaos(lake)
+            lake.live()
+            chaos.start()
+            lake.age(options.busy_s)
+            chaos.stop()
+            ENDS[end](lake)
+            lake.truth.seen[end.value] += 1
+            lake.truth.seen["readings checked"] += lake.ledger.checks
+    return lake
+
+
+@contextlib.contextmanager
+def _sooner() -> Iterator[None]:
+    """Let what takes minutes take seconds."""
+    wanted = [
+        (generation, "INTERVAL_S", COUNTED_S),
+        (generation, "LOOK_AGAIN_S", LOOK_AGAIN_S),
+        (lineage_since, "ON_ITS_WAY_S", ON_ITS_WAY_S),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
+    try:
+        for module, name, value in wanted:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+ENDS: dict[End, Callable[[Lake], None]] = {
+    End.REST: Lake.rest,
+    End.LOST: Lake.lose_store,
+    End.DROPPED: Lake.bring_back,
+    End.BACK: partial(Lake.go_back, accepts=False),
+    End.ACCEPTED: partial(Lake.go_back, accepts=True),
+    End.AGAIN: Lake.make_again,
+}

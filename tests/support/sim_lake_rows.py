@@ -1,0 +1,222 @@
+"""Rows that users of a simulated lake write, and what a reader of them may see at any time.
+
+Every row has a version of its own. Of a key a reader sees one of the versions that were offered,
+none older than the last one that was acknowledged before it began, and none that is dead; it may
+see nothing of the key if such a version is a tombstone or has expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
+from tests.support.sim_disk import LAST_KEY
+from tests.support.sim_loop import World
+
+SCHEMA = pa.schema(
+    [
+        pa.field("part", pa.int64()),
+        pa.field("id", pa.int64()),
+        pa.field("v", pa.int64()),
+        pa.field("at", pa.int64()),
+        pa.field("dead", pa.bool_()),
+    ]
+)
+KEYS, PARTS = 240, 3
+STEP = LAST_KEY // KEYS
+SIZES = (1, 2, 5, 20, 60)
+NEAR = 12
+"""Keys of a file that belongs to one tablet, mostly."""
+DEAD_SHARE = 0.3
+AGE_MAX_S = 30.0
+"""How old the oldest rows are when they are written."""
+CLOCK_MARGIN_S = 1.5
+"""Times of rows are whole seconds."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a table is like."""
+
+    name: str
+    keyed: bool = True
+    parted: bool = False
+    deletes: bool = False
+    ttl_s: float | None = None
+
+    @property
+    def ranged(self) -> bool:
+        """Whether its tablets are ranges of keys."""
+        return self.keyed and not self.parted
+
+
+KINDS = (
+    Kind("keyed"),
+    Kind("deleting", deletes=True),
+    Kind("expiring", deletes=True, ttl_s=20.0),
+    Kind("parted", parted=True, deletes=True),
+    Kind("bag", keyed=False),
+    Kind("bag that expires", keyed=False, ttl_s=20.0),
+    Kind("parted bag", keyed=False, parted=True),
+)
+
+
+class Row(NamedTuple):
+    """One row, as it is written."""
+
+    part: int
+    id: int
+    v: int
+    at: int
+    dead: bool
+
+
+def table_of(rows: Iterable[Row]) -> pa.Table:
+    """Return rows as Arrow has them."""
+    return pa.Table.from_pylist([row._asdict() for row in rows], SCHEMA)
+
+
+def split_at(number: int) -> bytes:
+    """Return the end of a tablet."""
+    return encode_key([number], (KeyType.INT,))
+
+
+class Sowing:
+    """Draws rows; no two of one lake have one version."""
+
+    def __init__(self, world: World, kind: Kind) -> None:
+        self._world = world
+        self._kind = kind
+        self._count = 0
+
+    def rows(self, *, near: bool) -> list[Row]:
+        """Return new rows, each of another key; of one partition and of keys near each other."""
+        dice, kind = self._world.dice, self._kind
+        count = dice.choice(SIZES)
+        first = dice.randrange(KEYS)
+        among = range(first, min(first + NEAR, KEYS)) if near else range(KEYS)
+        keys = dice.sample(among, min(count, len(among)))
+        part = dice.randrange(PARTS)
+        return [self._row(STEP * key, part if near and kind.parted else None) for key in keys]
+
+    def _row(self, key: int, part: int | None) -> Row:
+        dice, now_s = self._world.dice, self._world.now_s()
+        self._count += 1
+        return Row(
+            part=part if part is not None else dice.randrange(PARTS),
+            id=key if self._kind.keyed else self._count,
+            v=int(now_s * 1000) * 1000 + self._count % 1000,
+            at=int(now_s - AGE_MAX_S * dice.random()),
+            dead=self._kind.deletes and dice.random() < DEAD_SHARE,
+        )
+
+
+Key = tuple[int, int]
+Known = Mapping[Key, int]
+"""Key → the highest of its versions that was acknowledged."""
+
+
+@dataclass
+class Ledger:
+    """What was offered to one table, and acknowledged by it."""
+
+    kind: Kind
+    offered: dict[Key, dict[int, Row]] = field(default_factory=dict)
+    acknowledged: list[tuple[float, Key, int]] = field(default_factory=list)
+    """When, of which key, which version."""
+    checks: int = 0
+    excused: frozenset[Key] = frozenset()
+    """Keys of rows that nobody can tell from those that were added."""
+
+    def key(self, row: Row) -> Key:
+        """Return what tells rows apart."""
+        return (row.part if self.kind.parted else 0, row.id)
+
+    def offer(self, rows: Iterable[Row]) -> None:
+        """Note rows that somebody tries to write."""
+        for row in rows:
+            self.offered.setdefault(self.key(row), {})[row.v] = row
+
+    def promise(self, rows: Iterable[Row], now_s: float) -> None:
+        """Note rows that somebody was told are written."""
+        self.acknowledged += [(now_s, self.key(row), row.v) for row in rows]
+
+    def known(self, before_s: float) -> Known:
+        """Return what every reader that begins now has to see."""
+        known: dict[Key, int] = {}
+        for at_s, key, version in self.acknowledged:
+            if at_s <= before_s:
+                known[key] = max(version, known.get(key, version))
+        return known
+
+    def check(
+        self, who: str, found: Sequence[Row], known: Known, since_s: float, until_s: float
+    ) -> None:
+        """Assert that a reader has seen what it had to see, and nothing else.
+
+        Args:
+            who: Reads.
+            found: The rows that it takes for visible.
+            known: What was acknowledged before it began.
+            since_s: When it began.
+            until_s: When it was done.
+        """
+        seen: dict[Key, int] = {}
+        for row in found:
+            key = self.key(row)
+            offered = self.offered.get(key, {}).get(row.v)
+            assert offered == row, f"{who}: {row} was never written, but {offered}"
+            assert key not in seen or key in self.excused, (
+                f"{who}: {key} is there twice: {seen[key]}, {row.v}"
+            )
+            seen[key] = row.v
+            dead = row.dead or self._expired(row, since_s - CLOCK_MARGIN_S)
+            assert not dead, f"{who}: {row} is dead"
+            least = known.get(key, row.v)
+            assert row.v >= least or key in self.excused, (
+                f"{who}: {row} is older than {self.offered[key][least]}"
+            )
+        missing = [self.offered[key][least] for key, least in known.items() if key not in seen]
+        lost = [row for row in missing if not self._may_miss(row, until_s)]
+        assert not lost, f"{who}: acknowledged rows are not there: {lost}"
+        self.checks += 1
+
+    def check_kept(
+        self, who: str, found: Sequence[Row], known: Known, _since_s: float, until_s: float
+    ) -> None:
+        """Assert that no acknowledged row is lost, though some may be there that had gone."""
+        seen = {(self.key(row), row.v) for row in found}
+        newest: dict[Key, int] = {}
+        for key, version in seen:
+            newest[key] = max(version, newest.get(key, version))
+        missing = [
+            self.offered[key][least]
+            for key, least in known.items()
+            if newest.get(key, least - 1) < least
+        ]
+        lost = [row for row in missing if not self._may_miss(row, until_s)]
+        assert not lost, f"{who}: acknowledged rows are not there: {lost}"
+        self.checks += 1
+
+    def _may_miss(self, row: Row, until_s: float) -> bool:
+        """Return whether a key may be missing of which this row was acknowledged."""
+        later = [each for each in self.offered[self.key(row)].values() if each.v >= row.v]
+        return any(each.dead or self._expired(each, until_s + CLOCK_MARGIN_S) for each in later)
+
+    def _expired(self, row: Row, now_s: float) -> bool:
+        return self.kind.ttl_s is not None and row.at + self.kind.ttl_s <= now_s
+
+    def visible(self, rows: Iterable[Row], now_s: float) -> list[Row]:
+        """Return what an engine that knows no Névé makes of the rows of a manifest's files."""
+        if not self.kind.keyed:
+            return [row for row in rows if not self._expired(row, now_s)]
+        newest: dict[Key, Row] = {}
+        for row in rows:
+            key = self.key(row)
+            newest[key] = max(row, newest.get(key, row), key=lambda each: each.v)
+        return [row for row in newest.values() if not (row.dead or self._expired(row, now_s))]

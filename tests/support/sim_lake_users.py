@@ -1,0 +1,212 @@
+"""Who uses a simulated lake: writers, readers of two kinds, and an operator who keeps it tidy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import RefusedError, RequestError, UnavailableError
+from common.metadata.store import KeyspaceStore
+from common.model.table import Table
+from common.parquet.location import open_location
+from neve.recovery.findings import Code
+from neve.recovery.published import Published, read_published
+from neve.recovery.repair import Options
+from tests.support.sim_callers import GatewayLink
+from tests.support.sim_clients import SimClient
+from tests.support.sim_compactor import Network
+from tests.support.sim_lake_parts import LakeGateway, LakeTruth, rows_of
+from tests.support.sim_lake_rows import Ledger, Row, Sowing, table_of
+from tests.support.sim_loop import SimLoop
+
+SCAN_MAX_S = 120.0
+WORK_MAX_S = 120.0
+HELD_MAX_S = 3.0
+"""How long an engine goes on with a manifest: shorter than the grace."""
+HARMLESS = frozenset(
+    {
+        Code.UNKNOWN,
+        Code.FOREIGN,
+        Code.ORPHANED,
+        Code.STALE_PIN,
+        Code.STALE_RESERVATION,
+    }
+)
+"""What a check may find while things happen."""
+
+
+class Lake(Protocol):
+    """What users know of it."""
+
+    tables: list[Table]
+    ledger: Ledger
+    sowing: Sowing
+    network: Network
+
+    def gateway_of(self, caller: str) -> LakeGateway:
+        """Return a gateway."""
+        ...
+
+
+class LakeUser(SimClient):
+    """Calls gateways, and asks again until it is answered."""
+
+    def __init__(
+        self, name: str, process: SimLoop, store: KeyspaceStore, truth: LakeTruth, *, lake: Lake
+    ) -> None:
+        super().__init__(name, process, store, truth)
+        self.lake = lake
+        self.link = GatewayLink(name, process, lake.network, lake.gateway_of)  # type: ignore[arg-type]  # as for coordinators
+        self._calls = 0
+
+    @property
+    def table(self) -> Table | None:
+        """The one that there is now."""
+        return self.lake.tables[0] if self.lake.tables else None
+
+    async def run(self, busy_s: float) -> None:
+        until_s = self.world.now_s() + busy_s
+        while self.world.now_s() < until_s:
+            if (table := self.table) is not None:
+                await self.work(table)
+            await self.pause(4.0)
+        self.done = True
+
+    async def work(self, table: Table) -> None:
+        """Do one thing with a table."""
+        raise NotImplementedError
+
+    async def answer(self, method: str, *values: object, within_s: float = WORK_MAX_S) -> Any:
+        """Make a call until somebody answers; return the answer, or the refusal."""
+        while True:
+            try:
+                return await self.link.call(method, *values, within_s=within_s)
+            except UnavailableError:
+                await self.pause(3.0)
+            except (RequestError, RefusedError) as error:
+                return error
+
+    async def drop(self, name: str, *, delete_files: bool) -> None:
+        """Drop the table, unless an unanswered call of before has done it."""
+        while True:
+            try:
+                await self.link.call("drop", name, delete_files, within_s=WORK_MAX_S)
+            except UnavailableError:
+                await self.pause(3.0)
+            except (RequestError, RefusedError):
+                return
+            else:
+                return
+
+    def call_id(self) -> str:
+        """Return a UUIDv7 of simulated time."""
+        self._calls += 1
+        millis = int(self.world.now_s() * 1000)
+        number = sum(map(ord, self.name))
+        text = f"{millis:012x}7{number % 4096:03x}8{self._calls:015x}"
+        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class LakeWriter(LakeUser):
+    """Appends rows, and adds files of its own."""
+
+    async def work(self, table: Table) -> None:
+        ledger, adds = self.lake.ledger, self.world.chance(0.3)
+        rows = self.lake.sowing.rows(near=adds or self.world.chance(0.5))
+        ledger.offer(rows)
+        content: Any = [self._write(table, rows)] if adds else body_of(rows)
+        method = "add" if adds else "append"
+        answered = await self.answer(method, table.name, content, self.call_id(), within_s=8.0)
+        if isinstance(answered, RequestError | RefusedError):
+            self.truth.seen[f"{method}s refused"] += 1
+            if adds:  # Else a rebuild would take it for one that was added.
+                self._place(table, content[0]).unlink(missing_ok=True)
+            return
+        if self.table is table:
+            assert answered.rows == len(rows), f"{answered} of {len(rows)} rows"
+            ledger.promise(rows, self.world.now_s())
+            self.truth.seen[f"{method}s answered"] += 1
+
+    def _write(self, table: Table, rows: Sequence[Row]) -> str:
+        folder = f"mine/part={rows[0].part}" if self.lake.ledger.kind.parted else "mine"
+        name = f"{folder}/{self.name}-{self.call_id()}.parquet"
+        self._place(table, folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(table_of(rows), self._place(table, name))
+        self.world.after_work()
+        return name
+
+    def _place(self, table: Table, path: str) -> Path:
+        return Path(urlsplit(table.location).path) / path
+
+
+def body_of(rows: Sequence[Row]) -> bytes:
+    """Return rows as an Arrow stream."""
+    content, sink = table_of(rows), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, content.schema) as writer:
+        writer.write_table(content)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+class LakeReader(LakeUser):
+    """Scans by a gateway, or reads what the manifest names."""
+
+    async def work(self, table: Table) -> None:
+        await (self._scan if self.world.chance(0.5) else self._read_manifest)(table)
+
+    async def _scan(self, table: Table) -> None:
+        ledger, since_s = self.lake.ledger, self.world.now_s()
+        known = ledger.known(since_s)
+        found = await self.answer("scan", table.name, within_s=SCAN_MAX_S)
+        if isinstance(found, RequestError | RefusedError):
+            assert self.table is not table or self.truth.sleeps, f"a scan fails: {found}"
+        elif isinstance(found, list):
+            ledger.check(f"scan by {self.name}", found, known, since_s, self.world.now_s())
+            self.truth.seen["scans"] += 1
+
+    async def _read_manifest(self, table: Table) -> None:
+        loop = asyncio.get_running_loop()
+        location, ledger = open_location(table.location), self.lake.ledger
+        published = await loop.run_in_executor(None, read_published, location)
+        if published is None or published.table != table.id:
+            return
+        known = ledger.known(published.begun_s)
+        await self.pause(HELD_MAX_S)
+        read = partial(read_files, table, published)
+        rows = await loop.run_in_executor(None, read)
+        now_s = self.world.now_s()
+        who = f"{self.name}, by {published.name}"
+        ledger.check(who, ledger.visible(rows, now_s), known, now_s, now_s)
+        self.truth.seen["manifests read"] += 1
+
+
+def read_files(table: Table, published: Published) -> list[Row]:
+    """Return the rows of all files that a manifest names."""
+    place = Path(urlsplit(table.location).path)
+    return [row for path in published.files for row in rows_of(pq.read_table(place / path))]
+
+
+class LakeKeeper(LakeUser):
+    """Sweeps and checks, while everything goes on."""
+
+    async def work(self, table: Table) -> None:
+        await self.pause(8.0)
+        if self.world.chance(0.5):
+            done = await self.answer("gc", table.name)
+            if not isinstance(done, Exception):
+                self.truth.seen["sweeps"] += 1
+                self.truth.seen["orphans given"] += done.given
+            return
+        report = await self.answer("fsck", table.name, Options())
+        if not isinstance(report, Exception) and self.table is table:
+            self.truth.seen["checks"] += 1
+            found = report.checked.findings
+            bad = [each for each in found if each.code not in HARMLESS]
+            assert not bad or self.truth.sleeps, f"a check finds damage: {bad}"
