@@ -25,6 +25,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.owner import Owner, read_owner
 from common.redaction import redacted
 from coordinator.ports import Log
+from coordinator.storage_threads import StorageThreads
 from coordinator.table_faults import TableFaults
 
 INTERVAL_S = 60.0
@@ -37,8 +38,22 @@ _ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
 class Generations:
     """Which tables may be changed, as far as their generation says."""
 
-    def __init__(self, store: TabletStore, log: Log, faults: TableFaults | None = None) -> None:
-        """Know nothing yet."""
+    def __init__(
+        self,
+        store: TabletStore,
+        log: Log,
+        faults: TableFaults | None = None,
+        threads: StorageThreads | None = None,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            store: Whose tables are looked at.
+            log: Hears what is odd.
+            faults: Keeps what fails for one table from ending the work on all.
+            threads: Where storage is looked at.
+        """
+        self._threads = threads or StorageThreads()
         self.faults = faults or TableFaults(log)
         self._store = store
         self._log = log
@@ -74,14 +89,14 @@ class Generations:
             UnavailableError: Store or storage do not answer.
         """
         location, known = open_location(table.location), self.known(table.id)
-        written = await asyncio.to_thread(written_generation, location)
+        written = await self._threads.run(table.location, written_generation, location)
         stored = await self._store.generation(table.id)
         if stored < known and written < known:
             # The store went back before the location was told: let everybody see it there.
-            await asyncio.to_thread(_raise_written, location, known)
+            await self._threads.run(table.location, _raise_written, location, known)
             written = known
         reason = behind(table.name, stored, written)
-        owner = await asyncio.to_thread(read_owner, location)
+        owner = await self._threads.run(table.location, read_owner, location)
         if reason is None and owner is not None:
             reason = signed_by_another(table, owner)
         if reason and not self._reasons.get(table.id):
@@ -105,9 +120,9 @@ class Generations:
         outcome = await self._store.apply(change)
         if isinstance(outcome, Applied) and outcome.generation is not None:
             self._known[table.id] = outcome.generation
-            await asyncio.to_thread(_raise_written, location, outcome.generation)
+            await self._threads.run(table.location, _raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
-            await asyncio.to_thread(write_description, location, table)
+            await self._threads.run(table.location, write_description, location, table)
             self._described[table.id] = table
 
     async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:

@@ -32,6 +32,7 @@ from common.parquet.manifest import Totals, entries_of, header
 from common.parquet.owner import owner_of
 from coordinator.core.publishing import PublishRules, is_due
 from coordinator.ports import Log
+from coordinator.storage_threads import StorageThreads
 from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000
@@ -62,6 +63,7 @@ class Manifests:
         renew_s: float = RENEW_S,
         known_generation: Callable[[str], int] = lambda _table: 0,
         faults: TableFaults | None = None,
+        threads: StorageThreads | None = None,
     ) -> None:
         """Know nothing yet.
 
@@ -73,7 +75,9 @@ class Manifests:
             renew_s: Pause between two renewals of a pin.
             known_generation: Table id → the generation that its store must have reached.
             faults: Keeps what fails for one table from ending the work on all.
+            threads: Where storage is looked at.
         """
+        self._threads = threads or StorageThreads()
         self._faults = faults or TableFaults(log)
         self._renew_s = renew_s
         self._known_generation = known_generation
@@ -102,7 +106,9 @@ class Manifests:
         covered_s = last.covered_s(await self._store.now_s(), self._grace_s)
         if covered_s is None:
             return 0.0
-        pointer = await asyncio.to_thread(stored.read_pointer, open_location(table.location))
+        pointer = await self._threads.run(
+            table.location, stored.read_pointer, open_location(table.location)
+        )
         if pointer is None or pointer.path != last.path:
             self._known.pop(table.id, None)  # Somebody died between pointer and note.
             return 0.0
@@ -123,7 +129,7 @@ class Manifests:
             UnavailableError: Store or storage do not answer.
         """
         location = open_location(table.location)
-        written = await asyncio.to_thread(written_generation, location)
+        written = await self._threads.run(table.location, written_generation, location)
         if behind(table.name, await self._store.generation(table.id), written) is not None:
             return 0.0
         if table.settings.manifest_interval_s is None:
@@ -188,7 +194,10 @@ class Manifests:
 
     async def _publish(self, table: Table, last: Manifest | None, known: _Known) -> bool:
         location = open_location(table.location)
-        found, ours = await asyncio.to_thread(owner_of, location), await self._store.store_id()
+        found, ours = (
+            await self._threads.run(table.location, owner_of, location),
+            await self._store.store_id(),
+        )
         if found != ours:
             self._log("location belongs to another store", table=table.name, found=found, ours=ours)
             return False
@@ -197,7 +206,7 @@ class Manifests:
         begun_s = await self._store.now_s()
         number = 1 if last is None else last.number + 1
         folder = stored.folder_name(number, begun_s, self._ids.next("m"))
-        deleted = await asyncio.to_thread(self._clean, location, last, begun_s)
+        deleted = await self._threads.run(table.location, self._clean, location, last, begun_s)
         pin = self._ids.next("pin")
         async with FilePin(self._store, table.id, pin, renew_s=self._renew_s) as held:
             body = await self._written(location, table, (number, begun_s, folder))
@@ -209,7 +218,7 @@ class Manifests:
             await held.confirm()
             if await self._went_back(table):
                 return False
-            await asyncio.to_thread(stored.write_pointer, location, folder, body)
+            await self._threads.run(table.location, stored.write_pointer, location, folder, body)
         change = PublishManifest(
             table=table.id,
             number=number,
@@ -249,7 +258,9 @@ class Manifests:
         async def write(count: int) -> None:
             some = entries[:count]
             del entries[:count]
-            part = await asyncio.to_thread(stored.write_part, location, folder, len(parts), some)
+            part = await self._threads.run(
+                table.location, stored.write_part, location, folder, len(parts), some
+            )
             parts.append(part)
 
         async for page in walk_tiles(self._store, table):
@@ -279,8 +290,11 @@ class Manifests:
         if last is None or table.id in self._withdrawn or await self._went_back(table):
             return
         location = open_location(table.location)
-        if await asyncio.to_thread(owner_of, location) == await self._store.store_id():
-            await asyncio.to_thread(stored.delete_folder, location, MANIFEST_FOLDER)
+        if (
+            await self._threads.run(table.location, owner_of, location)
+            == await self._store.store_id()
+        ):
+            await self._threads.run(table.location, stored.delete_folder, location, MANIFEST_FOLDER)
             self._withdrawn.add(table.id)
 
 

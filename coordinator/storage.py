@@ -1,8 +1,7 @@
 """Storage as the collector sees it, through Arrow's file systems, off the event loop."""
 
-import asyncio
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from common.clock import Clock, SystemClock
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
@@ -10,18 +9,20 @@ from common.model.own_paths import MANIFEST_FOLDER
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest_files import delete_folder
 from common.parquet.owner import owner_of
-from coordinator.ports import DELETE_THREADS
+from coordinator.storage_threads import StorageThreads
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _ERRORS = (OSError, RequestError, ConfigError, UnavailableError)
 
 
 class ArrowStorage:
     """The storage of all tables; credentials come from the environment's own chains."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        """Read the time from `clock`, by default the machine's."""
+    def __init__(self, clock: Clock | None = None, threads: StorageThreads | None = None) -> None:
+        """Read the time from `clock`, by default the machine's, and use these threads."""
         self._clock = clock or SystemClock()
-        self._deleters = ThreadPoolExecutor(DELETE_THREADS, thread_name_prefix="delete")
+        self._threads = threads or StorageThreads()
 
     async def delete(self, location: str, path: str, until_s: float) -> bool:
         """Delete a file, or all manifests, unless it is too late; return whether it was there.
@@ -29,8 +30,7 @@ class ArrowStorage:
         Raises:
             RewriteError: It was too late, or the storage refused or did not answer.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._deleters, self._delete, location, path, until_s)
+        return await self._asked(location, self._delete, location, path, until_s)
 
     async def store_id(self, location: str) -> str | None:
         """Return the id in `_neve/store` of a location, or None if there is none.
@@ -38,7 +38,7 @@ class ArrowStorage:
         Raises:
             RewriteError: The storage refused or did not answer.
         """
-        return await asyncio.to_thread(_store_id, location)
+        return await self._asked(location, _store_id, location)
 
     async def only_copies(
         self, location: str, outputs: Sequence[str], inputs: Sequence[str]
@@ -48,7 +48,15 @@ class ArrowStorage:
         Raises:
             RewriteError: The storage refused or did not answer.
         """
-        return await asyncio.to_thread(_only_copies, location, outputs, inputs)
+        return await self._asked(location, _only_copies, location, outputs, inputs)
+
+    async def _asked(
+        self, location: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            return await self._threads.run(location, work, *args, **kwargs)
+        except UnavailableError as error:
+            raise RewriteError(str(error)) from error
 
     def _delete(self, location: str, path: str, until_s: float) -> bool:
         try:

@@ -1,7 +1,7 @@
 """Streams rows through the row rules, in bounded memory: tables in, tables and counts out."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from common.rows.rules import DropRule, RowRules, join_dropped
 STEP_BYTES = 32 * 1024**2
 """Decoded rows that are merged at a time."""
 DIGEST_MODULUS = 1 << 64
+_COUNTS = fields(RowCounts)
 
 
 @dataclass(slots=True)
@@ -42,14 +43,8 @@ class Tally:
 
 def sum_counts(one: RowCounts, other: RowCounts) -> RowCounts:
     """Return both counts together."""
-    return RowCounts(
-        rows_in=one.rows_in + other.rows_in,
-        rows_out=one.rows_out + other.rows_out,
-        superseded=one.superseded + other.superseded,
-        tombstones_dropped=one.tombstones_dropped + other.tombstones_dropped,
-        expired_dropped=one.expired_dropped + other.expired_dropped,
-        transform_dropped=one.transform_dropped + other.transform_dropped,
-    )
+    summed = {each.name: getattr(one, each.name) + getattr(other, each.name) for each in _COUNTS}
+    return RowCounts(**summed)
 
 
 def merge_sorted(

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from typing import Any, NoReturn
 
 from common.clock import SystemClock
@@ -59,8 +60,9 @@ class Driver:
         jvm = session.jvm
         took_s = clock.now_s() - begun_s
         self.send(messages.Started(session.spark.sparkContext.applicationId, took_s, jvm.pid))
-        for follow in (self._follow_jvm, self._give_signs):
-            threading.Thread(target=follow, args=(jvm,), daemon=True, name=follow.__name__).start()
+        follow_jvm = partial(self._follow_jvm, jvm)
+        threading.Thread(target=follow_jvm, daemon=True, name="JVM").start()
+        threading.Thread(target=self._give_signs, daemon=True, name="signs").start()
         self._stopping.wait()
         session.close()
 
@@ -86,7 +88,7 @@ class Driver:
         if not self._stopping.is_set():
             end_process("the JVM has ended", pid=jvm.pid)
 
-    def _give_signs(self, _: Any) -> None:
+    def _give_signs(self) -> None:
         """Tell the parent again and again that the JVM answers, and what it is busy with."""
         assert self._worker is not None
         alone = 0

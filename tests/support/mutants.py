@@ -143,6 +143,7 @@ SUITES = {
     ],
     "sim": ["tests/sim/test_clusters.py", "-m", "not slow", "-k", "not story"],
     "lake": ["tests/sim/test_lakes.py"],
+    "storage threads": ["tests/unit/coordinator_shell/test_storage_threads.py"],
     "durable": ["tests/unit/metadata/test_durable.py"],
     "own files": ["tests/unit/compactor/test_rewrite_parts.py", "-k", "OwnFiles"],
 }

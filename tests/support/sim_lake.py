@@ -61,6 +61,8 @@ COUNTED_S, LOOK_AGAIN_S = 5.0, 1.0
 ON_ITS_WAY_S = 60.0
 """A file is so much older than the change that brings it in, at most; a fifteenth of the real."""
 WORK_MAX_S = 600.0
+PATIENT_TRIES = 16
+"""Of a change of an operator's gateway, as in production."""
 BACK_MAX_S = 30
 """How far a store goes back at most."""
 READ_ONLY_S, ACCEPTED_S = 20.0, 60.0
@@ -332,6 +334,8 @@ class Lake(Cluster):
         Args:
             exactly: Whether these tell one story.
         """
+        self.options = replace(self.options, gateway_tries=PATIENT_TRIES)
+        self.gateways.start(self.options.gateways)
         untold = untold_rows(self.folder / NAME)
         self.truth.seen["rebuilds with rows that nothing tells of"] += bool(untold)
         self.ledger.excused = frozenset(map(self.ledger.key, untold))

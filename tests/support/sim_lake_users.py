@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.errors import RefusedError, RequestError, UnavailableError
+from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
 from common.metadata.store import KeyspaceStore
 from common.model.table import Table
 from common.parquet.location import open_location
@@ -88,7 +88,7 @@ class LakeUser(SimClient):
         while True:
             try:
                 return await self.link.call(method, *values, within_s=within_s)
-            except UnavailableError:
+            except (UnavailableError, ConflictError):
                 await self.pause(3.0)
             except (RequestError, RefusedError) as error:
                 return error
@@ -98,7 +98,7 @@ class LakeUser(SimClient):
         while True:
             try:
                 await self.link.call("drop", name, delete_files, within_s=WORK_MAX_S)
-            except UnavailableError:
+            except (UnavailableError, ConflictError):
                 await self.pause(3.0)
             except (RequestError, RefusedError):
                 return
