@@ -4,7 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from common.clock import Clock
-from common.errors import CompactionError, InputError, RefusedError, UnavailableError
+from common.errors import (
+    CompactionError,
+    ConflictError,
+    InputError,
+    RefusedError,
+    UnavailableError,
+)
 from common.model.table import Table
 from common.parquet.location import Location
 from common.parquet.owner import Owner, read_owner, refuse_other
@@ -58,7 +64,7 @@ class StorageFiles:
         for pause_s in STORE_PAUSES_S:
             try:
                 return await self._store_id()
-            except UnavailableError:
+            except (UnavailableError, ConflictError):
                 await asyncio.sleep(pause_s)
         return await self._store_id()
 

@@ -33,10 +33,14 @@ from neve.gateway.problems import ChangeRefusedError, applied
 from neve.gateway.route import Routed, distinct, tablet_of
 from neve.gateway.services import Services, check_writable
 from neve.gateway.versions import refuse_ahead
+from neve.recovery.lineage_since import ON_ITS_WAY_S
 
 FILES_MAX = 10_000
 LOOKS_AT_ONCE = 32
 """Files that a reader is given at a time."""
+WRITTEN_MAX_S = ON_ITS_WAY_S / 2
+"""Rows that were written so long ago are written anew: a rebuild takes older files that no manifest
+names for given up."""
 
 Prepare = Callable[[float, Collection[bytes]], Awaitable[Routed]]
 """Return files by tablet, given the store's time and the tablets of the last try."""
@@ -154,10 +158,10 @@ async def _looked_s(incoming: Incoming, sizes: Mapping[str, int], looked_s: floa
     """Return when all files were seen, looked at again if that was long ago; None: one is gone."""
     services = incoming.services
     now_s = await services.store.now_s()
+    if incoming.kind is CallKind.APPEND and now_s - looked_s > WRITTEN_MAX_S:
+        return None
     if now_s - looked_s <= services.settings.coordinator.garbage_grace_s / 2:
         return looked_s
-    if incoming.kind is CallKind.APPEND:
-        return None  # It is written anew: a rebuild counts on it that appends come in soon.
     if await services.store.garbage_among(incoming.table.id, [*sizes]):
         return None
     found = await services.footers.run(services.files.sizes, incoming.table, [*sizes])

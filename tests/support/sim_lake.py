@@ -29,6 +29,7 @@ from common.parquet.location import open_location
 from common.settings import GatewaySettings, Settings
 from coordinator import generation
 from neve import api
+from neve.gateway import add
 from neve.recovery import lineage_since
 from neve.recovery.findings import NOTES
 from neve.recovery.footers import read_output_footer
@@ -383,7 +384,9 @@ def draw_lake(seed: int) -> tuple[Options, Kind, End]:
         busy_s=dice.choice((30.0, 60.0, 120.0)),
         rewrite_max_s=dice.choice((0.5, 2.0)),
     )
-    options = replace(options, bounds=options.bounds and kind.ranged)
+    # With one try of a change, and so many writers, somebody loses eight races in a row.
+    tries = max(2, options.store_tries)
+    options = replace(options, bounds=options.bounds and kind.ranged, store_tries=tries)
     return options, kind, dice.choice([*End])
 
 
@@ -419,6 +422,7 @@ def _sooner() -> Iterator[None]:
         (generation, "INTERVAL_S", COUNTED_S),
         (generation, "LOOK_AGAIN_S", LOOK_AGAIN_S),
         (lineage_since, "ON_ITS_WAY_S", ON_ITS_WAY_S),
+        (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     try:
