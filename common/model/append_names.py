@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.model.own_paths import APPEND_FOLDER
+
 _UUID = "-".join(f"[0-9a-f]{{{length}}}" for length in (8, 4, 4, 4, 12))
 _NAME = re.compile(
     rf"(?P<call>{_UUID})-(?P<try>.+)-(?P<number>[0-9]+)of(?P<count>[0-9]+)\.parquet", re.IGNORECASE
@@ -38,8 +40,8 @@ def names_of_try(call: str, attempt: str, count: int) -> Sequence[str]:
 
 
 def try_of(path: str) -> AppendTry | None:
-    """Return the try that a file is of; None: its name does not say it."""
+    """Return the try that a file is of, by its path; None: it does not say it, or is a user's."""
     found = _NAME.fullmatch(path.rpartition("/")[2])
-    if found is None:
+    if found is None or not path.startswith(f"{APPEND_FOLDER}/"):
         return None
     return AppendTry(found["call"].lower(), found["try"], int(found["count"]))

@@ -1,6 +1,7 @@
 """Where the service keeps its own notes in a table's location. Pure: names only."""
 
 OWN_FOLDER = "_neve"
+APPEND_FOLDER = f"{OWN_FOLDER}/append"
 DESCRIPTION_PATH = f"{OWN_FOLDER}/table.json"
 GENERATION_PATH = f"{OWN_FOLDER}/generation"
 MANIFEST_FOLDER = f"{OWN_FOLDER}/manifest"

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from common.errors import RequestError
 from common.metadata.readings import CallKind, CallMark
 from common.model.append_names import names_of_try
+from common.model.own_paths import APPEND_FOLDER
 from common.model.table import Table
 from common.rows.conform import conform, refuse_nulls
 from common.rows.encode import encode_column, encode_keys
@@ -35,7 +36,7 @@ from neve.gateway.route import Routed
 from neve.gateway.services import Services
 from neve.gateway.versions import refuse_ahead
 
-FOLDER = "_neve/append"
+FOLDER = APPEND_FOLDER
 DECODED_FACTOR_MAX = 4
 """A body may hold compressed columns; this bounds what they become, in bodies."""
 

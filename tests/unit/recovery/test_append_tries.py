@@ -34,6 +34,7 @@ def test_a_name_tells_its_try() -> None:
     "path",
     [
         "mine/a.parquet",
+        f"mine/{CALL}-try-b-1of2.parquet",
         f"_neve/append/{CALL}-part-1f.parquet",  # as earlier releases have named them
         f"_neve/append/{CALL}-try-a-1of2.parquet.part",
         "_neve/last/job-1-att-2-0.parquet",
