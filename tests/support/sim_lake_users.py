@@ -80,8 +80,7 @@ class LakeUser(SimClient):
         self.done = True
 
     async def work(self, table: Table) -> None:
-        """Do one thing with a table."""
-        raise NotImplementedError
+        """Do one thing with a table; operators do nothing by themselves."""
 
     async def answer(self, method: str, *values: object, within_s: float = WORK_MAX_S) -> Any:
         """Make a call until somebody answers; return the answer, or the refusal."""
