@@ -53,7 +53,7 @@ class Generations:
             faults: Keeps what fails for one table from ending the work on all.
             threads: Where storage is looked at.
         """
-        self._threads = threads or StorageThreads()
+        self.threads = threads or StorageThreads()
         self.faults = faults or TableFaults(log)
         self._store = store
         self._log = log
@@ -89,14 +89,14 @@ class Generations:
             UnavailableError: Store or storage do not answer.
         """
         location, known = open_location(table.location), self.known(table.id)
-        written = await self._threads.run(table.location, written_generation, location)
+        written = await self.threads.run(table.location, written_generation, location)
         stored = await self._store.generation(table.id)
         if stored < known and written < known:
             # The store went back before the location was told: let everybody see it there.
-            await self._threads.run(table.location, _raise_written, location, known)
+            await self.threads.run(table.location, _raise_written, location, known)
             written = known
         reason = behind(table.name, stored, written)
-        owner = await self._threads.run(table.location, read_owner, location)
+        owner = await self.threads.run(table.location, read_owner, location)
         if reason is None and owner is not None:
             reason = signed_by_another(table, owner)
         if reason and not self._reasons.get(table.id):
@@ -120,9 +120,9 @@ class Generations:
         outcome = await self._store.apply(change)
         if isinstance(outcome, Applied) and outcome.generation is not None:
             self._known[table.id] = outcome.generation
-            await self._threads.run(table.location, _raise_written, location, outcome.generation)
+            await self.threads.run(table.location, _raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
-            await self._threads.run(table.location, write_description, location, table)
+            await self.threads.run(table.location, write_description, location, table)
             self._described[table.id] = table
 
     async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:
@@ -168,7 +168,7 @@ def _raise_written(location: Location, generation: int) -> None:
 
 def signed_by_another(table: Table, owner: Owner) -> str | None:
     """Return why a table is read-only whose location has come to be another one's."""
-    if owner.table in ("", table.id):
+    if not owner.is_another(table.id):
         return None
     return (
         f"table {table.name} is read-only: its location {table.location} is, by its mark, that of "

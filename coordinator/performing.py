@@ -33,6 +33,7 @@ from coordinator.core import events as on
 from coordinator.core.bounded import BoundedMap
 from coordinator.generation import Generations
 from coordinator.ports import Log, Submit
+from coordinator.storage_threads import StorageThreads
 from coordinator.table_faults import TableFaults
 
 RELEASE_TRIES_MAX = 5
@@ -56,11 +57,17 @@ class Context:
     """Bars changes of tables whose store has gone back in time."""
     faults: TableFaults = field(init=False)
     """Keeps what fails for one table from ending the work on all."""
+    threads: StorageThreads = field(init=False)
+    """Where storage is looked at: whoever has found it silent, all know."""
 
     def __post_init__(self) -> None:
-        """Share the faults of those who look at generations."""
-        own = TableFaults(self.log) if self.generations is None else self.generations.faults
-        object.__setattr__(self, "faults", own)
+        """Share faults and threads with those who look at generations."""
+        looking = self.generations
+        faults = TableFaults(self.log) if looking is None else looking.faults
+        object.__setattr__(self, "faults", faults)
+        object.__setattr__(
+            self, "threads", StorageThreads() if looking is None else looking.threads
+        )
 
     async def apply(self, change: Change) -> Outcome:
         """Apply a change, unless its table is behind its location; the change requires it, too.

@@ -1,8 +1,8 @@
 """Threads for work on storage that may never come back: a file server that is gone, a dead mount.
 
 Every piece of work has a deadline. Its thread may go on waiting, so a location of which one
-waits beyond it is given no more work until that has come back: what stands still takes one
-thread, and holds up its own tables only.
+waits beyond it is given no more work until that has come back: what stands still takes the few
+threads that wait for it by then, and holds up its own tables only.
 """
 
 import asyncio

@@ -206,13 +206,14 @@ def upkeep(
         context.log,
         known_generation=known,
         faults=context.faults,
+        threads=context.threads,
     )
     rules = CollectorRules(
         grace_s=own.garbage_grace_s,
         clock_skew_max_s=own.clock_skew_max_s,
         retired_s=own.retired_names_s,
     )
-    storage = ArrowStorage(context.clock)
+    storage = ArrowStorage(context.clock, context.threads)
     collector = Collector(
         store,
         storage,

@@ -26,6 +26,10 @@ class Owner:
     table: str = ""
     """Empty: it was written by a release that did not say it."""
 
+    def is_another(self, table: str) -> bool:
+        """Return whether it says that the location is another table's than this one's, by id."""
+        return self.table not in ("", table)
+
 
 def owner_of(location: Location) -> str | None:
     """Return the id of the store that a location belongs to; None: nobody has claimed it.

@@ -87,7 +87,7 @@ def _delete(table: Table, paths: tuple[str, ...]) -> None:
         owner = read_owner(location)
     except CompactionError:
         return
-    if owner is not None and owner.table not in ("", table.id):
+    if owner is not None and owner.is_another(table.id):
         return
     for path in paths:
         delete_file(location, path)

@@ -36,7 +36,6 @@ from neve.gateway.route import Routed
 from neve.gateway.services import Services
 from neve.gateway.versions import refuse_ahead
 
-FOLDER = APPEND_FOLDER
 DECODED_FACTOR_MAX = 4
 """A body may hold compressed columns; this bounds what they become, in bodies."""
 
@@ -51,7 +50,7 @@ class Part:
 
     def path(self, name: str) -> str:
         """Return where its file lies."""
-        return f"{FOLDER}/{self.partition.folder if self.partition else ''}{name}"
+        return f"{APPEND_FOLDER}/{self.partition.folder if self.partition else ''}{name}"
 
 
 async def append_rows(services: Services, table: Table, body: bytes, call: str | None) -> api.Added:

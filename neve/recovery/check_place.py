@@ -19,7 +19,7 @@ async def check_owner(scope: Scope) -> list[Finding]:
         whose = f"nobody ({OWNER_PATH} is missing)"
     elif found.store != ours:
         whose = f"the store {found.store}"
-    elif found.table not in ("", scope.table.id):
+    elif found.is_another(scope.table.id):
         whose = f"the table with id {found.table}, and this one's is {scope.table.id}"
     else:
         return []

@@ -150,7 +150,9 @@ async def _look(rebuilder: Rebuilder, place: Location, options: RebuildOptions) 
         rows = [path for path in lineage.files if not _is_mark(evidence, path)]
         tell(f"reading {len(rows)} files")
         files = await facts_of(place, threads, table, rows, evidence)
-        gone = min({*rows} - (await threads.run(existing, place, rows)).keys(), default="")
+        # What has gone could not be read; what goes later is missed when the table is there.
+        unread = [*evidence.unreadable]
+        gone = min({*unread} - (await threads.run(existing, place, unread)).keys(), default="")
         if not gone:
             return _Seen(evidence=evidence, table=table, lineage=lineage, files=files)
         tell(f"{gone} has gone meanwhile: looking once more")

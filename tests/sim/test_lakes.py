@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 import pytest
 
 from tests.support.sim_lake import End, live_by
+from tests.support.sim_run import lived
 
 # A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
 pytestmark = [
@@ -26,23 +24,15 @@ REGRESSIONS = {
 """Seed → what it found, in the code of its day."""
 
 
-def lived(seeds: Iterable[int]) -> Counter[str]:
-    """Run seeds; return what they have met."""
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        seen += live_by(seed).seen()
-    return seen
-
-
 def test_every_reader_sees_what_it_should_at_any_time() -> None:
-    seen = lived(FEW)
+    seen = lived(FEW, live_by)
 
     assert not [what for what in (*MET, *(end.value for end in End)) if not seen[what]], seen
 
 
 @pytest.mark.slow
 def test_they_do_in_many_more() -> None:
-    lived(MANY)
+    lived(MANY, live_by)
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-
 import pytest
 
 from tests.support.sim_rollback import go_back
+from tests.support.sim_run import lived
 
 # A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -18,23 +16,15 @@ REGRESSIONS = {51: "a store that went back was counted up, and its location told
 MET = ("stores that went back", "tables found behind", "tables accepted", "attempts committed")
 
 
-def lived(seeds: Iterable[int]) -> Counter[str]:
-    """Run seeds; return what they have met."""
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        seen += go_back(seed).seen()
-    return seen
-
-
 def test_no_last_copy_is_deleted_when_the_store_goes_back() -> None:
-    seen = lived(FEW)
+    seen = lived(FEW, go_back)
 
     assert not [what for what in MET if seen[what] < len(FEW) / 2], seen
 
 
 @pytest.mark.slow
 def test_no_last_copy_is_deleted_in_many_more() -> None:
-    lived(MANY)
+    lived(MANY, go_back)
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)

@@ -12,7 +12,7 @@ from common.metadata.store import KeyspaceStore
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from neve import api
-from tests.support.sim_clients import ROWS, SimClient
+from tests.support.sim_clients import ROWS, SimClient, call_id_of
 from tests.support.sim_compactor import Link, Network
 from tests.support.sim_disk import LAST_KEY
 from tests.support.sim_gateway import SimGateway, rows_table
@@ -30,6 +30,15 @@ NAMES_MAX = 5
 NAME_TRIES_MAX = 10
 SPREAD = 0x400
 """Keys of one file lie so close together, mostly: a file belongs to one tablet."""
+
+
+def body_of(rows: pa.Table) -> bytes:
+    """Return rows as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
 
 
 class GatewayLink(Link):
@@ -82,12 +91,8 @@ class SimCaller(SimClient):
 
     async def _append(self, table: Table) -> None:
         rows = self._new_rows(table, close=self.world.chance(0.5))
-        sink = pa.BufferOutputStream()
-        columns = rows_table([(self.truth.disk.key_of[row], row) for row in rows])
-        with pa.ipc.new_stream(sink, columns.schema) as writer:
-            writer.write_table(columns)
-        body = sink.getvalue().to_pybytes()
-        await self._bring("append", table, body, rows)
+        content = rows_table([(self.truth.disk.key_of[row], row) for row in rows])
+        await self._bring("append", table, body_of(content), rows)
 
     async def _add(self, table: Table) -> None:
         rows, paths = list[int](), list[str]()
@@ -204,11 +209,8 @@ class SimCaller(SimClient):
                 return added
 
     def _call_id(self, age_s: float) -> str:
-        """Return a UUIDv7 of simulated time."""
         self._calls += 1
-        millis = int((self.world.now_s() - age_s) * 1000)
-        text = f"{millis:012x}7{500 + self._number:03x}8{self._calls:015x}"
-        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+        return call_id_of(self.world.now_s() - age_s, 500 + self._number, self._calls)
 
 
 class SimScanner(SimCaller):

@@ -26,6 +26,12 @@ LEASE_S = 60.0
 SWEEP_GRACE_S = 20.0
 
 
+def call_id_of(at_s: float, caller: int, number: int) -> str:
+    """Return the id of a caller's call: a UUIDv7 of simulated time."""
+    text = f"{int(at_s * 1000):012x}7{caller:03x}8{number:015x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
 class SimClient:
     """What all clients have: a process, a store, and patience."""
 
@@ -84,7 +90,7 @@ class SimAppender(SimClient):
         files = [file for count in counts for file in self._write_some(table.id, count)]
         rows = [row for file in files for row in self.truth.disk.files[file.path]]
         self.truth.offered.setdefault(table.id, {}).update(dict.fromkeys(rows))
-        call = self._call_id()
+        call = call_id_of(self.world.now_s(), self._number, self._files)
         while (routed := self._routed(table.id, files)) is not None:
             outcome = await self.repeat(AddFiles(table=table.id, call=call, files=routed))
             if isinstance(outcome, Applied):
@@ -141,12 +147,6 @@ class SimAppender(SimClient):
                 return None
             found[ends[at]] = (*found.get(ends[at], ()), file)
         return found
-
-    def _call_id(self) -> str:
-        """Return a UUIDv7 of simulated time."""
-        millis = int(self.world.now_s() * 1000)
-        text = f"{millis:012x}7{self._number:03x}8{self._files:015x}"
-        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 class SimReader(SimClient):

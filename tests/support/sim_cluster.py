@@ -10,12 +10,12 @@ from typing import Any
 from common.metadata.changes import CreateTable
 from common.metadata.memory_keyspace import MemoryKeyspace
 from common.metadata.store import KeyspaceStore
+from common.model.own_paths import APPEND_FOLDER
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.settings import CompactorSettings
 from coordinator.core import events as on
 from coordinator.core.scan_rules import needs_look
-from neve.gateway.append import FOLDER as APPENDED
 from tests.support.sim_callers import SimCaller, SimScanner
 from tests.support.sim_clients import SWEEP_GRACE_S, SimAppender, SimClient, SimReader, SimSweeper
 from tests.support.sim_compactor import (
@@ -54,6 +54,8 @@ SELECTOR_OPTIONS = {"": {}, "all": {}, "size": {"smaller_than": "5000"}}
 class Cluster:
     """Everything of one run. `live` runs it; an assertion fails where an invariant breaks."""
 
+    coordinator_class = SimCoordinator
+
     def __init__(self, seed: int, options: Options) -> None:
         self.world = World(seed)
         self.options = options
@@ -84,13 +86,6 @@ class Cluster:
     def _new_tables(self) -> list[Table]:
         return [_table(number, self.options) for number in range(self.options.tables)]
 
-    def _new_coordinator(self, name: str) -> SimCoordinator:
-        counts_up = self.options.goes_back
-        store = self.store()
-        return SimCoordinator(
-            name, self.world, store, self.settings, self.truth, counts_up=counts_up
-        )
-
     def _new_engine(self, name: str) -> SimEngine:
         return SimEngine(name, self.world, self.truth, self.traits)
 
@@ -106,7 +101,11 @@ class Cluster:
     def start_coordinator(self) -> None:
         name = f"coord{len(self.coordinators)}"
         self.world.tell(name, "starts")
-        self.coordinators.append(self._new_coordinator(name))
+        counts_up, store = self.options.goes_back, self.store()
+        made = self.coordinator_class(
+            name, self.world, store, self.settings, self.truth, counts_up=counts_up
+        )
+        self.coordinators.append(made)
 
     def start_compactor(self, name: str) -> None:
         self._births += 1
@@ -127,6 +126,11 @@ class Cluster:
         )
         self.compactors[name] = compactor
         compactor.left = partial(self._restart, name)
+
+    def end_clients(self) -> None:
+        """Let all users die."""
+        for client in self.clients:
+            client.process.alive = False
 
     def replace_compactor(self, name: str) -> None:
         """Start another compactor of the same group; nobody comes back under this name."""
@@ -264,7 +268,7 @@ class Cluster:
         while not task.done():
             self.world.run_until(self.world.now_s() + 5.0)
         # An append that is cut anew, because tablets have moved, leaves the files of its last try.
-        leaked = [path for path in found if not path.startswith(f"{APPENDED}/")]
+        leaked = [path for path in found if not path.startswith(f"{APPEND_FOLDER}/")]
         assert not (self.options.leak_free and leaked), f"orphans, though nobody died: {leaked}"
         return found
 

@@ -210,6 +210,10 @@ class SimEngine:
             raise AttemptCancelledError("simulated: cancelled")
         if world.chance(traits.fails):
             raise EngineDiedError("simulated: the engine died")
+        return await self._rewritten(assignment)
+
+    async def _rewritten(self, assignment: Assignment) -> RewriteResult:
+        world = self._world
         parts = self._merged(assignment)
         outputs: list[DataFile] = []
         for number, rows in enumerate(parts):

@@ -10,11 +10,10 @@ python -m tests.support.sim_lake 17 0-999
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import tempfile
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -55,7 +54,7 @@ from tests.support.sim_lake_users import LakeKeeper, LakeReader, LakeUser, LakeW
 from tests.support.sim_loop import SimLoop
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_rollback import Moment
-from tests.support.sim_run import as_simulated, seeds, told_from
+from tests.support.sim_run import Setting, as_simulated, main, set_to, told_from
 from tests.support.sim_store import sim_store
 from tests.support.sim_users import SimDivider
 
@@ -88,6 +87,7 @@ class Lake(Cluster):
     """One run."""
 
     truth: LakeTruth
+    coordinator_class = LakeCoordinator
 
     def __init__(self, seed: int, options: Options, kind: Kind, folder: Path) -> None:
         self.kind = kind
@@ -109,11 +109,6 @@ class Lake(Cluster):
 
     def _new_tables(self) -> list[Table]:
         return []
-
-    def _new_coordinator(self, name: str) -> LakeCoordinator:
-        return LakeCoordinator(
-            name, self.world, self.store(), self.settings, self.truth, counts_up=True
-        )
 
     def _new_engine(self, name: str) -> LakeEngine:
         return LakeEngine(name, self.world, self.truth, self.traits, self.store())
@@ -171,12 +166,12 @@ class Lake(Cluster):
             self.world.run_until(self.world.now_s() + 1.0)
             self.moments.append(Moment.now(self))
 
-    def ask(self, work: Callable[[LakeUser], Coroutine[Any, Any, Any]]) -> Any:
-        """Let an operator do something, and wait until it is done."""
+    def ask(self, method: str, *values: object) -> Any:
+        """Return what a gateway answers to an operator, or its refusal."""
         self._users += 1
         process: SimLoop = self.world.process(f"operator{self._users}")
         user = LakeUser(f"operator{self._users}", process, self.store(), self.truth, lake=self)
-        task = process.start(work(user))
+        task = process.start(user.answer(method, *values))
         until_s = self.world.now_s() + WORK_MAX_S
         while not task.done():
             assert self.world.now_s() < until_s, "an operator waits for ever"
@@ -185,7 +180,7 @@ class Lake(Cluster):
 
     def _told(self, method: str, *values: object) -> Any:
         """Return what a gateway answers to an operator, who takes no refusal."""
-        answered = self.ask(lambda user: user.answer(method, *values))
+        answered = self.ask(method, *values)
         if isinstance(answered, Exception):
             raise answered
         return answered
@@ -222,9 +217,11 @@ class Lake(Cluster):
         since_s = self.world.now_s()
         found = self._told("scan", NAME)
         assert isinstance(found, list), found
-        now_s = self.world.now_s()
-        check = self.ledger.check if exactly else self.ledger.check_kept
-        check(who, found, self.ledger.known(since_s), since_s, now_s)
+        known, now_s = self.ledger.known(since_s), self.world.now_s()
+        if exactly:
+            self.ledger.check(who, found, known, since_s, now_s)
+        else:
+            self.ledger.check_kept(who, found, known, now_s)
 
     def rest(self) -> None:
         """Come to rest: nothing is wrong any more, and nothing is left over."""
@@ -263,11 +260,7 @@ class Lake(Cluster):
 
     def make_again(self) -> None:
         """Drop the table, and make another one at its place; the old one's files stay."""
-        self.switch_faults(on=False)
-        for client in self.clients:
-            client.process.alive = False
-        while self.gateways.busy:
-            self.world.run_until(self.world.now_s() + 1.0)
+        self._leave()
         delete = self.world.chance(0.5)
         known = {path for view in self.truth.views.values() for path in view.files}
         self._drop(delete_files=delete)
@@ -285,19 +278,22 @@ class Lake(Cluster):
 
     def bring_back(self) -> None:
         """Drop the table without its files, and bring it back."""
-        self.switch_faults(on=False)
-        for client in self.clients:
-            client.process.alive = False
-        while self.gateways.busy:
-            self.world.run_until(self.world.now_s() + 1.0)
+        self._leave()
         self._drop(delete_files=False)
         self.rebuild()
+
+    def _leave(self) -> None:
+        """Let users go, and what gateways still do for them come to its end."""
+        self.switch_faults(on=False)
+        self.end_clients()
+        while self.gateways.busy:
+            self.world.run_until(self.world.now_s() + 1.0)
 
     def _drop(self, *, delete_files: bool) -> None:
         """Drop the table, and wait until its name is free."""
         self.tables.clear()
-        drop = partial(LakeUser.drop, name=NAME, delete_files=delete_files)
-        self.ask(drop)
+        # Refused: a call of before that was not answered has done it.
+        self.ask("drop", NAME, delete_files)
         until_s = self.world.now_s() + WORK_MAX_S
         names = self.truth.memory.values
         while names.hash("neve:tables"):
@@ -326,8 +322,7 @@ class Lake(Cluster):
             self._told("gc", NAME)
             self._come(LakeWriter, LakeKeeper)
             self.world.run_until(self.world.now_s() + ACCEPTED_S)
-            for client in self.clients:
-                client.process.alive = False
+            self.end_clients()
         self._drop(delete_files=False)
         # What was lost and what was done since are two stories: of both every row is kept.
         self.rebuild(exactly=not accepts)
@@ -402,7 +397,7 @@ def live_by(seed: int) -> Lake:
     options, kind, end = draw_lake(seed)
     with (
         as_simulated(options) as drawn,
-        _sooner(),
+        set_to(SOONER),
         tempfile.TemporaryDirectory(prefix="neve-lake-") as folder,
     ):
         lake = Lake(seed, drawn, kind, Path(folder))
@@ -418,25 +413,13 @@ def live_by(seed: int) -> Lake:
     return lake
 
 
-@contextlib.contextmanager
-def _sooner() -> Iterator[None]:
-    """Let what takes minutes take seconds."""
-    wanted = [
-        (generation, "INTERVAL_S", COUNTED_S),
-        (generation, "LOOK_AGAIN_S", LOOK_AGAIN_S),
-        (lineage_since, "ON_ITS_WAY_S", ON_ITS_WAY_S),
-        (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
-    try:
-        for module, name, value in wanted:
-            setattr(module, name, value)
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
-
-
+SOONER: Sequence[Setting] = (
+    (generation, "INTERVAL_S", COUNTED_S),
+    (generation, "LOOK_AGAIN_S", LOOK_AGAIN_S),
+    (lineage_since, "ON_ITS_WAY_S", ON_ITS_WAY_S),
+    (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
+)
+"""What takes minutes takes seconds."""
 ENDS: dict[End, Callable[[Lake], None]] = {
     End.REST: Lake.rest,
     End.LOST: Lake.lose_store,
@@ -447,20 +430,5 @@ ENDS: dict[End, Callable[[Lake], None]] = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Live some seeds and print what happened; return 1 if one failed."""
-    seen: Counter[str] = Counter()
-    failed = 0
-    for seed in [each for text in arguments for each in seeds(text)]:
-        try:
-            seen += live_by(seed).seen()
-        except AssertionError as error:
-            failed += 1
-            print(error)
-    for name, count in sorted(seen.items()):
-        print(f"{count:10d} {name}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], live_by))

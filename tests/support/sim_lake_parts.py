@@ -11,12 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.errors import AttemptCancelledError, EngineDiedError
 from common.metadata.store import KeyspaceStore
 from common.model.table import Table
 from common.parquet.inspect import FileFacts
 from common.wire import Assignment
-from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.core.result import RewriteResult
 from compactor.rewrite.engine import _delete, _outputs
 from compactor.rewrite.own_files import StorageFiles
 from compactor.rewrite.plan import make_plan
@@ -126,19 +125,10 @@ class LakeEngine(SimEngine):
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         await self._own_files.delete(table, paths)
 
-    async def run(
-        self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]
-    ) -> RewriteResult:
-        world, traits, attempt = self._world, self._traits, assignment.reservation.attempt
-        self._truth.assigned(attempt, self.holder)
-        await self._work(attempt, world.random() * traits.rewrite_max_s)
-        if attempt in self._cancelled:
-            raise AttemptCancelledError("simulated: cancelled")
-        if world.chance(traits.fails):
-            raise EngineDiedError("simulated: the engine died")
+    async def _rewritten(self, assignment: Assignment) -> RewriteResult:
         loop = asyncio.get_running_loop()
         result: RewriteResult = await loop.run_in_executor(None, rewritten, assignment)
-        await asyncio.sleep(world.random() * 0.5)
+        await asyncio.sleep(self._world.random() * 0.5)
         return result
 
 

@@ -181,25 +181,22 @@ class Ledger:
             assert row.v >= least or key in self.excused, (
                 f"{who}: {row} is older than {self.offered[key][least]}"
             )
-        missing = [self.offered[key][least] for key, least in known.items() if key not in seen]
-        lost = [row for row in missing if not self._may_miss(row, until_s)]
-        assert not lost, f"{who}: acknowledged rows are not there: {lost}"
-        self.checks += 1
+        self._check_missing(who, [key for key in known if key not in seen], known, until_s)
 
-    def check_kept(
-        self, who: str, found: Sequence[Row], known: Known, _since_s: float, until_s: float
-    ) -> None:
+    def check_kept(self, who: str, found: Sequence[Row], known: Known, until_s: float) -> None:
         """Assert that no acknowledged row is lost, though some may be there that had gone."""
-        seen = {(self.key(row), row.v) for row in found}
         newest: dict[Key, int] = {}
-        for key, version in seen:
-            newest[key] = max(version, newest.get(key, version))
-        missing = [
-            self.offered[key][least]
-            for key, least in known.items()
-            if newest.get(key, least - 1) < least
-        ]
-        lost = [row for row in missing if not self._may_miss(row, until_s)]
+        for row in found:
+            key = self.key(row)
+            newest[key] = max(row.v, newest.get(key, row.v))
+        missing = [key for key, least in known.items() if newest.get(key, least - 1) < least]
+        self._check_missing(who, missing, known, until_s)
+
+    def _check_missing(
+        self, who: str, missing: Sequence[Key], known: Known, until_s: float
+    ) -> None:
+        rows = [self.offered[key][known[key]] for key in missing]
+        lost = [row for row in rows if not self._may_miss(row, until_s)]
         assert not lost, f"{who}: acknowledged rows are not there: {lost}"
         self.checks += 1
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
@@ -19,8 +18,8 @@ from common.parquet.location import open_location
 from neve.recovery.findings import Code
 from neve.recovery.published import Published, read_published
 from neve.recovery.repair import Options
-from tests.support.sim_callers import GatewayLink
-from tests.support.sim_clients import SimClient
+from tests.support.sim_callers import GatewayLink, body_of
+from tests.support.sim_clients import SimClient, call_id_of
 from tests.support.sim_compactor import Network
 from tests.support.sim_lake_parts import LakeGateway, LakeTruth, rows_of
 from tests.support.sim_lake_rows import Ledger, Row, Sowing, table_of
@@ -92,25 +91,11 @@ class LakeUser(SimClient):
             except (RequestError, RefusedError) as error:
                 return error
 
-    async def drop(self, name: str, *, delete_files: bool) -> None:
-        """Drop the table, unless an unanswered call of before has done it."""
-        while True:
-            try:
-                await self.link.call("drop", name, delete_files, within_s=WORK_MAX_S)
-            except (UnavailableError, ConflictError):
-                await self.pause(3.0)
-            except (RequestError, RefusedError):
-                return
-            else:
-                return
-
     def call_id(self) -> str:
         """Return a UUIDv7 of simulated time."""
         self._calls += 1
-        millis = int(self.world.now_s() * 1000)
-        number = sum(map(ord, self.name))
-        text = f"{millis:012x}7{number % 4096:03x}8{self._calls:015x}"
-        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+        number = sum(map(ord, self.name)) % 4096
+        return call_id_of(self.world.now_s(), number, self._calls)
 
 
 class LakeWriter(LakeUser):
@@ -120,13 +105,13 @@ class LakeWriter(LakeUser):
         ledger, adds = self.lake.ledger, self.world.chance(0.3)
         rows = self.lake.sowing.rows(near=adds or self.world.chance(0.5))
         ledger.offer(rows)
-        content: Any = [self._write(table, rows)] if adds else body_of(rows)
+        content: Any = [self._write(table, rows)] if adds else body_of(table_of(rows))
         method = "add" if adds else "append"
         answered = await self.answer(method, table.name, content, self.call_id(), within_s=8.0)
         if isinstance(answered, RequestError | RefusedError):
             self.truth.seen[f"{method}s refused"] += 1
             if adds:  # Else a rebuild would take it for one that was added.
-                self._place(table, content[0]).unlink(missing_ok=True)
+                (place_of(table) / content[0]).unlink(missing_ok=True)
             return
         if self.table is table:
             assert answered.rows == len(rows), f"{answered} of {len(rows)} rows"
@@ -136,22 +121,15 @@ class LakeWriter(LakeUser):
     def _write(self, table: Table, rows: Sequence[Row]) -> str:
         folder = f"mine/part={rows[0].part}" if self.lake.ledger.kind.parted else "mine"
         name = f"{folder}/{self.name}-{self.call_id()}.parquet"
-        self._place(table, folder).mkdir(parents=True, exist_ok=True)
-        pq.write_table(table_of(rows), self._place(table, name))
+        (place_of(table) / folder).mkdir(parents=True, exist_ok=True)
+        pq.write_table(table_of(rows), place_of(table) / name)
         self.world.after_work()
         return name
 
-    def _place(self, table: Table, path: str) -> Path:
-        return Path(urlsplit(table.location).path) / path
 
-
-def body_of(rows: Sequence[Row]) -> bytes:
-    """Return rows as an Arrow stream."""
-    content, sink = table_of(rows), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, content.schema) as writer:
-        writer.write_table(content)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
+def place_of(table: Table) -> Path:
+    """Return the folder of a table."""
+    return Path(urlsplit(table.location).path)
 
 
 class LakeReader(LakeUser):
@@ -188,7 +166,7 @@ class LakeReader(LakeUser):
 
 def read_files(table: Table, published: Published) -> list[Row]:
     """Return the rows of all files that a manifest names."""
-    place = Path(urlsplit(table.location).path)
+    place = place_of(table)
     return [row for path in published.files for row in rows_of(pq.read_table(place / path))]
 
 

@@ -22,7 +22,7 @@ from coordinator import generation
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import draw_options
-from tests.support.sim_run import as_simulated, told_from
+from tests.support.sim_run import as_simulated, set_to, told_from
 
 INTERVAL_S, LOOK_AGAIN_S = 5.0, 1.0
 """How often generations are counted up and looked at."""
@@ -55,8 +55,7 @@ class Moment:
 
     def put_back(self, cluster: Cluster) -> None:
         """Have a store know no more than it did then; users are gone from here on."""
-        for client in cluster.clients:
-            client.process.alive = False
+        cluster.end_clients()
         world, truth = cluster.world, cluster.truth
         world.tell("server", "goes back", seconds=world.now_s() - self.at_s)
         truth.seen["stores that went back"] += 1
@@ -98,7 +97,7 @@ def go_back(seed: int) -> Cluster:
 def _generations_in_memory() -> Iterator[dict[str, int]]:
     """Keep generations of locations, by their text, in memory."""
     found: dict[str, int] = {}
-    wanted: dict[str, Any] = {
+    wanted: dict[str, object] = {
         "INTERVAL_S": INTERVAL_S,
         "LOOK_AGAIN_S": LOOK_AGAIN_S,
         "open_location": lambda location: location,
@@ -107,14 +106,8 @@ def _generations_in_memory() -> Iterator[dict[str, int]]:
         "write_description": lambda _location, _table: None,
         "read_owner": lambda _location: Owner(store="", table=""),
     }
-    before = {name: getattr(generation, name) for name in wanted}
-    try:
-        for name, value in wanted.items():
-            setattr(generation, name, value)
+    with set_to([(generation, name, value) for name, value in wanted.items()]):
         yield found
-    finally:
-        for name, value in before.items():
-            setattr(generation, name, value)
 
 
 class _Site:

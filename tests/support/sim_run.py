@@ -11,8 +11,9 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
 from types import ModuleType
 
@@ -29,6 +30,11 @@ from tests.support.sim_options import Options, draw_options
 FAILURES_MAX = 10
 SEEDS_AT_ONCE = 20
 """Seeds that a worker runs before it tells."""
+
+Setting = tuple[ModuleType, str, object]
+"""A constant of the production code: module, name, and what a simulation wants it to be."""
+Live = Callable[[int], Cluster]
+"""Runs a seed, and returns the cluster that has lived; fails with an `AssertionError`."""
 
 
 def simulate(seed: int, options: Options | None = None) -> Cluster:
@@ -71,7 +77,7 @@ def told_from(cluster: Cluster, seed: int) -> Iterator[None]:
 @contextlib.contextmanager
 def as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
-    wanted: list[tuple[ModuleType, str, object]] = [
+    wanted: list[Setting] = [
         (recovery, "LEAD_CHECK_S", options.lead_s),
         (collector, "LOOK_LASTS_S", options.look_lasts_s),
         (file_pin, "LEASE_S", 20.0),
@@ -79,18 +85,27 @@ def as_simulated(options: Options) -> Iterator[Options]:
         (reading, "TABLETS_PER_MULTI", 1),
         (plugins, "entry_points", functools.cache(plugins.entry_points)),
     ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     collects = gc.isenabled()
+    with set_to(wanted):
+        try:
+            gc.disable()
+            yield options
+        finally:
+            if collects:
+                gc.enable()
+
+
+@contextlib.contextmanager
+def set_to(wanted: Sequence[Setting]) -> Iterator[None]:
+    """Give constants of the production code other values for a while."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     try:
-        gc.disable()
         for module, name, value in wanted:
             setattr(module, name, value)
-        yield options
+        yield
     finally:
         for module, name, value in before:
             setattr(module, name, value)
-        if collects:
-            gc.enable()
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -121,13 +136,27 @@ def seeds(text: str) -> list[int]:
     return found
 
 
-def run_some(some: Sequence[int], failures_max: int) -> tuple[Counter[str], list[str]]:
+def lived(some: Iterable[int], live: Live = simulate) -> Counter[str]:
+    """Run seeds one after the other; return what happened.
+
+    Raises:
+        AssertionError: One failed.
+    """
+    seen: Counter[str] = Counter()
+    for seed in some:
+        seen += live(seed).seen()
+    return seen
+
+
+def run_some(
+    some: Sequence[int], failures_max: int, live: Live = simulate
+) -> tuple[Counter[str], list[str]]:
     """Run seeds one after the other; return what happened, and what failed."""
     seen: Counter[str] = Counter()
     failed: list[str] = []
     for seed in some:
         try:
-            seen.update(simulate(seed).seen())
+            seen.update(live(seed).seen())
         except AssertionError as error:
             failed.append(str(error))
         seen["seeds"] += 1
@@ -138,7 +167,10 @@ def run_some(some: Sequence[int], failures_max: int) -> tuple[Counter[str], list
 
 
 def run_all(
-    every: Sequence[int], failures_max: int = 1, told: Callable[[int], None] = lambda _: None
+    every: Sequence[int],
+    failures_max: int = 1,
+    told: Callable[[int], None] = lambda _: None,
+    live: Live = simulate,
 ) -> tuple[Counter[str], list[str]]:
     """Run seeds on all cores; stop early when enough have failed.
 
@@ -146,6 +178,7 @@ def run_all(
         every: The seeds.
         failures_max: How many failures are enough.
         told: Hears, now and then, how many more seeds are done.
+        live: Runs one.
     """
     cores = len(os.sched_getaffinity(0))
     size = min(SEEDS_AT_ONCE, max(1, len(every) // (4 * cores)))
@@ -153,7 +186,8 @@ def run_all(
     seen: Counter[str] = Counter()
     failed: list[str] = []
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        for part in as_completed([pool.submit(run_some, part, failures_max) for part in parts]):
+        running = [pool.submit(run_some, part, failures_max, live) for part in parts]
+        for part in as_completed(running):
             done, wrong = part.result()
             seen.update(done)
             failed += wrong
@@ -164,16 +198,17 @@ def run_all(
     return seen, sorted(failed)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], live: Live = simulate) -> int:
     """Run seeds and print what happened; return 1 if one failed."""
     every = [seed for text in arguments if text != "--digest" for seed in seeds(text)]
     if "--digest" in arguments:
         for seed in every:
-            print(simulate(seed).world.digest)
+            print(live(seed).world.digest)
         return 0
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("seeds", total=len(every))
-        seen, failed = run_all(every, FAILURES_MAX, lambda count: bar.advance(task, count))
+        told = partial(bar.advance, task)
+        seen, failed = run_all(every, FAILURES_MAX, told, live)
     for name, count in sorted(seen.items()):
         print(f"{count:10d} {name}")
     for text in failed:
