@@ -321,7 +321,7 @@ class ReaderSettings:
     count: int = setting(
         8,
         "Readers that look into files at a time, in the gateway and likewise in the"
-        " coordinator; further files wait.",
+        " coordinator; further files wait. If all of them stand still, as many again are started.",
         least=1,
         most=1000,
     )

@@ -24,8 +24,8 @@ from common.parquet.generation import behind, write_generation, written_generati
 from common.parquet.location import Location, open_location
 from common.parquet.owner import Owner, read_owner
 from common.redaction import redacted
+from common.storage_threads import StorageThreads
 from coordinator.ports import Log
-from coordinator.storage_threads import StorageThreads
 from coordinator.table_faults import TableFaults
 
 INTERVAL_S = 60.0

@@ -30,9 +30,9 @@ from common.parquet.generation import behind, written_generation
 from common.parquet.location import Location, open_location
 from common.parquet.manifest import Totals, entries_of, header
 from common.parquet.owner import owner_of
+from common.storage_threads import StorageThreads
 from coordinator.core.publishing import PublishRules, is_due
 from coordinator.ports import Log
-from coordinator.storage_threads import StorageThreads
 from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000

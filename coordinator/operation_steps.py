@@ -134,7 +134,10 @@ class OperationSteps:
             self._context.log("a quarantined tablet is not split", tablet=str(tablet), cause=cause)
             return False
         note = partial(self._fatal_files.note, tablet)
-        keys = await choose_split_keys(read, table, self._context.log, fatal=note)
+        context = self._context
+        keys = await choose_split_keys(
+            read, table, context.log, fatal=note, threads=context.threads
+        )
         if not keys:
             self._context.log("no key splits a tablet", tablet=str(tablet), wanted=why)
             return False

@@ -7,6 +7,7 @@ what it does not say for sure is passed on as unknown.
 import asyncio
 from dataclasses import dataclass, field, replace
 
+from common.bounded import BoundedMap
 from common.clock import Clock
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.ids import IdSource
@@ -26,14 +27,13 @@ from common.metadata.upkeep_changes import Guarded
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.request import TransformKind
+from common.storage_threads import StorageThreads
 from common.wire import Assignment
 from coordinator.assignments import compose, output_prefix
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.core.bounded import BoundedMap
 from coordinator.generation import Generations
 from coordinator.ports import Log, Submit
-from coordinator.storage_threads import StorageThreads
 from coordinator.table_faults import TableFaults
 
 RELEASE_TRIES_MAX = 5

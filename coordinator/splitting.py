@@ -1,6 +1,5 @@
 """Chooses where a tablet is split: by what files say, by samples where that is too little."""
 
-import asyncio
 from collections.abc import Callable
 
 from common.errors import CompactionError
@@ -11,6 +10,7 @@ from common.parquet.key_samples import sample_keys
 from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
+from common.storage_threads import StorageThreads
 from coordinator.core.split_keys import files_to_sample, is_sure, split_keys
 from coordinator.ports import Log
 
@@ -19,7 +19,13 @@ Fatal = Callable[[str, str], None]
 
 
 async def choose_split_keys(
-    tablet: Tablet, table: Table, log: Log, *, parts: int = 2, fatal: Fatal = lambda *_: None
+    tablet: Tablet,
+    table: Table,
+    log: Log,
+    *,
+    parts: int = 2,
+    fatal: Fatal = lambda *_: None,
+    threads: StorageThreads | None = None,
 ) -> tuple[bytes, ...]:
     """Return keys that split a tablet into parts of about equal bytes; none where none does.
 
@@ -29,12 +35,17 @@ async def choose_split_keys(
         log: Hears of files that could not be read: they count as far as they are known.
         parts: How many; at least 2.
         fatal: Hears of files that nobody should look into again; then no key is returned.
+        threads: Where storage is looked at.
+
+    Raises:
+        UnavailableError: The storage does not answer.
     """
     files = [*tablet.files.values()]
     rough = split_keys(tablet.bounds, files, parts=parts)
     if len(rough) == parts - 1 and all(is_sure(cut, files) for cut in rough):
         return rough
-    samples, deaths = await asyncio.to_thread(_sampled, table, files, log)
+    threads = threads or StorageThreads()
+    samples, deaths = await threads.run(table.location, _sampled, table, files, log)
     for path, cause in deaths.items():
         fatal(path, cause)
     return () if deaths else split_keys(tablet.bounds, files, samples, parts=parts)

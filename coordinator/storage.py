@@ -9,7 +9,7 @@ from common.model.own_paths import MANIFEST_FOLDER
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest_files import delete_folder
 from common.parquet.owner import owner_of
-from coordinator.storage_threads import StorageThreads
+from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")

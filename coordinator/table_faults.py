@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from common.bounded import BoundedMap
 from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.redaction import redacted
-from coordinator.core.bounded import BoundedMap
 from coordinator.ports import Log
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ that must read rows itself, because they are many, lets a reader open each file 
 import threading
 from collections.abc import Sequence
 
+from common.bounded import BoundedMap
 from common.errors import CompactionError
 from common.model.file import DataFile
 from common.parquet.at_once import look_at_each
@@ -26,9 +27,8 @@ class FirstLooks:
 
     def __init__(self, known_max: int = KNOWN_MAX) -> None:
         """Know of none."""
-        self._known_max = known_max
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], None] = {}
+        self._known: BoundedMap[tuple[str, str], None] = BoundedMap(known_max)
 
     def take(self, location: Location, files: Sequence[DataFile]) -> None:
         """Let a reader open those files that no job wrote and none has opened yet. Blocks.
@@ -43,7 +43,8 @@ class FirstLooks:
             UnavailableError: The storage does not answer.
         """
         paths = [file.path for file in files if file.job is None]
-        fresh = [path for path in paths if (location.uri, path) not in self._known]
+        with self._lock:
+            fresh = [path for path in paths if (location.uri, path) not in self._known]
         for first in range(0, len(fresh), AT_ONCE):
             some = fresh[first : first + AT_ONCE]
             _look(location, some)
@@ -51,9 +52,8 @@ class FirstLooks:
 
     def _note(self, location: Location, paths: Sequence[str]) -> None:
         with self._lock:
-            self._known.update(((location.uri, path), None) for path in paths)
-            for _ in range(len(self._known) - self._known_max):
-                del self._known[next(iter(self._known))]
+            for path in paths:
+                self._known.put((location.uri, path), None)
 
 
 def _look(location: Location, paths: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """The readers of a service, and the work that they are given."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from common.errors import RequestError
@@ -28,6 +29,7 @@ class Readers:
         self._limits, self._log = limits, log
         self._nursery = Nursery(limits, modules)
         self._places = threading.BoundedSemaphore(limits.readers)
+        self._spare = threading.BoundedSemaphore(limits.readers)
         self._lock = threading.Lock()
         self._idle: list[Reader] = []
         self._closed = False
@@ -88,8 +90,21 @@ class Readers:
             each.link.close()
         self._nursery.close()
 
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Take a place, or a spare one after a while: all others may wait for one dead storage."""
+        places = self._places
+        while not places.acquire(timeout=self._limits.patience_s):
+            if self._spare.acquire(blocking=False):
+                places = self._spare
+                break
+        try:
+            yield
+        finally:
+            places.release()
+
     def _asked(self, order: bytes) -> answers.Result:
-        with self._places:
+        with self._place():
             reader = self._taken()
             try:
                 send(reader.link, order)

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+from common.bounded import BoundedMap
 from common.clock import Clock
 from common.errors import (
     CompactionError,
@@ -14,10 +16,14 @@ from common.errors import (
 from common.model.table import Table
 from common.parquet.location import Location
 from common.parquet.owner import Owner, read_owner, refuse_other
+from common.storage_threads import StorageThreads
+from compactor.core.backoff import Backoff
 from compactor.rewrite.files import delete_file, table_location
 
-STORE_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 9.0)
-"""Between two questions to a store that does not answer: no job fails for that."""
+STORE_BACKOFF = Backoff()
+"""Pauses between two questions to a store that does not answer."""
+STORE_TRIES_MAX = 7
+"""Some 13 s in all: no job fails because a store starts anew."""
 TRUSTED_S = 60.0
 """How long a location that was ours is not looked at again."""
 TABLES_MAX = 10_000
@@ -35,7 +41,8 @@ class StorageFiles:
         """
         self._store_id = store_id
         self._clock = clock
-        self._trusted_until_s: dict[str, float] = {}
+        self._threads = StorageThreads()
+        self._trusted_until_s: BoundedMap[str, float] = BoundedMap(TABLES_MAX)
 
     async def check_location(self, table: Table) -> None:
         """Make sure that the table's location belongs to this store, and to no other table.
@@ -48,25 +55,26 @@ class StorageFiles:
             UnavailableError: The storage or the store does not answer.
         """
         now_s = self._clock.now_s()
-        if self._trusted_until_s.get(table.id, 0.0) > now_s:
+        if (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return
         ours = await self._ours()
-        found = await asyncio.to_thread(_owner, table.location)
+        found = await self._threads.run(table.location, _owner, table.location)
         try:
             refuse_other(table.location, found, ours, table.id)
         except RefusedError as error:
             raise InputError(str(error)) from error
-        if len(self._trusted_until_s) >= TABLES_MAX:
-            self._trusted_until_s.clear()
-        self._trusted_until_s[table.id] = now_s + TRUSTED_S
+        self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
 
     async def _ours(self) -> str:
-        for pause_s in STORE_PAUSES_S:
+        backoff = STORE_BACKOFF
+        while True:
             try:
                 return await self._store_id()
             except (UnavailableError, ConflictError):
-                await asyncio.sleep(pause_s)
-        return await self._store_id()
+                backoff = backoff.failed()
+                if backoff.failures >= STORE_TRIES_MAX:
+                    raise
+            await asyncio.sleep(backoff.wait_s())
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         """Delete outputs; what cannot be deleted stays for the collector.
@@ -74,7 +82,8 @@ class StorageFiles:
         So do all where another table is by now: it may have been rebuilt from these outputs.
         """
         if paths:
-            await asyncio.to_thread(_delete, table, paths)
+            with suppress(UnavailableError):
+                await self._threads.run(table.location, _delete, table, paths)
 
 
 def _owner(uri: str) -> Owner | None:

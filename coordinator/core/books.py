@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
+from common.bounded import BoundedMap
 from common.model.job import Job
 from common.model.limit import DEFAULT_VOLUME, Scope, scopes_of
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from coordinator.core.bounded import BoundedMap
 from coordinator.core.capacity import Capacity
 from coordinator.core.deaths import Deaths
 from coordinator.core.deferral import Alarms, Deferrals

@@ -8,9 +8,9 @@ since, whichever is more.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from common.bounded import BoundedMap
 from common.model.limit import Grant, Scope, ScopeStatus, scopes_of
 from common.wire import AttemptProgress
-from coordinator.core.bounded import BoundedMap
 from coordinator.core.dividing import UNLIMITED, Claim, divide
 from coordinator.core.holders import Holder, Holders
 from coordinator.core.limits import Limits

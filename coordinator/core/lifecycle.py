@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+from common.bounded import BoundedMap
 from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
 from common.wire import AttemptProgress
-from coordinator.core.bounded import BoundedMap
 
 Key = TypeVar("Key")
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from common.bounded import BoundedMap
 from common.wire import AttemptProgress
-from coordinator.core.bounded import BoundedMap
 
 INCARNATIONS_MAX = 8
 """Dead incarnations of one compactor that are remembered, so that stragglers are known."""

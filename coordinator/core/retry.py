@@ -21,9 +21,9 @@ that failed, not the tablet: as soon as the planner wants other files, those run
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
+from common.bounded import BoundedMap
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.bounded import BoundedMap
 from coordinator.core.limits import Limits
 
 Inputs = tuple[TabletId, tuple[str, ...]]

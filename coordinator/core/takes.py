@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from common.bounded import BoundedMap
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.bounded import BoundedMap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

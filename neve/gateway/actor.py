@@ -22,6 +22,7 @@ from common.metadata.redis import connect
 from common.metadata.silence import StoreWatch
 from common.readers.door import open_readers
 from common.settings import Settings
+from common.storage_threads import StorageThreads
 from common.telemetry import event_log
 from common.wire import (
     COORDINATOR_NAME,
@@ -35,7 +36,7 @@ from common.wire import (
 )
 from coordinator.registry import load_planners, planner_for, unread_settings
 from neve.gateway.server import server_of
-from neve.gateway.services import Services, Threads
+from neve.gateway.services import Services
 from neve.gateway.storage import locations_of
 
 T = TypeVar("T")
@@ -154,7 +155,7 @@ class GatewayActor:
             clock=clock,
             ids=RandomIds(),
             log=self._log,
-            footers=Threads(gateway.footers_at_once),
+            footers=StorageThreads(gateway.footers_at_once),
         )
         self._server = server_of(services)
         loop = asyncio.get_running_loop()

@@ -164,7 +164,8 @@ async def _looked_s(incoming: Incoming, sizes: Mapping[str, int], looked_s: floa
         return looked_s
     if await services.store.garbage_among(incoming.table.id, [*sizes]):
         return None
-    found = await services.footers.run(services.files.sizes, incoming.table, [*sizes])
+    table, look = incoming.table, services.files.sizes
+    found = await services.footers.run(table.location, look, table, [*sizes])
     return now_s if found == sizes else None
 
 
@@ -178,7 +179,7 @@ async def _require_same_files(
     Raises:
         RefusedError: The call id was used for something else.
     """
-    sizes = await services.footers.run(services.files.sizes, table, paths)
+    sizes = await services.footers.run(table.location, services.files.sizes, table, paths)
     content = files_digest(sizes)
     if len(sizes) < len(paths) and names_digest(paths) == mark.names:
         content = mark.content
@@ -199,7 +200,8 @@ async def inspected(
 ) -> list[FileFacts | CompactionError]:
     """Return what files hold that are to be added, or why they cannot be, in their order."""
     some = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
-    work = [services.footers.run(services.files.inspect, table, each) for each in some]
+    look = services.files.inspect
+    work = [services.footers.run(table.location, look, table, each) for each in some]
     # All are awaited, so that none goes on behind a refusal's back.
     results = await asyncio.gather(*work, return_exceptions=True)
     if failed := [result for result in results if isinstance(result, BaseException)]:

@@ -51,8 +51,7 @@ def create_app(services: Services) -> FastAPI:
         watching = asyncio.create_task(services.store_watch.run_forever())
         yield
         watching.cancel()
-        services.footers.close()
-        services.rows.close()
+        services.footers.close()  # And with them those for rows.
 
     app = FastAPI(
         title="Névé",

@@ -70,7 +70,7 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
 
     async def same(mark: CallMark) -> None:
         rows = await _rows_of(services, table, body)
-        content = await services.rows.run(content_digest, rows)
+        content = await services.rows.run(table.location, content_digest, rows)
         require_same(call, mark, CallKind.APPEND, content)
 
     async def make() -> api.Added:
@@ -83,26 +83,27 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
 async def _rows_of(services: Services, table: Table, body: bytes) -> pa.Table:
     """Return the rows of a body in the columns of their table."""
     bytes_max = DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
-    rows = await services.rows.run(read_stream, body, bytes_max)
+    rows = await services.rows.run(table.location, read_stream, body, bytes_max)
     refuse_unknown(table, [("the body", rows.schema)])
-    return await services.rows.run(fitted, rows, table)
+    return await services.rows.run(table.location, fitted, rows, table)
 
 
 async def _append(services: Services, table: Table, rows: pa.Table, call: str) -> api.Added:
     # Beside the writing: of long texts it takes as much of a processor.
-    digesting = asyncio.create_task(services.rows.run(content_digest, rows))
+    digesting = asyncio.create_task(services.rows.run(table.location, content_digest, rows))
 
     async def prepare(now_s: float, ends: Collection[bytes]) -> Routed:
         ahead_max_s = services.settings.gateway.version_ahead_max_s
         refuse_ahead(table, [("a row", _latest(rows, table))], now_s, ahead_max_s)
         places = [] if table.partition_by else await places_of(services, table, ends)
         routed = Routed()
-        parts = await services.rows.run(cut, rows, table, places)
+        parts = await services.rows.run(table.location, cut, rows, table, places)
         # Names of its own for every try: a sweep may have an eye on the one before.
         names = names_of_try(call, services.ids.next("try"), len(parts))
         for part, name in zip(parts, names, strict=True):
             path = part.path(name)
-            facts = await services.rows.run(services.files.write, table, path, part.rows)
+            write = services.files.write
+            facts = await services.rows.run(table.location, write, table, path, part.rows)
             file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
             routed.put(part.end, file, part.partition)
         routed.content = await digesting

@@ -18,12 +18,13 @@ from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.identities import Site
 from common.rows.schema import arrow_schema, columns_of
+from common.storage_threads import StorageThreads
 from coordinator.core.operations import has_ranges
 from neve import api
 from neve.gateway import storage
 from neve.gateway.dropping import refuse_going
 from neve.gateway.problems import ChangeRefusedError, applied
-from neve.gateway.services import Services, Threads, checked_label
+from neve.gateway.services import Services, checked_label
 from neve.gateway.table_settings import changed_settings
 from neve.recovery.founding import FreeSite, claim_site, find_free_site, sign_site
 
@@ -63,7 +64,7 @@ async def new_table(services: Services, body: api.NewTable) -> Creation:
         RefusedError: The name is taken, or the location belongs to another.
     """
     checked_label(body.name, "table name")
-    site = await services.footers.run(services.locations.admitted, body.location)
+    site = await services.footers.run(body.location, services.locations.admitted, body.location)
     location = site.uri
     columns = await _columns(services, body, location)
     table = Table(
@@ -97,7 +98,7 @@ class TableDoor:
     """Lets in what may be a table here, whoever describes it (`neve.recovery.scope.Door`)."""
 
     def __init__(
-        self, locations: storage.Locations, threads: Threads, services: Collection[str]
+        self, locations: storage.Locations, threads: StorageThreads, services: Collection[str]
     ) -> None:
         """Ask what the operator has set.
 
@@ -122,7 +123,7 @@ class TableDoor:
             RequestError: It is no location.
             RefusedError: No table may be there.
         """
-        return await self._threads.run(self._locations.admitted, written)
+        return await self._threads.run(written, self._locations.admitted, written)
 
     def checked(self, table: Table) -> Table:
         """Return a table as it would have been created, its settings as they would be set.
@@ -157,7 +158,8 @@ async def _columns(services: Services, body: api.NewTable, location: str) -> tup
         written = [Column(each.name, each.type, each.nullable) for each in body.schema]
         columns = columns_of(arrow_schema(written))
     else:
-        columns = await services.footers.run(storage.read_columns, location, body.example or "")
+        read, example = storage.read_columns, body.example or ""
+        columns = await services.footers.run(location, read, location, example)
     if not columns:
         raise RequestError(f"table {body.name!r} has no columns, wanted at least one")
     return columns

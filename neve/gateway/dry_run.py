@@ -31,7 +31,7 @@ from neve.gateway.request_door import selector_named
 from neve.gateway.request_views import retention_notes, transform_text
 from neve.gateway.requests import tablets_of
 from neve.gateway.scan import pinned
-from neve.gateway.services import Services
+from neve.gateway.services import LONG_STEP_MAX_S, Services
 from neve.gateway.views import key_text, key_types
 
 LISTED_MAX = 1000
@@ -48,13 +48,13 @@ async def dry_run(services: Services, table: Table, request: Request) -> api_req
         request: Checked, but not stored.
     """
     now_s = await services.store.now_s()
-    counter = _Counter(table, request, now_s)
+    counter, long = _Counter(table, request, now_s), services.rows.within(LONG_STEP_MAX_S)
     taken: list[api_requests.DryTablet] = []
     async with pinned(services, table) as pin:
         async for page in tablets_of(services, table, request):
             for tablet in page:
                 try:
-                    found = await services.rows.run(counter.of, tablet)
+                    found = await long.run(table.location, counter.of, tablet)
                 finally:
                     pin.check()
                 taken += [found] if found.files else []

@@ -20,7 +20,7 @@ from neve.gateway.create import create_table, new_table
 from neve.gateway.import_batches import Tell, add_all, read_known
 from neve.gateway.import_views import import_view
 from neve.gateway.problems import ChangeRefusedError, applied
-from neve.gateway.services import Services, checked_label
+from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
 from neve.importing.directory import Directory
 from neve.importing.footers import Footer, look
 from neve.importing.listing import Found, check_place, list_directory, list_former
@@ -47,16 +47,17 @@ async def import_directory(
     """
     directory = await _opened(services, body)
     tell(f"listing {directory.place.uri}")
-    directory.listing = await services.rows.run(list_directory, directory.place)
+    long, uri = services.rows.within(LONG_STEP_MAX_S), directory.place.uri
+    directory.listing = await long.run(uri, list_directory, directory.place)
     if directory.table is None:
-        former = await services.rows.run(list_former, directory.place)
+        former = await long.run(uri, list_former, directory.place)
         directory.listing.misfits |= former
     await read_known(services, directory)
     new = [each for each in directory.listing.files if each.path not in directory.known]
     directory.already = len(directory.listing.files) - len(new)
     looked = await _looked(services, directory, new, tell)
     wanted = _wanted(body, directory.table)
-    directory.survey = await services.rows.run(survey, looked, wanted)
+    directory.survey = await long.run(uri, survey, looked, wanted)
     directory.survey.misfits |= directory.listing.misfits
     described = await _described(services, directory)
     if body.dry_run:
@@ -69,9 +70,11 @@ async def import_directory(
 
 async def _opened(services: Services, body: wire.NewImport) -> Directory:
     checked_label(body.name, "table name")
-    site = await services.footers.run(services.locations.admitted, body.location)
+    written = body.location
+    site = await services.footers.run(written, services.locations.admitted, written)
     place = open_location(site.uri)
-    await services.footers.run(check_place, place, await services.store.store_id())
+    store = await services.store.store_id()
+    await services.footers.run(place.uri, check_place, place, store)
     table = await services.store.table_named(body.name)
     if table is not None:
         _require_same(body, place.uri, table)
@@ -126,9 +129,10 @@ async def _looked(
     required = [column.name for column in known if not column.nullable]
     names = [*dict.fromkeys([*filter(None, [body.version_column]), *required, *partition])]
     whole_bytes, done_bytes, rows = sum(each.size_bytes for each in files), 0, 0
+    place = directory.place
     for first in range(0, len(files), FOOTERS_AT_ONCE):
         some = files[first : first + FOOTERS_AT_ONCE]
-        work = (services.footers.run(look, directory.place, each, names) for each in some)
+        work = (services.footers.run(place.uri, look, place, each, names) for each in some)
         footers = await asyncio.gather(*work)
         looked += zip(some, footers, strict=True)
         done_bytes += sum(each.size_bytes for each in some)

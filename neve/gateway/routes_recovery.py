@@ -1,5 +1,6 @@
 """Routes of recovery: fsck, gc, rebuild, backup, restore. They answer with lines of JSON."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import IO, Annotated, Any
@@ -91,7 +92,7 @@ class RecoveryRoutes:
         async def work(tell: Tell) -> api.RebuildReport:
             rebuilder = Rebuilder(
                 store=services.store,
-                threads=services.footers,
+                threads=services.long_steps,
                 ids=services.ids,
                 door=TableDoor.of(services),
                 tell=tell,
@@ -148,7 +149,7 @@ class RecoveryRoutes:
             with source:
                 restorer = Restorer(
                     store=services.store,
-                    threads=services.footers,
+                    threads=services.long_steps,
                     ids=services.ids,
                     door=TableDoor.of(services),
                     tell=tell,
@@ -163,7 +164,7 @@ class RecoveryRoutes:
         return Scope(
             store=services.store,
             table=table,
-            threads=services.footers,
+            threads=services.long_steps,
             grace_s=rules.garbage_grace_s + rules.clock_skew_max_s,
             tell=tell,
         )
@@ -184,7 +185,7 @@ class RecoveryRoutes:
         source = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who reads it
         try:
             async for chunk in request.stream():
-                await self._services.footers.run(source.write, chunk)
+                await asyncio.to_thread(source.write, chunk)
         except ClientDisconnect as error:
             source.close()
             raise BodyError("the archive broke off") from error

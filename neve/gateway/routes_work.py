@@ -146,7 +146,7 @@ class WorkRoutes:
         running = 0
         async for page in services.pages(found):
             running += sum(len(each.running) for each in page)
-            plans += await services.rows.run(self._planned, found, page, now_s)
+            plans += await services.rows.run(found.location, self._planned, found, page, now_s)
             bounded(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
         return plan_view(found, plans, running)
 

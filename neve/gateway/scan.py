@@ -105,7 +105,7 @@ async def scanned(
     async with pinned(services, table) as pin:
         tablets = await _tablets(services, table, asked)
         reader = await _reader(services, table, asked)
-        yield _held(_parts(services, reader.read, tablets, asked), pin)
+        yield _held(_parts(services, table, reader.read, tablets, asked), pin)
 
 
 async def counted(services: Services, table: Table, asked: Wanted) -> int:
@@ -119,7 +119,7 @@ async def counted(services: Services, table: Table, asked: Wanted) -> int:
     async with pinned(services, table) as pin:
         tablets = await _tablets(services, table, asked)
         reader = await _reader(services, table, asked)
-        parts = _held(_parts(services, reader.counts, tablets, asked), pin)
+        parts = _held(_parts(services, table, reader.counts, tablets, asked), pin)
         return sum([part async for part in parts])
 
 
@@ -213,14 +213,15 @@ async def _chunks(
 
 async def _parts(
     services: Services,
+    table: Table,
     read: "_ReadTablet[_Part]",
     tablets: Sequence[Tablet],
     asked: Wanted,
 ) -> AsyncIterator[_Part]:
     """Yield what is read of one tablet after the other, each part in a thread."""
     for tablet in tablets:
-        parts = await services.rows.run(read, tablet, asked.start, asked.end)
-        while (part := await services.rows.run(_next, parts)) is not None:
+        parts = await services.rows.run(table.location, read, tablet, asked.start, asked.end)
+        while (part := await services.rows.run(table.location, _next, parts)) is not None:
             yield part
             del part
 

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from common.bounded import BoundedMap
 from common.model.file import DataFile
 from common.parquet.at_once import look_at_each
 from common.parquet.batches import OpenFile, decoded_bytes
 from common.parquet.inspect import opened
 from common.parquet.location import Location
-from coordinator.core.bounded import BoundedMap
 
 KNOWN_MAX = 50_000
 """Weights that are remembered, some 10 MB; the oldest are forgotten."""

@@ -2,11 +2,9 @@
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
 
 from common.clock import Clock
 from common.errors import RequestError, UnknownGroupError, UnknownTableError, UnknownTabletError
@@ -16,6 +14,7 @@ from common.metadata.silence import StoreWatch
 from common.model.table import DNS_LABEL, Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
+from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
@@ -24,30 +23,14 @@ from neve.gateway.split_hints import SplitHints
 from neve.gateway.storage import Locations, Owners, locations_of
 from neve.gateway.table_files import StoredFiles, TableFiles
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 PAGE_TABLETS = 200
 """Tablets read from the store at once."""
-
-
-class Threads:
-    """Where blocking work (footers, rows) runs, so that the loop goes on answering.
-
-    At most `count` pieces of work at a time; more wait.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="gateway")
-
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work` returns, from a thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
-
-    def close(self) -> None:
-        """Take no more work."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+LOOK_THREADS = 16
+ROW_THREADS = 4
+LOOK_MAX_S = 45.0
+"""Longest look at a mark of a location, which every call takes first: clients wait for a minute."""
+LONG_STEP_MAX_S = 3600.0
+"""Longest step of what takes long on purpose: a listing, a file that is read or copied whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +45,10 @@ class Services:
     clock: Clock
     ids: IdSource
     log: Log
-    footers: Threads = field(default_factory=lambda: Threads(16))
+    footers: StorageThreads = field(default_factory=lambda: StorageThreads(LOOK_THREADS))
     """Short work on storage: footers, listings, marks."""
-    rows: Threads = field(default_factory=lambda: Threads(4))
-    """Long work on rows: scans and appends."""
+    rows: StorageThreads = field(init=False)
+    """Long work on rows, step by step: scans and appends."""
     files: TableFiles = field(default_factory=StoredFiles)
     owners: Owners = field(default_factory=Owners)
     generations: Generations = field(default_factory=Generations)
@@ -81,6 +64,17 @@ class Services:
         gateway = self.settings.gateway
         places = ScanPlaces(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
+        object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
+
+    @property
+    def looks(self) -> StorageThreads:
+        """Where marks of locations are looked at, before each call."""
+        return self.footers.within(LOOK_MAX_S)
+
+    @property
+    def long_steps(self) -> StorageThreads:
+        """Where work is done whose steps may take long."""
+        return self.footers.within(LONG_STEP_MAX_S)
 
     @property
     def locations(self) -> Locations:
@@ -188,10 +182,12 @@ async def check_owner(services: Services, table: Table) -> None:
 
     Raises:
         RefusedError: It does.
+        UnavailableError: Its storage does not answer.
     """
     store = await services.store.store_id()
     now_s = services.clock.now_s()
-    await services.footers.run(services.owners.check, table, store, now_s, services.files)
+    owners, files = services.owners, services.files
+    await services.looks.run(table.location, owners.check, table, store, now_s, files)
 
 
 async def check_admitted(services: Services, table: Table) -> None:
@@ -201,7 +197,8 @@ async def check_admitted(services: Services, table: Table) -> None:
         RefusedError: It is not.
     """
     now_s = services.clock.now_s()
-    await services.footers.run(services.owners.admit, table, services.locations, now_s)
+    admit, locations = services.owners.admit, services.locations
+    await services.looks.run(table.location, admit, table, locations, now_s)
 
 
 async def check_writable(services: Services, table: Table) -> int:
@@ -216,7 +213,8 @@ async def check_writable(services: Services, table: Table) -> int:
     await check_admitted(services, table)
     await check_owner(services, table)
     now_s = services.clock.now_s()
-    written = partial(services.footers.run, services.files.generation, table)
+    look = services.files.generation
+    written = partial(services.looks.run, table.location, look, table)
     return await services.generations.check(services.store, table, now_s, written)
 
 

@@ -160,6 +160,8 @@ class Locations:
                 f"location {_told(uri, site)} is in or around {folder}: no table can be there"
             )
         same = [root for root in self._allowed if not options or root.options == options]
+        # That which holds its text is asked first: a root beside it may stand still.
+        same.sort(key=lambda root: not uri.startswith(root.uri.partition("?")[0]))
         if options and not any(site.identity.lies_in(root.identity) for root in same):
             names = ", ".join(name for name, _ in parse_qsl(options, keep_blank_values=True))
             raise RefusedError(
@@ -177,8 +179,10 @@ class Locations:
     def _refuse_private(self, uri: str, site: Site) -> None:
         for private in self._private:
             own = private.identity
+            if not site.identity.overlaps(own):
+                continue
             exceptions = [root.identity for root in self._allowed if root.identity.lies_in(own)]
-            if site.identity.overlaps(own) and not any(map(site.identity.lies_in, exceptions)):
+            if not any(map(site.identity.lies_in, exceptions)):
                 raise RefusedError(
                     f"location {_told(uri, site)} is in or around {private.written}, where the "
                     "service keeps its own files"

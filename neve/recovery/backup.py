@@ -96,7 +96,7 @@ async def _backup_table(
             yield line_of("progress", text=f"{table.name}: {files} files, {size_bytes} bytes")
         await held.confirm()  # What the archive lists is there, for as long as it is held.
         if target is not None:
-            await scope.threads.run(write_description, target, table)
+            await scope.threads.run(target.uri, write_description, target, table)
         yield line_of("table-end", tablets=tablets, files=files, size_bytes=size_bytes)
 
 
@@ -117,7 +117,7 @@ async def _targets(
         site = await door.site(child_of(options.copy_to or "", scope.table.name))
         free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
         target = open_location(free.site.uri)
-        if there := await scope.threads.run(list_location, target):
+        if there := await scope.threads.run(target.uri, list_location, target):
             raise RefusedError(
                 f"location {target.uri} is not empty ({min(there)} lies there): copies go where "
                 "nothing is, give another --copy-to"
@@ -142,7 +142,8 @@ def _tablet_lines(tablet: Tablet) -> list[bytes]:
 
 async def _copy(scope: Scope, tablet: Tablet, target: Location) -> None:
     await in_turn(
-        scope.threads.run(copy_file, scope.location, target, path) for path in tablet.files
+        scope.threads.run(target.uri, copy_file, scope.location, target, path)
+        for path in tablet.files
     )
 
 

@@ -6,10 +6,10 @@ from common.metadata.mutation.tables import overlapping
 from common.metadata.repair_changes import AcceptGeneration
 from common.model.location_identity import overlap_test
 from common.parquet.generation import UNREADABLE, behind, write_generation, written_generation
-from common.parquet.identities import identities_of, site_of
+from common.parquet.identities import site_of
 from common.parquet.owner import OWNER_PATH, Owner, write_owner
 from neve.recovery.findings import Code, Finding
-from neve.recovery.scope import Scope
+from neve.recovery.scope import Scope, identities_now
 
 
 async def check_owner(scope: Scope) -> list[Finding]:
@@ -39,8 +39,8 @@ async def check_owner(scope: Scope) -> list[Finding]:
 async def check_neighbours(scope: Scope) -> list[Finding]:
     """Return a finding for each table that shares files with this one, whatever it is called."""
     named = [each for each in await scope.store.named_tables() if each.id != scope.table.id]
-    known = await scope.threads.run(identities_of, {each.id: each.location for each in named})
-    mine = overlap_test((await scope.threads.run(site_of, scope.table.location)).identity)
+    known = await identities_now(scope.threads, named)
+    mine = overlap_test((await scope.run(site_of, scope.table.location)).identity)
     return [
         Finding(
             code=Code.SHARED,
@@ -56,7 +56,7 @@ async def check_neighbours(scope: Scope) -> list[Finding]:
 
 async def check_generation(scope: Scope) -> list[Finding]:
     """Return a finding if the store is older than the location."""
-    written = await scope.threads.run(written_generation, scope.location)
+    written = await scope.run(written_generation, scope.location)
     stored = await scope.store.generation(scope.table.id)
     reason = behind(scope.table.name, stored, written)
     if reason is None:

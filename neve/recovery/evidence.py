@@ -13,9 +13,10 @@ from common.parquet.location import Location
 from common.readers.door import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
+from common.storage_threads import StorageThreads
 from neve.recovery.footers import OutputFooter, read_output_footer
 from neve.recovery.published import Published, read_published
-from neve.recovery.scope import Tell, Threads, in_turn
+from neve.recovery.scope import Tell, in_turn
 from neve.recovery.stored import StoredFile, Whose, list_location
 
 
@@ -44,7 +45,7 @@ class Evidence:
 
 
 async def gather_evidence(
-    location: Location, threads: Threads, tell: Tell, *, user_files: bool
+    location: Location, threads: StorageThreads, tell: Tell, *, user_files: bool
 ) -> Evidence:
     """Return what a location tells.
 
@@ -59,12 +60,13 @@ async def gather_evidence(
         UnavailableError: The storage does not answer.
     """
     tell("listing the location")
-    stored = await threads.run(list_location, location)
-    evidence = Evidence(stored=stored, described=await threads.run(read_description, location))
+    stored = await threads.run(location.uri, list_location, location)
+    described = await threads.run(location.uri, read_description, location)
+    evidence = Evidence(stored=stored, described=described)
     outputs = sorted(path for path, file in stored.items() if file.whose is Whose.OUTPUT)
     await _read_manifest(evidence, location, threads)
     tell(f"reading {len(outputs)} footers")
-    looks = await in_turn(threads.run(_footer, location, path) for path in outputs)
+    looks = await in_turn(threads.run(location.uri, _footer, location, path) for path in outputs)
     for path, found in zip(outputs, looks, strict=True):
         if isinstance(found, OutputFooter):
             evidence.footers[path] = found
@@ -79,9 +81,9 @@ async def gather_evidence(
     return evidence
 
 
-async def _read_manifest(evidence: Evidence, location: Location, threads: Threads) -> None:
+async def _read_manifest(evidence: Evidence, location: Location, threads: StorageThreads) -> None:
     try:
-        found = await threads.run(read_published, location)
+        found = await threads.run(location.uri, read_published, location)
     except RequestError as error:
         evidence.unusable = str(error)
         return
@@ -144,16 +146,22 @@ def _opens(location: Location, path: str) -> bool:
 
 
 async def facts_of(
-    location: Location, threads: Threads, table: Table, paths: Sequence[str], evidence: Evidence
+    location: Location,
+    threads: StorageThreads,
+    table: Table,
+    paths: Sequence[str],
+    evidence: Evidence,
 ) -> list[DataFile]:
     """Return the entries of files that count; what cannot be read is noted as such."""
     looks = await in_turn(
-        threads.run(_facts, location, table, evidence.stored[path]) for path in paths
+        threads.run(location.uri, _facts, location, table, evidence.stored[path]) for path in paths
     )
     files = []
     for path, found in zip(paths, looks, strict=True):
         if isinstance(found, str):
-            strange = not path.startswith("_neve/") and await threads.run(_opens, location, path)
+            strange = not path.startswith("_neve/") and await threads.run(
+                location.uri, _opens, location, path
+            )
             (evidence.misfits if strange else evidence.unreadable)[path] = found
             continue
         footer = evidence.footers.get(path)

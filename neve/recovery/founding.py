@@ -32,11 +32,12 @@ from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.description import write_description
 from common.parquet.generation import UNREADABLE, write_generation, written_generation
-from common.parquet.identities import Site, identities_of
+from common.parquet.identities import Site
 from common.parquet.location import Location, open_location
 from common.parquet.owner import OWNER_PATH, Owner, read_owner, write_owner
+from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
-from neve.recovery.scope import Scope, Threads
+from neve.recovery.scope import Scope, identities_now
 from neve.recovery.stored import StoredFile, list_location
 
 FILES_PER_CHANGE = 2000
@@ -99,20 +100,19 @@ class Neighbours:
                 raise RefusedError(overlapping(site.uri, each.location, each.name), "location")
 
 
-async def neighbours_of(store: TabletStore, threads: Threads) -> Neighbours:
+async def neighbours_of(store: TabletStore, threads: StorageThreads) -> Neighbours:
     """Return the tables of a store.
 
     Raises:
         UnavailableError: It does not answer.
     """
     named = await store.named_tables()
-    known = await threads.run(identities_of, {each.id: each.location for each in named})
-    return Neighbours(named=named, identities=known)
+    return Neighbours(named=named, identities=await identities_now(threads, named))
 
 
 async def find_free_site(
     store: TabletStore,
-    threads: Threads,
+    threads: StorageThreads,
     site: Site,
     *,
     neighbours: Neighbours | None = None,
@@ -135,7 +135,7 @@ async def find_free_site(
     near.refuse_overlap(site)
     others = near.identities
     location = open_location(site.uri)
-    found, above, written = await threads.run(_look, location)
+    found, above, written = await threads.run(location.uri, _look, location)
     if found is not None and found.store != ours and not take_over:
         raise RefusedError(
             f"location {site.uri} belongs to the store {found.store}, this one is {ours}: "
@@ -185,7 +185,7 @@ def former_ids_of(table: Table) -> tuple[str, ...]:
     return tuple(each for each in ids if is_table_id(each))[:FORMER_IDS_MAX]
 
 
-async def claim_site(threads: Threads, free: FreeSite) -> None:
+async def claim_site(threads: StorageThreads, free: FreeSite) -> None:
     """Write into a free site that it is this store's.
 
     Which table's it is comes later: of two that are made there at once one is refused.
@@ -194,7 +194,8 @@ async def claim_site(threads: Threads, free: FreeSite) -> None:
         RequestError: There is no such bucket, or the credentials do not fit it.
         UnavailableError: The storage does not answer, or forbids it.
     """
-    await threads.run(_claim, open_location(free.site.uri), free)
+    location = open_location(free.site.uri)
+    await threads.run(location.uri, _claim, location, free)
 
 
 def _claim(location: Location, free: FreeSite) -> None:
@@ -204,15 +205,15 @@ def _claim(location: Location, free: FreeSite) -> None:
         write_generation(location, 0)
 
 
-async def sign_site(threads: Threads, free: FreeSite, table: Table) -> None:
+async def sign_site(threads: StorageThreads, free: FreeSite, table: Table) -> None:
     """Write into a claimed site that it is this table's, and what the table is.
 
     Raises:
         UnavailableError: The storage does not answer; the coordinator writes it later.
     """
     location = open_location(free.site.uri)
-    await threads.run(write_owner, location, replace(free.owner, table=table.id))
-    await threads.run(write_description, location, table)
+    await threads.run(location.uri, write_owner, location, replace(free.owner, table=table.id))
+    await threads.run(location.uri, write_description, location, table)
 
 
 async def found_table(
@@ -252,7 +253,7 @@ async def found_table(
         raise
     files = [file for each in tablets for file in each.files]
     if complete:  # Compactors of an earlier table tidy up until they see the mark.
-        stored = await scope.threads.run(list_location, open_location(free.site.uri))
+        stored = await scope.run(list_location, open_location(free.site.uri))
     missing = tuple(sorted(_missing(files, stored)))
     if live and not missing:
         change = ChangeTable(

@@ -164,7 +164,7 @@ async def _check_files(scope: Scope, done: Checked, *, deep: bool) -> None:
         ]
         done.files += len(files)
         scope.tell(f"checked {done.files} files")
-        looks = (scope.threads.run(check_file, how, tablet, file) for tablet, file in files)
+        looks = (scope.run(check_file, how, tablet, file) for tablet, file in files)
         found = zip(files, await in_turn(looks), strict=True)
         suspects = [(tablet, file, bad) for (tablet, file), bad in found if bad is not None]
         done.findings += await _still_held(scope, suspects)
@@ -213,8 +213,7 @@ async def _check_forgotten_commits(scope: Scope) -> list[Finding]:
         for tablet in (each.tablet for each in page if each.tablet):
             attempts += tablet.running.values()
     looks = (
-        scope.threads.run(only_copies, scope.location, each.output_paths, each.inputs)
-        for each in attempts
+        scope.run(only_copies, scope.location, each.output_paths, each.inputs) for each in attempts
     )
     return [
         Finding(

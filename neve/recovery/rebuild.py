@@ -20,6 +20,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import Location, existing, open_location
 from common.rows.partitions import Partition
+from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.counting import last_tables, lineage_of, told_ends
 from neve.recovery.evidence import Evidence, described_table, facts_of, gather_evidence
@@ -27,7 +28,7 @@ from neve.recovery.footers import OutputFooter
 from neve.recovery.founding import find_free_site, former_ids_of, found_table
 from neve.recovery.lineage import Lineage
 from neve.recovery.partitions import partition_of_file
-from neve.recovery.scope import Door, Scope, Tell, Threads, in_turn, silent
+from neve.recovery.scope import Door, Scope, Tell, in_turn, silent
 
 NEVER = (
     "requests under way, reservations and selections: submit requests again",
@@ -76,7 +77,7 @@ class Rebuilder:
     """What a rebuild needs of the outside."""
 
     store: TabletStore
-    threads: Threads
+    threads: StorageThreads
     ids: IdSource
     door: Door
     tell: Tell = silent
@@ -152,7 +153,8 @@ async def _look(rebuilder: Rebuilder, place: Location, options: RebuildOptions) 
         files = await facts_of(place, threads, table, rows, evidence)
         # What has gone could not be read; what goes later is missed when the table is there.
         unread = [*evidence.unreadable]
-        gone = min({*unread} - (await threads.run(existing, place, unread)).keys(), default="")
+        there = await threads.run(place.uri, existing, place, unread)
+        gone = min({*unread} - there.keys(), default="")
         if not gone:
             return _Seen(evidence=evidence, table=table, lineage=lineage, files=files)
         tell(f"{gone} has gone meanwhile: looking once more")
@@ -186,8 +188,7 @@ async def _tablets(scope: Scope, files: Sequence[DataFile], evidence: Evidence) 
     footers = evidence.footers.values()
     if scope.table.partition_by:
         work = (
-            scope.threads.run(partition_of_file, scope.location, scope.table, file.path)
-            for file in files
+            scope.run(partition_of_file, scope.location, scope.table, file.path) for file in files
         )
         return _partitions(files, await in_turn(work), footers)
     ends = _ends(files, told_ends(evidence, {file.path for file in files}))

@@ -110,7 +110,7 @@ def _place(finding: Finding) -> tuple[int, str, str]:
 async def _repair(scope: Scope, finding: Finding, generation: int) -> Settled:
     try:
         if finding.act is not None:
-            await scope.threads.run(finding.act)
+            await scope.run(finding.act)
         for change in finding.changes_at(generation):
             outcome = await scope.store.apply(change)
             if not isinstance(outcome, Applied):

@@ -8,6 +8,7 @@ is the one that it had, or the one given, and its files must be there already. A
 that another store owns is refused unless it is adopted.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from common.metadata.ports import TabletStore
 from common.model.location_identity import overlapping_pair
 from common.model.table import Table, TableState
 from common.redaction import redacted
+from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump, read_archive
 from neve.recovery.founding import (
     Founded,
@@ -29,7 +31,7 @@ from neve.recovery.founding import (
     found_table,
     neighbours_of,
 )
-from neve.recovery.scope import Door, Scope, Threads
+from neve.recovery.scope import Door, Scope
 from neve.recovery.stored import list_location
 
 Dumped = tuple[Table, tuple[TabletDump, ...]]
@@ -54,7 +56,7 @@ class Restorer:
     """What a restore needs of the outside."""
 
     store: TabletStore
-    threads: Threads
+    threads: StorageThreads
     ids: IdSource
     door: Door
     tell: Callable[[str], None]
@@ -83,7 +85,7 @@ async def restore(
             there.
     """
     restorer.tell("reading the archive")
-    tables = await restorer.threads.run(_read_tables, source)
+    tables = await asyncio.to_thread(_read_tables, source)
     _check_options(options, [each.name for each in tables])
     wanted = [each for each in tables if _is_wanted(each, options)]
     restorer.tell(f"checking {len(wanted)} tables")
@@ -94,7 +96,7 @@ async def restore(
     _check_apart(list(places.values()))
     founded: list[Founded] = []
     dumps = _wanted(source, options)
-    while (dumped := await restorer.threads.run(next, dumps, None)) is not None:
+    while (dumped := await asyncio.to_thread(next, dumps, None)) is not None:
         place = places[dumped[0].name]
         founded.append(await _restore_one(restorer, place, dumped, dry_run=options.dry_run))
     return founded
@@ -222,7 +224,7 @@ async def _restore_one(
     restorer: Restorer, place: _Place, dumped: Dumped, *, dry_run: bool
 ) -> Founded:
     table, scope = place.table, restorer.scope(place.table)
-    stored = await restorer.threads.run(list_location, scope.location)
+    stored = await scope.run(list_location, scope.location)
     tablets = dumped[1]
     if dry_run:
         files = [file for each in tablets for file in each.files]

@@ -5,26 +5,20 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-from common.metadata.ports import TabletStore
+from common.metadata.ports import NamedTable, TabletStore
+from common.model.location_identity import LocationIdentity
 from common.model.table import Table
 from common.parquet.generation import UNREADABLE, written_generation
-from common.parquet.identities import Site
+from common.parquet.identities import Site, identities_of
 from common.parquet.location import Location, open_location
 from common.parquet.owner import Owner, read_owner
+from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 AT_ONCE = 64
 """Pieces of work that are handed to the threads before the first is awaited."""
-
-
-class Threads(Protocol):
-    """Where blocking work runs."""
-
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work` returns, from a thread."""
-        ...
 
 
 Tell = Callable[[str], None]
@@ -65,7 +59,7 @@ class Scope:
 
     store: TabletStore
     table: Table
-    threads: Threads
+    threads: StorageThreads
     grace_s: float
     """Files younger than this may be about to be added or committed."""
     tell: Tell = silent
@@ -75,18 +69,26 @@ class Scope:
         """Where the table's files are."""
         return open_location(self.table.location)
 
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what work on the location returns, from a thread.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        return await self.threads.run(self.table.location, work, *args, **kwargs)
+
     async def generation(self) -> int:
         """Return the generation that the store must have reached; 0: nobody can say.
 
         Raises:
             UnavailableError: The storage does not answer.
         """
-        written = await self.threads.run(written_generation, self.location)
+        written = await self.run(written_generation, self.location)
         return 0 if written == UNREADABLE else written
 
     async def owner(self) -> Owner | None:
         """Return whom the location belongs to."""
-        return await self.threads.run(read_owner, self.location)
+        return await self.run(read_owner, self.location)
 
 
 async def in_turn(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:
@@ -99,3 +101,21 @@ async def in_turn(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:
             done += await asyncio.gather(*some)
             some = []
     return done + await asyncio.gather(*some)
+
+
+async def identities_now(
+    threads: StorageThreads, tables: Iterable[NamedTable]
+) -> dict[str, LocationIdentity]:
+    """Return what the locations of tables are now, by table id; links may have changed since.
+
+    Tables of one folder are looked at together, those of two are not: one may stand still.
+
+    Raises:
+        UnavailableError: The storage of one of them does not answer.
+    """
+    together: dict[str, dict[str, str]] = {}
+    for each in tables:
+        above = each.location.rpartition("/")[0]
+        together.setdefault(above, {})[each.id] = each.location
+    work = (threads.run(above, identities_of, some) for above, some in together.items())
+    return {table: found for each in await in_turn(work) for table, found in each.items()}

@@ -85,7 +85,7 @@ async def find_orphans(scope: Scope) -> Swept:
         UnavailableError: Store or storage do not answer.
     """
     scope.tell("listing the location")
-    stored = await scope.threads.run(list_location, scope.location)
+    stored = await scope.run(list_location, scope.location)
     listed_s = await scope.store.now_s()
     known = await _known(scope)
     unknown = stored.keys() - known.paths
@@ -160,7 +160,7 @@ async def _only_copies(
         return {}
     outputs = sorted(path for path in known.held if whose(path) is Whose.OUTPUT and path in stored)
     scope.tell(f"reading {len(outputs)} footers")
-    looks = await in_turn(scope.threads.run(_footer, scope.location, path) for path in outputs)
+    looks = await in_turn(scope.run(_footer, scope.location, path) for path in outputs)
     judge.committed((each.attempt, each.inputs) for each in looks if each is not None)
     return judge.among(files)
 
@@ -171,7 +171,7 @@ def _is_old(file: StoredFile, until_s: float) -> bool:
 
 async def _place(scope: Scope, file: StoredFile, stored: Mapping[str, StoredFile]) -> _Place:
     """Return where an orphan would belong, so that its tablet is looked at once more."""
-    found = await scope.threads.run(_look, scope.location, scope.table, file, frozenset(stored))
+    found = await scope.run(_look, scope.location, scope.table, file, frozenset(stored))
     if found.mark or found.foreign or found.end is not None:
         return found
     if found.key_min is not None:

@@ -24,13 +24,13 @@ from common.metadata.store import KeyspaceStore
 from common.metadata.upkeep_changes import ForgetGarbage
 from common.model.table import Table
 from common.settings import StoreSettings
+from common.storage_threads import StorageThreads
 from coordinator.collector import Collector, CollectorRules
 from coordinator.storage import ArrowStorage
 from neve.api import Added
 from neve.client import Client
 from neve.client_errors import CallerError, RefusedError
 from neve.client_http import new_call
-from neve.gateway.services import Threads
 from neve.recovery.gc import collect_orphans
 from neve.recovery.scope import Scope
 from tests.support.flaky import Fault, FlakyKeyspace, Point
@@ -58,7 +58,7 @@ class Others:
 
     store: Any
     folder: Path
-    threads: Threads = field(default_factory=lambda: Threads(2))
+    threads: StorageThreads = field(default_factory=lambda: StorageThreads(2))
     swept: int = 0
 
     async def sweep_and_delete(self) -> None:

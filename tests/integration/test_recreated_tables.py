@@ -16,12 +16,12 @@ from common.metadata.ports import TabletStore
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
+from common.storage_threads import StorageThreads
 from coordinator.collector import Collector, CollectorRules
 from coordinator.generation import Generations
 from coordinator.storage import ArrowStorage
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, RefusedError
-from neve.gateway.services import Threads
 from neve.recovery.gc import collect_orphans
 from neve.recovery.scope import Scope
 from tests.support.gateway import Gateway, serving
@@ -112,7 +112,7 @@ def swept_and_collected(gateway: Gateway, name: str) -> int:
     async def sweep() -> int:
         table = await gateway.store.table_named(name)
         assert table is not None
-        scope = Scope(store=gateway.store, table=table, threads=Threads(2), grace_s=-LONG_S)
+        scope = Scope(store=gateway.store, table=table, threads=StorageThreads(2), grace_s=-LONG_S)
         given = (await collect_orphans(scope, delete=True)).given
         rules = CollectorRules(grace_s=-LONG_S, clock_skew_max_s=0.0)
         collector = Collector(gateway.store, ArrowStorage(), rules, lambda *_args, **_fields: None)

@@ -20,6 +20,7 @@ from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
+from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
@@ -33,6 +34,7 @@ from common.wire import (
 from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
+from neve.gateway.table_files import StoredFiles, TableFiles
 
 TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
@@ -225,12 +227,21 @@ class Gateway:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)  # type: ignore[arg-type]  # any awaitable
 
 
+@dataclass
+class Storage:
+    """How a gateway reaches storage."""
+
+    files: TableFiles = field(default_factory=StoredFiles)
+    threads: StorageThreads = field(default_factory=StorageThreads)
+
+
 def _services(
     store: TabletStore,
     coordinator: FakeCoordinator,
     settings: Settings,
     log: Log,
     watch_s: float,
+    storage: Storage,
 ) -> Services:
     clock = SystemClock()
     return Services(
@@ -243,6 +254,8 @@ def _services(
         clock=clock,
         ids=RandomIds(),
         log=log,
+        footers=storage.threads,
+        files=storage.files,
     )
 
 
@@ -260,6 +273,7 @@ def serving(
     store: TabletStore | None = None,
     coordinator_s: Mapping[str, float] = {},
     watch_s: float = 0.1,
+    storage: Storage | None = None,
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -268,6 +282,7 @@ def serving(
         store: The memory store if left out.
         coordinator_s: Times among the coordinator's settings.
         watch_s: How often it looks whether the store answers, beside all calls.
+        storage: That of this machine if left out.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -279,6 +294,7 @@ def serving(
         _settings(coordinator_s, gateway),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
+        storage or Storage(),
     )
     server = server_of(services)
     loops: list[asyncio.AbstractEventLoop] = []

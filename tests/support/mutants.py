@@ -143,7 +143,11 @@ SUITES = {
     ],
     "sim": ["tests/sim/test_clusters.py", "-m", "not slow", "-k", "not story"],
     "lake": ["tests/sim/test_lakes.py"],
-    "storage threads": ["tests/unit/coordinator_shell/test_storage_threads.py"],
+    "storage threads": [
+        "tests/unit/common/test_storage_threads.py",
+        "tests/unit/coordinator_shell/test_silent_storage.py",
+        "tests/unit/neve/test_gateway_silent_storage.py",
+    ],
     "durable": ["tests/unit/metadata/test_durable.py"],
     "own files": ["tests/unit/compactor/test_rewrite_parts.py", "-k", "OwnFiles"],
 }

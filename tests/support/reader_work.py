@@ -44,6 +44,14 @@ def sleep(path: str, seconds: float) -> int:
     return os.getpid()
 
 
+@in_reader("file {begun}")
+def wait_for(begun: str, release: str) -> str:
+    Path(begun).touch()
+    while not Path(release).exists():
+        time.sleep(0.01)
+    return "released"
+
+
 @in_reader("file {path}")
 def take(path: str, size_bytes: int) -> int:
     return len(bytearray(size_bytes))

@@ -26,6 +26,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.owner import claim
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
+from common.storage_threads import StorageThreads
 from common.wire import Assignment
 from compactor.rewrite.engine import _outputs
 from compactor.rewrite.plan import make_plan
@@ -33,7 +34,6 @@ from compactor.rewrite.tasks import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.verify import verify
 from coordinator.assignments import compose, output_prefix
 from neve.gateway.create import TableDoor
-from neve.gateway.services import Threads
 from neve.gateway.storage import Locations
 from neve.recovery.scope import Scope
 from tests.support.living_folder import files_below
@@ -57,7 +57,7 @@ class Ground:
 
     harness: Harness
     folder: Path
-    threads: Threads = field(default_factory=lambda: Threads(4))
+    threads: StorageThreads = field(default_factory=lambda: StorageThreads(4))
     ids: RandomIds = field(default_factory=RandomIds)
 
     @property

@@ -30,7 +30,7 @@ from neve import api
 from neve.gateway.add import add_files
 from neve.gateway.append import append_rows
 from neve.gateway.scan import Wanted, scanned
-from neve.gateway.services import Services, Threads
+from neve.gateway.services import Services
 from neve.gateway.table_files import TableFiles
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number
 from tests.support.sim_loop import SimLoop, World
@@ -174,8 +174,6 @@ class SimGateway:
             clock=world,
             ids=CountedIds(f"{name}-"),
             log=tell,
-            footers=Threads(1),
-            rows=Threads(1),
             files=self._files(),
         )
 

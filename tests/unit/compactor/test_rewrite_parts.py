@@ -22,6 +22,7 @@ from common.rows.hash import row_hash
 from common.rows.merge import merge_tables
 from common.rows.rules import DropRule, RowRules
 from common.rows.sort import sorted_rows
+from compactor.core.backoff import Backoff
 from compactor.rewrite import merging, own_files, tasks, writer
 from compactor.rewrite.carriers import carried, carried_schema, restored
 from compactor.rewrite.marks import TELL_INTERVAL_S, Mark, read_marks
@@ -213,7 +214,7 @@ class TestOwnFiles:
     def test_a_store_that_does_not_answer_now_fails_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(own_files, "STORE_PAUSES_S", (0.0, 0.0))
+        monkeypatch.setattr(own_files, "STORE_BACKOFF", Backoff(first_s=0.0))
         asked: list[str] = []
 
         async def store_id() -> str:
@@ -226,7 +227,7 @@ class TestOwnFiles:
         claim(open_location(table.location), "store-1")
         asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
         assert len(asked) == 3
-        monkeypatch.setattr(own_files, "STORE_PAUSES_S", (0.0,))
+        monkeypatch.setattr(own_files, "STORE_TRIES_MAX", 2)
         with pytest.raises(UnavailableError):
             asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
 

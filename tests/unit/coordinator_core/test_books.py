@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from common.bounded import BoundedMap
 from common.model.job import Kind
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
-from coordinator.core.bounded import BoundedMap
 from coordinator.core.capacity import Capacity
 from coordinator.core.deferral import RUBBISH_MAX, Alarms, Deferrals
 from coordinator.core.lifecycle import MOVES, Attempt, Attempts, AttemptState

@@ -37,7 +37,7 @@ from neve.gateway.append import append_rows
 from neve.gateway.dry_run import dry_run
 from neve.gateway.export import exported
 from neve.gateway.scan import scanned, streamed, wanted
-from neve.gateway.services import Services, Threads
+from neve.gateway.services import Services
 from tests.support.gateway import FakeCoordinator, plan_all
 from tests.support.sim_loop import EPOCH_S, SimLoop, World
 
@@ -118,8 +118,6 @@ def story(folder: Path, tell: Callable[[Stage], Coroutine[Any, Any, None]]) -> N
         clock=world,
         ids=CountedIds(),
         log=quiet,
-        footers=Threads(1),
-        rows=Threads(1),
     )
 
     async def run() -> None:

@@ -150,6 +150,19 @@ def test_no_more_readers_than_allowed_work_at_a_time(tmp_path: Path) -> None:
         assert 1 <= len(processes) <= 2
 
 
+def test_readers_that_hang_let_others_work(tmp_path: Path) -> None:
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    with reading(ReaderLimits(readers=1, patience_s=0.1)), ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(work.wait_for, str(begun), str(release))
+        until_s = time.monotonic() + PATIENCE_S
+        while not begun.exists():
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        assert work.own_process("other")[0] == "other"
+        release.touch()
+        assert hanging.result(PATIENCE_S) == "released"
+
+
 def test_readers_are_replaced_after_much_work() -> None:
     with reading(ReaderLimits(works=3)):
         assert len({work.own_process("x")[1] for _ in range(9)}) >= 3

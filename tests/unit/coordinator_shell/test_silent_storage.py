@@ -1,4 +1,4 @@
-"""A storage that stands still takes one thread, and holds up its own tables only."""
+"""A storage that stands still holds up its own tables only, in the coordinator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from common.errors import RewriteError, UnavailableError
 from common.metadata.changes import CreateTable
 from common.metadata.memory import MemoryStore
 from common.model.table import Column, Table
+from common.storage_threads import StorageThreads
 from coordinator import generation
 from coordinator.generation import Generations
 from coordinator.storage import ArrowStorage
-from coordinator.storage_threads import StorageThreads
 from tests.support.patience import PATIENCE_S
-
-HELD, OTHER = "file:///mnt/gone", "file:///data"
 
 
 def hung(release: threading.Event) -> Callable[[], str]:
@@ -29,43 +27,6 @@ def hung(release: threading.Event) -> Callable[[], str]:
         return "late"
 
     return work
-
-
-def test_a_location_that_stands_still_gets_no_more_work_until_it_answers() -> None:
-    release = threading.Event()
-
-    async def story() -> None:
-        threads = StorageThreads(threads=2, deadline_s=0.05)
-        with pytest.raises(UnavailableError, match=r"mnt/gone has not answered for 0\.05 s; is it"):
-            await threads.run(HELD, hung(release))
-        for _ in range(5):
-            with pytest.raises(UnavailableError, match="has not answered yet"):
-                await threads.run(HELD, hung(release))
-            assert await threads.run(OTHER, lambda: "at once") == "at once"
-        release.set()
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    assert await threads.run(HELD, lambda: "again") == "again"
-                except UnavailableError:
-                    await asyncio.sleep(0.01)
-                else:
-                    return
-
-    asyncio.run(story())
-
-
-def test_errors_come_as_they_are() -> None:
-    def work() -> None:
-        raise TimeoutError("a client of an object store gave up")
-
-    async def story() -> None:
-        threads = StorageThreads(deadline_s=PATIENCE_S)
-        for _ in range(2):
-            with pytest.raises(TimeoutError, match="gave up"):
-                await threads.run(HELD, work)
-
-    asyncio.run(story())
 
 
 def test_generations_of_other_tables_are_counted_up(
