@@ -84,7 +84,6 @@ class AttemptOutcome(Stored):
     attempt: str
     end: AttemptEnd
     cause: str = ""
-    outputs: tuple[str, ...] = ()
 
 
 class CallKind(StrEnum):
