@@ -133,6 +133,7 @@ SUITES = {
     "request-results": ["tests/unit/neve/test_request_results.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
+    "redis-conditions": ["tests/integration/test_redis_conditions.py"],
     "turns": ["tests/contract/test_turns.py", "tests/contract/test_redis.py"],
     "watermark": [
         "tests/property/test_watermark_model.py",
