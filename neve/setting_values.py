@@ -7,14 +7,14 @@ settings are changed (`neve.gateway.table_settings`).
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from typing import Any
 
 from common.errors import RequestError
 from common.model.table import TableSettings
+from common.model.unknown_fields import known_fields
 from common.units import parse_duration_s, parse_size_bytes
 
-NAMES = tuple(each.name for each in fields(TableSettings))
+NAMES = tuple(each.name for each in known_fields(TableSettings))
 _DEFAULTS = TableSettings()
 _UNITS = ("_bytes", "_s")
 _ALIASES = {

@@ -3,15 +3,21 @@
 A dataclass is written as the list of its fields in a fixed order, without the defaults
 at the end. A field may be added at the end with a default; anything else needs a new
 version. Whatever does not look as expected is a `MetadataError` that names the key.
+
+Fields behind the known ones come from a newer release. They are kept in `unknown_fields`
+and written back, so that both releases can run at the same time. A newer release may add
+such a field only if an older one, which does nothing with it, does no harm; else it takes a
+new version byte, and the value is refused here.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import MISSING, dataclass
+from typing import Any, Generic, TypeVar, cast
 
 import msgpack
 
 from common.errors import BrokenValueError, MetadataError
+from common.model.unknown_fields import UNKNOWN, Stored, known_fields
 
 VERSION = 1
 VALUE_BYTES_MAX = 32 * 1024**2
@@ -19,12 +25,15 @@ ITEMS_MAX = 1_000_000
 TEXT_BYTES_MAX = 1024**2
 SMALL_BYTES = min(TEXT_BYTES_MAX, ITEMS_MAX)
 """Nothing in a value of so many bytes can be longer than the limits of reading allow."""
+UNKNOWN_FIELDS_MAX = 64
+UNKNOWN_BYTES_MAX = 64 * 1024
+"""What a value may carry in fields that this release does not know."""
 SHAPES_MAX = 4096
 """Type patterns remembered per layout; more are checked again each time."""
 
 PREFIX = bytes([VERSION])
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Stored)
 
 
 def pack(value: object) -> bytes:
@@ -78,6 +87,22 @@ def unpack(where: str, data: bytes) -> Any:
 def broken(where: str, fact: str) -> BrokenValueError:
     """Return the error for a stored value that is not what it must be."""
     return BrokenValueError(f"{where}: the stored value {fact}; run `neve fsck`")
+
+
+def kept_fields(where: str, unknown: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return fields of a newer release, if they are so few and small that they can be kept.
+
+    Raises:
+        MetadataError: They are not.
+    """
+    if len(unknown) > UNKNOWN_FIELDS_MAX:
+        few = f"at most {UNKNOWN_FIELDS_MAX} can be kept"
+        raise broken(where, f"has {len(unknown)} unknown fields, {few}")
+    size_bytes = len(msgpack.packb(unknown, use_bin_type=True))
+    if size_bytes > UNKNOWN_BYTES_MAX:
+        few = f"at most {UNKNOWN_BYTES_MAX} can be kept"
+        raise broken(where, f"has {size_bytes} bytes of unknown fields, {few}")
+    return unknown
 
 
 def _foreign(where: str, data: bytes) -> BrokenValueError:
@@ -165,7 +190,7 @@ class Layout(Generic[T]):
         given: tuple[str, ...] = (),
         bytes_max: int = VALUE_BYTES_MAX,
     ) -> None:
-        defaults = {field.name: field.default for field in fields(made)}  # type: ignore[arg-type]  # any dataclass type
+        defaults = {field.name: field.default for field in known_fields(made)}
         assert {slot.name for slot in slots} | {*given} == set(defaults), made
         self._make = made
         self._slots = slots
@@ -179,6 +204,8 @@ class Layout(Generic[T]):
     def row(self, value: T) -> list[object]:
         """Return the fields as plain values, without the defaults at the end."""
         row = [_plain(slot, getattr(value, slot.name)) for slot in self._slots]
+        if value.unknown_fields:
+            return [*row, *value.unknown_fields]
         count = len(row)
         while count > self._least and row[count - 1] == self.plain_defaults[count - 1]:
             count -= 1
@@ -211,20 +238,26 @@ class Layout(Generic[T]):
 
     def made(self, where: str, plain: object, **given: object) -> T:
         """Return the value in a row of plain values; otherwise like `unpack`."""
-        row = self.checked(where, plain)
+        row, unknown = self.checked(where, plain)
         named: dict[str, Any] = dict(zip((slot.name for slot in self._slots), row, strict=True))
+        named[UNKNOWN] = unknown
         try:
             for slot in self._changes:
                 if slot.from_plain is not None and named[slot.name] is not None:
                     named[slot.name] = slot.from_plain(named[slot.name])
-            return self._make(**named, **given)
+            make: Any = self._make
+            return cast("T", make(**named, **given))
         except (ValueError, TypeError) as error:
             raise broken(where, f"is no {self._make.__name__} ({error})") from error
 
-    def checked(self, where: str, row: object) -> tuple[Any, ...]:
-        """Return a row of the right length and types, defaults filled in."""
-        if type(row) is not tuple or not self._least <= len(row) <= len(self._slots):
+    def checked(self, where: str, row: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return a row of the right types, defaults filled in, and the unknown fields behind it."""
+        if type(row) is not tuple or len(row) < self._least:
             raise broken(where, f"is no {self._make.__name__}: wrong number of fields")
+        unknown: tuple[Any, ...] = ()
+        if len(row) > len(self._slots):
+            unknown = kept_fields(where, row[len(self._slots) :])
+            row = row[: len(self._slots)]
         full: tuple[Any, ...] = row + self.plain_defaults[len(row) :]
         shape = tuple(map(type, full))
         if shape not in self.shapes:
@@ -233,7 +266,7 @@ class Layout(Generic[T]):
                     raise broken(where, f"is no {self._make.__name__}: {slot.name} is {kind}")
             if len(self.shapes) < SHAPES_MAX:
                 self.shapes.add(shape)
-        return full
+        return full, unknown
 
 
 def _plain(slot: Slot, value: object) -> object:

@@ -10,11 +10,13 @@ from typing import Any
 
 from msgpack import UnpackException, unpackb
 
+from common.errors import MetadataError
 from common.metadata.codec import (
     PREFIX,
     Layout,
     broken,
     flag,
+    kept_fields,
     pairs,
     raw,
     real,
@@ -53,6 +55,7 @@ FILE = Layout(
 _DEFAULTS = FILE.plain_defaults
 _SHAPES = FILE.shapes
 _TAGS = _DEFAULTS[10]
+_COUNT = len(_DEFAULTS)
 
 
 def _setter(name: str) -> Callable[[DataFile, Any], None]:
@@ -80,6 +83,7 @@ _set_since = _setter("tombstones_since_s")
 _set_live = _setter("live_bytes")
 _set_request = _setter("request")
 _set_open = _setter("open")
+_set_unknown = _setter("unknown_fields")
 
 
 def unpack_files(where: str, stored: Mapping[bytes, bytes]) -> dict[str, DataFile]:
@@ -121,14 +125,17 @@ def _quick(path: bytes, data: bytes) -> DataFile | None:
         row = unpackb(data[1:], use_list=False, max_ext_len=0)
         row += _DEFAULTS[len(row) :]
         name = path.decode()
-    except (ValueError, TypeError, UnpackException):
+        unknown = kept_fields(name, row[_COUNT:]) if len(row) > _COUNT else ()
+    except (ValueError, TypeError, UnpackException, MetadataError):
         return None
+    if unknown:
+        row = row[:_COUNT]
     if tuple(map(type, row)) not in _SHAPES or ".." in name or name[:1] in "/":
         return None
-    return _made(name, row)
+    return _made(name, row, unknown)
 
 
-def _made(name: str, row: tuple[Any, ...]) -> DataFile | None:
+def _made(name: str, row: tuple[Any, ...], unknown: tuple[Any, ...]) -> DataFile | None:
     size, rows, added, key_min, key_max, version_min, version_max, clean, job = row[:9]
     schema, tags, time_min, time_max, tombstones, since, live, request, is_open = row[9:]
     if size < 0 or rows < 0 or tombstones < 0 or tags != _TAGS:
@@ -153,4 +160,5 @@ def _made(name: str, row: tuple[Any, ...]) -> DataFile | None:
     _set_live(file, live)
     _set_request(file, request)
     _set_open(file, is_open)
+    _set_unknown(file, unknown)
     return file

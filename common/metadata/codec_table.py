@@ -1,7 +1,7 @@
 """Layouts of what belongs to tables: the table itself, garbage, pins, outcomes, history."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +10,7 @@ from common.metadata.codec import (
     Layout,
     Slot,
     broken,
+    kept_fields,
     one_of,
     pack,
     plain_tree,
@@ -36,6 +37,7 @@ from common.metadata.readings import (
 from common.model.location_identity import LocationIdentity
 from common.model.outcome import AttemptEnd
 from common.model.table import Column, Table, TableSettings, TableState
+from common.model.unknown_fields import UNKNOWN, Stored, known_fields
 
 GARBAGE = Layout(
     GarbageEntry, real("stamped_s"), raw("key_min"), raw("tablet_end"), given=("path",)
@@ -54,15 +56,15 @@ CALL = Layout(
 )
 CLAIM = Layout(Claim, text("coordinator"), real("since_s"))
 PIN = Layout(PinEntry, real("since_s"), real("until_s"), given=("pin",))
-OUTCOME = Layout(
-    AttemptOutcome, one_of("end", AttemptEnd), text("cause"), texts("outputs"), given=("attempt",)
-)
+# A day of them is kept, so it says no more than what is asked for. Earlier releases wrote the
+# outputs behind the cause.
+OUTCOME = Layout(AttemptOutcome, one_of("end", AttemptEnd), text("cause"), given=("attempt",))
 
 
 def _manifests(rows: tuple[Any, ...]) -> tuple[tuple[int, str, float, float], ...]:
     for row in rows:
         kinds = [type(item) for item in row] if type(row) is tuple else []
-        if len(kinds) != 4 or kinds[:2] != [int, str] or not {*kinds[2:]} <= {int, float}:
+        if len(kinds) < 4 or kinds[:2] != [int, str] or not {*kinds[2:4]} <= {int, float}:
             raise ValueError("an earlier manifest is none")
     return rows
 
@@ -108,6 +110,7 @@ HISTORY = Layout(
 SPEC, SETTINGS, SETTINGS_VERSION, STATE, DELETES = "spec", "settings", "version", "state", "deletes"
 _APART = {"id", "settings", "settings_version", "state"}
 _TABLES_CACHED = 256
+_COLUMN_FIELDS = len(known_fields(Column))
 
 
 def unpack_claim(stored: bytes) -> Claim:
@@ -157,9 +160,8 @@ def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes]) -> Tabl
     spec, settings, version, state = stored
     named = unpack(where, spec)
     try:
-        named["schema"] = tuple(Column(*column) for column in named["schema"])
         return Table(
-            **named,
+            **_known(where, Table, named) | {"schema": _columns(where, named["schema"])},
             id=table,
             settings=unpack_settings(where, settings),
             settings_version=int(version),
@@ -170,10 +172,10 @@ def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes]) -> Tabl
 
 
 def unpack_settings(where: str, data: bytes) -> TableSettings:
-    """Return the settings in `data`; unknown ones come from a newer release."""
+    """Return the settings in `data`."""
     named = unpack(where, data)
     try:
-        return TableSettings(**named)
+        return TableSettings(**_known(where, TableSettings, named))
     except (ValueError, TypeError) as error:
         raise broken(where, f"holds no settings of this release ({error})") from error
 
@@ -218,18 +220,42 @@ def unpack_name(name: bytes, data: bytes) -> NamedTable:
 def _pack_named(value: Any, apart: set[str]) -> bytes:
     """Return a dataclass as names and values, for what changes more often than the version."""
     named: dict[str, object] = {}
-    for field in fields(value):
+    for field in known_fields(value):
         item = getattr(value, field.name)
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
         if field.name not in apart and (default is MISSING or item != default):
             named[field.name] = _plain_field(field.name, item)
-    return pack(named)
+    return pack(named | dict(value.unknown_fields))
+
+
+def _known(where: str, kind: type[Stored], named: Any) -> dict[str, Any]:
+    """Return names and values as a dataclass takes them: those that are unknown in one field."""
+    if type(named) is not dict:
+        raise TypeError(f"{kind.__name__} is {type(named).__name__}")
+    known = {field.name for field in known_fields(kind)}
+    unknown = tuple(pair for pair in named.items() if pair[0] not in known)
+    return {name: value for name, value in named.items() if name in known} | {
+        UNKNOWN: kept_fields(where, unknown)
+    }
+
+
+def _columns(where: str, rows: Iterable[Any]) -> tuple[Column, ...]:
+    return tuple(
+        Column(*row[:_COLUMN_FIELDS], unknown_fields=kept_fields(where, row[_COLUMN_FIELDS:]))
+        for row in rows
+    )
+
+
+def _column_row(column: Column) -> list[Any]:
+    row = [column.name, column.type, column.nullable, column.since]
+    if column.unknown_fields:
+        return [*row, *column.unknown_fields]
+    return row if column.since else row[:-1]
 
 
 def _plain_field(name: str, item: Any) -> object:
     if name == "schema":
-        rows = [[column.name, column.type, column.nullable, column.since] for column in item]
-        return [row if row[-1] else row[:-1] for row in rows]
+        return [_column_row(column) for column in item]
     return plain_tree(item)

@@ -151,7 +151,7 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
         case b"l":
             values["recent_adds"] = unpack_recent(where, data)
         case b"k":
-            values["halved_job"], number = unpack(where, data)
+            values["halved_job"], number, *_ = unpack(where, data)
             values["halvings"] = int(number)
         case b"t":
             values["selector_due_s"] = float(data) if data else None

@@ -42,8 +42,8 @@ CALL_SKEW_S = 300.0
 """How far in the future a call id may lie: clocks of clients differ."""
 MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
 """Life of a call's mark: a call id must be too old before its mark is gone."""
-OUTCOME_LIFE_S = 3600.0
-"""Life of an attempt's mark. Its compactor asks within seconds; later, none is as good as lost."""
+OUTCOME_LIFE_S = 24 * 3600.0
+"""Life of an attempt's mark: longer than a compactor tries to commit while Redis is away."""
 
 _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHANNEL = re.compile(r"neve:\{([^}]*)\}:changed")

@@ -8,6 +8,7 @@ from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import TabletId
+from common.model.unknown_fields import Stored
 
 UNREADABLE = "unreadable"
 """The word of a change of which nobody can say what it was, or in which tablet."""
@@ -77,13 +78,12 @@ class ListedTables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOutcome:
+class AttemptOutcome(Stored):
     """The mark `neve:{t}:outcome:<attempt>`: how an attempt ended (kept for 24 h)."""
 
     attempt: str
     end: AttemptEnd
     cause: str = ""
-    outputs: tuple[str, ...] = ()
 
 
 class CallKind(StrEnum):
@@ -95,7 +95,7 @@ class CallKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallMark:
+class CallMark(Stored):
     """The mark `neve:{t}:call:<id>`: what an accepted call brought (kept for 24 h)."""
 
     kind: CallKind
@@ -114,7 +114,7 @@ class CallMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageEntry:
+class GarbageEntry(Stored):
     """A file to delete: when a collector first saw it (0: not yet), and its tablet's key."""
 
     path: str
@@ -124,7 +124,7 @@ class GarbageEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Stored):
     """Who leads (`neve:coordinator`), and since when by the store's clock."""
 
     coordinator: str
@@ -133,7 +133,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Stored):
     """Somebody accepted that a store had lost changes of a table (`neve:{t}:loss`)."""
 
     since_s: float
@@ -143,7 +143,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Stored):
     """The last published manifest of a table, and those before it that are still stored."""
 
     number: int
@@ -180,7 +180,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PinEntry:
+class PinEntry(Stored):
     """A reader's or backup's pin."""
 
     pin: str
@@ -189,7 +189,7 @@ class PinEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntry:
+class HistoryEntry(Stored):
     """A finished attempt, for people: what, where, how long, what came of it."""
 
     position: str

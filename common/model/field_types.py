@@ -7,10 +7,11 @@ no part of the service ever meets it.
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
+
+from common.model.unknown_fields import known_fields
 
 Fits = Callable[[Any], bool]
 
@@ -32,7 +33,7 @@ def check_field_types(value: Any) -> None:
 @lru_cache(maxsize=64)
 def _checks(kind: Any) -> tuple[tuple[str, str, Fits], ...]:
     hints = get_type_hints(kind)
-    wanted = [(each.name, hints[each.name]) for each in fields(kind)]
+    wanted = [(each.name, hints[each.name]) for each in known_fields(kind)]
     return tuple((name, _name_of(hint), _fits(hint)) for name, hint in wanted)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.model.unknown_fields import Stored
+
 
 class RequestState(StrEnum):
     """Where a request is in its life."""
@@ -28,7 +30,7 @@ class RequestState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class KeyRange(Stored):
     """Keys from `start` (included) up to `until` (not included); None: no bound."""
 
     start: bytes | None = None
@@ -58,7 +60,7 @@ class TransformKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSpec:
+class TransformSpec(Stored):
     """A transform as it is stored: checked text, or a plug-in's name with its options."""
 
     kind: TransformKind = TransformKind.NONE
@@ -69,7 +71,7 @@ class TransformSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorSpec:
+class SelectorSpec(Stored):
     """Which files of a tablet a request takes: a selector's name and its options."""
 
     name: str = "all"
@@ -77,7 +79,7 @@ class SelectorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSpec:
+class OutputSpec(Stored):
     """How outputs are written, where it differs from the table's settings."""
 
     codec: str | None = None
@@ -86,7 +88,7 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Stored):
     """One user compaction. Times in seconds since the epoch (the store's)."""
 
     id: str

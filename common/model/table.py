@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.model.field_types import check_field_types
+from common.model.unknown_fields import Stored
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Settings of a table that nobody but planners reads."""
@@ -22,7 +23,7 @@ class TableState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Stored):
     """A column by name; `type` in the text form of `common.rows.type_text`, such as `int64`."""
 
     name: str
@@ -37,7 +38,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings:
+class TableSettings(Stored):
     """How a table is compacted. Sizes in bytes, durations in seconds.
 
     Attributes' defaults follow Accumulo's where it has the setting.
@@ -98,7 +99,7 @@ class TableSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Stored):
     """One table as its key `neve:{t}:table` tells it."""
 
     id: str

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from common.model.file import DataFile
 from common.model.job import Kind
+from common.model.unknown_fields import Stored
 
 PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""
@@ -46,7 +47,7 @@ class TabletId:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Stored):
     """The keys of a tablet: `(start, end]`. `start` None: from the beginning.
 
     A tablet of a partitioned table has `partition` instead (`month=1/day=2`), holds
@@ -67,7 +68,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(Stored):
     """One attempt alone may replace these files. Lives in `running[attempt]`."""
 
     attempt: str
@@ -96,7 +97,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Stored):
     """The files a request has chosen in one tablet: a hold against SYSTEM jobs."""
 
     request: str
@@ -123,7 +124,7 @@ class OperationStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Stored):
     """A split or merge under way."""
 
     kind: OperationKind

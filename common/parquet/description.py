@@ -6,12 +6,12 @@ are the table's own and would have to be guessed.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from common.errors import RequestError
 from common.model.own_paths import DESCRIPTION_PATH
 from common.model.table import Column, Table, TableSettings, TableState
+from common.model.unknown_fields import as_plain
 from common.parquet.location import Location
 from common.parquet.small_files import read_small, write_small
 
@@ -22,7 +22,7 @@ _BYTES_MAX = 16 * 1024**2
 
 def table_to_plain(table: Table) -> dict[str, Any]:
     """Return a table as JSON knows it."""
-    return asdict(table) | {"schema": [asdict(column) for column in table.schema]}
+    return as_plain(table) | {"schema": [as_plain(column) for column in table.schema]}
 
 
 def table_from_plain(plain: dict[str, Any], where: str) -> Table:

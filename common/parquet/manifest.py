@@ -18,6 +18,7 @@ from common.metadata.readings import Loss
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.model.unknown_fields import as_plain
 from common.parquet.location import Location
 
 FORMAT = "neve-manifest"
@@ -154,7 +155,7 @@ def header(
         "partition_by": list(table.partition_by),
     }
     if loss is not None:
-        body["loss"] = asdict(loss)
+        body["loss"] = as_plain(loss)
     if totals is not None:
         body["totals"] = totals.plain()
     return body

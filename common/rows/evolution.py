@@ -99,7 +99,7 @@ def _widened(table: Table, known: Column | None, wanted: Column, since: int) -> 
             f"column {wanted.name!r} orders rows as {known.type}; {type_to_text(after)} is of "
             "another family, whose order is another"
         )
-    return Column(known.name, type_to_text(after), known.nullable, since)
+    return replace(known, type=type_to_text(after), since=since)
 
 
 def _normal(text: str) -> pa.DataType:

@@ -7,7 +7,7 @@ a location says of a table passes the same checks (`TableDoor`).
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from common.model.key_bounds import require_short
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
 from common.model.table import Column, Table, TableSettings, TableState
+from common.model.unknown_fields import known_fields
 from common.parquet.identities import Site
 from common.rows.schema import arrow_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -138,7 +139,8 @@ class TableDoor:
         columns = (
             replace(was, type=is_.type) for was, is_ in zip(table.schema, schema, strict=True)
         )
-        settings = {each.name: getattr(table.settings, each.name) for each in fields(TableSettings)}
+        names = [each.name for each in known_fields(TableSettings)]
+        settings = {name: getattr(table.settings, name) for name in names}
         table = replace(
             table,
             schema=tuple(columns),

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 from common.model.keys import KeyType, format_key, key_type_of
@@ -18,6 +17,7 @@ from common.model.request import (
 )
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.model.unknown_fields import as_plain
 from common.wire import AttemptProgress
 from coordinator.core.settle import MARKS_PER_RETENTION
 from neve import api_requests
@@ -151,7 +151,7 @@ def request_view(
         transform=transform_text(request.transform),
         output=None
         if request.output == OutputSpec()
-        else api_requests.Output(**asdict(request.output)),
+        else api_requests.Output(**as_plain(request.output)),
         hints=dict(request.hints),
         boost=request.boost,
         deadline_at_s=request.deadline_s,

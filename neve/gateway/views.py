@@ -11,6 +11,7 @@ from common.model.keys import PLUS_INFINITY, KeyType, format_key, key_type_of
 from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Record, Tablet
+from common.model.unknown_fields import as_plain
 from common.wire import (
     CompactorStatus,
     CoordinatorStatus,
@@ -86,7 +87,7 @@ def table_view(
         tombstone_column=table.tombstone_column,
         time_column=table.time_column,
         partition_by=table.partition_by,
-        settings=asdict(table.settings),
+        settings=as_plain(table.settings),
         settings_version=table.settings_version,
         created_at_s=table.created_at_s,
         without_effect=dict(without_effect or {}),
@@ -222,7 +223,7 @@ def job_view(running: RunningAttempt) -> api_work.Job:
 
 def finished_view(entry: HistoryEntry) -> api_work.Finished:
     """Return a finished attempt for users."""
-    return decode(api_work.Finished, asdict(entry) | {"tablet": entry.tablet.text})
+    return decode(api_work.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
 
 
 def explanation_view(told: Explanation, table: Table) -> api_work.Explanation:

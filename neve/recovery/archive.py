@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import IO, Any
 
@@ -30,6 +30,7 @@ from common.metadata.codec_file import FILE, unpack_file
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds
+from common.model.unknown_fields import known_fields
 from common.parquet.description import table_from_plain
 from common.rows.partitions import partition_of_path
 
@@ -42,7 +43,7 @@ TABLES_MAX = 10_000
 TABLETS_MAX = 1_000_000
 FILES_MAX = 2_000_000
 """Of one table: its entries are held in memory."""
-_DEFAULTS = {each.name: each.default for each in fields(DataFile)}
+_DEFAULTS = {each.name: each.default for each in known_fields(DataFile)}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half a character: only of two halves is there a text that the store can hold."""
 _BYTES = ("key_min", "key_max", "version_min", "version_max")

@@ -9,7 +9,7 @@ import pytest
 from common.metadata.changes import ChangeTable, Commit, DropHold
 from common.metadata.codec_tablet import OPERATION, SELECTION
 from common.metadata.commands import get, hset, set_string
-from common.metadata.keys import TabletKeys
+from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.upkeep_changes import ClaimCoordination
 from common.model.outcome import AttemptEnd, DroppedRows
 from common.model.table import TableSettings, TableState
@@ -75,7 +75,8 @@ async def test_a_job_from_reservation_to_history(harness: Harness) -> None:
     assert {each.tablet_end for each in garbage} == {MIDDLE}
     outcome = await harness.store.outcome(tablet.table, "t1")
     assert outcome is not None
-    assert (outcome.end, outcome.outputs) == (AttemptEnd.COMMITTED, ("out/t1-0.parquet",))
+    assert (outcome.end, outcome.cause) == (AttemptEnd.COMMITTED, "")
+    assert len(await harness.read(get(TableKeys(tablet.table).outcome("t1")))) == 12
     (entry,) = await harness.store.history(tablet.table)
     assert (entry.attempt, entry.end, entry.tablet) == ("t1", "committed", tablet)
     assert (entry.bytes_in, entry.bytes_out, entry.rows_in, entry.rows_out) == (200, 100, 20, 10)

@@ -11,6 +11,7 @@ import pytest
 from common.errors import ConflictError, MetadataError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, DropTable
+from common.metadata.codec import pack
 from common.metadata.codec_tablet import BOUNDS
 from common.metadata.commands import Command, delete, hdel, hgetall, hset, set_string, xadd, zadd
 from common.metadata.keys import CHANGES_MAX, TABLES, TableKeys, TabletKeys
@@ -305,7 +306,7 @@ async def test_other_damage_is_named(harness: Harness) -> None:
     await harness.write(hset(keys.files, {b"\xff\xfe": b"\x01\x92\x01\x02"}))
     with pytest.raises(MetadataError, match="a path that is no text"):
         await harness.store.files([tablet])
-    await harness.write(hset(table.table, {"settings": b"\x01\x81\xa3new\x01"}))
+    await harness.write(hset(table.table, {"settings": pack({"ratio": "3"})}))
     with pytest.raises(MetadataError, match="no settings of this release"):
         await harness.store.table(tablet.table)
     await harness.write(delete(table.table), hset(table.table, {"state": "live"}))

@@ -112,7 +112,8 @@ SUITES = {
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],
     "planning": ["tests/unit/coordinator/test_planning.py"],
-    "codec": ["tests/unit/metadata/test_codec.py"],
+    "codec": ["tests/unit/metadata/test_codec.py", "tests/unit/metadata/test_unknown_fields.py"],
+    "newer-fields": ["tests/contract/test_newer_fields.py", "-k", "memory"],
     "unreadable": ["tests/unit/neve/test_gateway_unreadable.py"],
     "key-bounds": [
         "tests/unit/keys/test_key_bounds.py",
@@ -132,6 +133,7 @@ SUITES = {
     "request-results": ["tests/unit/neve/test_request_results.py"],
     "request-ends": ["tests/unit/requests/test_request_ends.py"],
     "full": ["tests/contract/test_full.py"],
+    "redis-conditions": ["tests/integration/test_redis_conditions.py"],
     "turns": ["tests/contract/test_turns.py", "tests/contract/test_redis.py"],
     "watermark": [
         "tests/property/test_watermark_model.py",

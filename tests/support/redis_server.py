@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,10 +37,18 @@ def free_port() -> int:
 class RedisServer:
     """One server process; ends with `stop`, dies with `kill`, comes back with `start`."""
 
-    def __init__(self, folder: Path, *, fsync: str = "everysec", append_only: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fsync: str = "everysec",
+        append_only: bool = True,
+        options: Sequence[str] = (),
+    ) -> None:
         self.port = free_port()
         self.folder = folder
         self._options = ["--appendonly", "yes" if append_only else "no", "--appendfsync", fsync]
+        self._options += options
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,18 +56,23 @@ class RedisServer:
         """Where it listens."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def start(self) -> None:
-        """Start it and wait until it answers."""
+    def start(self, *options: str, answer: bytes = b"+PONG") -> None:
+        """Start it and wait until it answers.
+
+        Args:
+            *options: For this start only.
+            answer: What it says then to `PING`.
+        """
         program = executable()
         assert program is not None, "no redis-server on this machine"
         words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         words += ["--dir", str(self.folder), "--loglevel", "warning", "--daemonize", "no"]
         with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*words, *self._options], stdout=log, stderr=subprocess.STDOUT
+                [*words, *self._options, *options], stdout=log, stderr=subprocess.STDOUT
             )
         until_s = time.monotonic() + PATIENCE_S
-        while not self._answers():
+        while not self._answers(answer):
             assert time.monotonic() < until_s, (self.folder / "redis.log").read_text()
             time.sleep(0.02)
 
@@ -87,21 +100,23 @@ class RedisServer:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
-    def _answers(self) -> bool:
+    def _answers(self, answer: bytes) -> bool:
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self.port), 1) as link,
         ):
             link.sendall(b"PING\r\n")
-            return link.recv(7).startswith(b"+PONG")
+            return link.recv(len(answer)) == answer
         return False
 
 
 @contextlib.contextmanager
-def running(*, fsync: str = "everysec", append_only: bool = True) -> Iterator[RedisServer]:
+def running(
+    *, fsync: str = "everysec", append_only: bool = True, options: Sequence[str] = ()
+) -> Iterator[RedisServer]:
     """Run a server for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="neve-redis-", ignore_cleanup_errors=True) as folder:
-        server = RedisServer(Path(folder), fsync=fsync, append_only=append_only)
+        server = RedisServer(Path(folder), fsync=fsync, append_only=append_only, options=options)
         server.start()
         try:
             yield server

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from itertools import groupby, pairwise
 from typing import Any
 
 from common.config import SettingRow, setting_rows
 from common.model.table import PLANNER_SETTINGS, TableSettings
+from common.model.unknown_fields import known_fields
 from common.setting_rules import SettingKind
 from common.telemetry import METRICS
 from common.units import format_bytes
@@ -82,7 +82,7 @@ def table_settings_page() -> str:
     documented = dict(_attribute_docs(TableSettings))
     rows = (
         (f"`{each.name}`", _default(each.name), _of_planner(each.name, documented[each.name]))
-        for each in fields(TableSettings)
+        for each in known_fields(TableSettings)
     )
     return "\n".join(
         [

@@ -194,7 +194,7 @@ def _replaced(
         rows_deleted=change.counts.deleted,
         reason=change.reason,
     )
-    mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED, outputs=paths)
+    mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED)
     return (
         hdel(keys.files, *entry.inputs),
         *files_written(keys, outputs),

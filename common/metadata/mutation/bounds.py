@@ -1,6 +1,7 @@
 """End a split or merge: new bounds, files by key, watermark and record, in one MULTI over all."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from common.metadata.bounds_predicates import Marks, is_of, may_end, merged_marks
 from common.metadata.codec import pack
@@ -27,7 +28,7 @@ from common.metadata.recent_adds import joined
 from common.metadata.request_changes import EndOperation
 from common.model.file import DataFile
 from common.model.outcome import Refusal
-from common.model.tablet import Bounds, Operation, OperationKind, Tablet, TabletId
+from common.model.tablet import Operation, OperationKind, Tablet, TabletId
 
 
 def end_operation(change: EndOperation) -> Transaction:
@@ -82,8 +83,8 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
     ]
     flags = _facts(tablet.purge, tablet.record.settled, tablet.record.recent_adds)
     effects: tuple[Command, ...] = (
-        set_string(keys.bounds, BOUNDS.pack(Bounds(tablet.bounds.start, at))),
-        set_string(own.bounds, BOUNDS.pack(Bounds(at, tablet.bounds.end))),
+        set_string(keys.bounds, BOUNDS.pack(replace(tablet.bounds, end=at))),
+        set_string(own.bounds, BOUNDS.pack(replace(tablet.bounds, start=at))),
         zadd(TableKeys(left.table).index, at),
         # The counting goes on, so that no note made before fits by chance.
         hset(keys.record, {VERSION: tablet.record.version}),
@@ -115,7 +116,7 @@ def merged(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Command, .
     effects: tuple[Command, ...] = (
         delete(*own.every),
         zrem(TableKeys(left.id.table).index, left.id.end),
-        set_string(keys.bounds, BOUNDS.pack(Bounds(start, right.bounds.end))),
+        set_string(keys.bounds, BOUNDS.pack(replace(right.bounds, start=start))),
         *files_written(keys, moved),
         delete(keys.operation),
     )

@@ -91,16 +91,16 @@ def pin(change: Pin) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(keys, seen):
             return refusal
-        since_s = seen.now_s
+        until_s = seen.now_s + change.lease_s
+        entry = PinEntry(pin=change.pin, since_s=seen.now_s, until_s=until_s)
         if seen["pin"] is not None:
             present = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
             if present.until_s < seen.now_s:
                 return Refusal(RefusalCode.PIN, f"pin {change.pin} has run out, begin a new one")
-            since_s = present.since_s
+            entry = replace(present, until_s=until_s)
         elif change.renews:
             # The files that were listed under it may have been deleted since.
             return Refusal(RefusalCode.PIN, f"pin {change.pin} is not known any more")
-        entry = PinEntry(pin=change.pin, since_s=since_s, until_s=seen.now_s + change.lease_s)
         # A fail-over must not forget it: the reader goes on to list files.
         return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),), durable=True)
 

@@ -4,6 +4,8 @@ No split or merge leaves tablets so: a store that was damaged or mixed does. By 
 rule readers see one of the two only, or are refused, until it is mended.
 """
 
+from dataclasses import replace
+
 from common.metadata.bounds_predicates import why_busy
 from common.metadata.codec_tablet import BOUNDS
 from common.metadata.commands import get, set_string
@@ -16,7 +18,7 @@ from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Tr
 from common.metadata.repair_changes import JoinTablets, TrimTablet
 from common.model.file import DataFile
 from common.model.outcome import Refusal
-from common.model.tablet import Bounds, Tablet, TabletId
+from common.model.tablet import Tablet, TabletId
 
 
 def trim_tablet(change: TrimTablet) -> Transaction:
@@ -40,7 +42,7 @@ def trim_tablet(change: TrimTablet) -> Transaction:
             return Done()
         if refusal := _refused_trim(change, tablet, seen):
             return refusal
-        bounds = Bounds(change.start, change.tablet.end)
+        bounds = replace(tablet.bounds, start=change.start)
         effects = changed(change.tablet, "trim")
         return Write((set_string(keys.bounds, BOUNDS.pack(bounds)), *effects))
 

@@ -1,5 +1,7 @@
 """Repairs of entries: what is said of a file corrected, moved to its tablet, put back."""
 
+from dataclasses import replace
+
 from common.metadata.commands import Command, get
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation import requirements as need
@@ -36,16 +38,17 @@ def restate_file(change: RestateFile) -> Transaction:
         present = None if stored is None else stored_file(keys, path, stored)
         if present == change.after:
             return Done()
-        if present != change.before:
+        if present is None or present != change.before:
             return Refusal("version", f"tablet {change.tablet}: file {path} is another by now")
         refusal = _refused_place(found, change.tablet, change.after, seen, "")
         if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
             return refusal
         counts = file_counts([change.after], [change.before])
+        after = replace(change.after, unknown_fields=present.unknown_fields)
         return Write(
             (
                 *touched(keys),
-                *files_written(keys, [change.after]),
+                *files_written(keys, [after]),
                 *changed(change.tablet, "restate", counts=counts),
             )
         )

@@ -163,10 +163,12 @@ def change_table(change: ChangeTable) -> Transaction:
 def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
     fields: dict[str, Word] = {}
     if change.settings is not None and change.settings != present.settings:
-        fields[SETTINGS] = codec_table.pack_settings(change.settings)
+        # Whoever asks for them may have made them from nothing.
+        newer = replace(change.settings, unknown_fields=present.settings.unknown_fields)
+        fields[SETTINGS] = codec_table.pack_settings(newer)
     if change.schema is not None and change.schema != present.schema:
-        newer = replace(present, schema=change.schema, schema_id=present.schema_id + 1)
-        fields[SPEC] = codec_table.table_fields(newer)[SPEC]
+        grown = replace(present, schema=change.schema, schema_id=present.schema_id + 1)
+        fields[SPEC] = codec_table.table_fields(grown)[SPEC]
     if fields:
         fields[SETTINGS_VERSION] = present.settings_version + 1
     if change.state is not None and change.state is not present.state:

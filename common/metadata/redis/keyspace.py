@@ -19,11 +19,11 @@ RELISTEN_S = 1.0
 """Pause before listening again after the connection broke."""
 NO_MEMORY = "OOM"
 TRANSIENT = (
-    *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "UNBLOCKED"),
+    *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK ", "BUSY", "UNBLOCKED"),
     *("NOREPLICAS", "MISCONF", NO_MEMORY),
 )
-"""What a Redis says that starts, fails over, is full or cannot write: nothing was written, and
-the same change succeeds later."""
+"""What a Redis says that starts, fails over, moves a slot, is full or cannot write: nothing was
+written, and the same change succeeds later."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What stands before the reason if only `EXEC` is refused."""
 

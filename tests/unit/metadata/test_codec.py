@@ -147,7 +147,7 @@ VALUES: list[tuple[codec.Layout[object], object, dict[str, object]]] = [
     (codec_table.PIN, PinEntry(pin="p", since_s=1.5, until_s=2.5), {"pin": "p"}),
     (
         codec_table.OUTCOME,
-        AttemptOutcome(attempt="a", end=AttemptEnd.LOST, cause="c", outputs=("o",)),
+        AttemptOutcome(attempt="a", end=AttemptEnd.LOST, cause="c"),
         {"attempt": "a"},
     ),
     (codec_table.MANIFEST, Manifest(number=3, path="m", begun_s=1.5), {}),
