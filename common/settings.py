@@ -289,6 +289,12 @@ class GatewaySettings:
         (),
         "Folders that no table may be in or around, such as that of Redis; `neve up` adds its own.",
     )
+    listing_delay_s: float = setting(
+        0.0,
+        "How long listings of the storages may miss files that were written, and name files that"
+        " were deleted; a rebuild waits so long before it looks. 0: never, as on disks and S3.",
+        most=3600,
+    )
     footers_at_once: int = setting(
         16, "File footers read at a time by one add.", least=1, most=1000
     )

@@ -14,6 +14,7 @@ from common.parquet.at_once import look_at_each
 from common.parquet.batches import OpenFile, row_batches
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.location import Location, size_of
+from common.parquet.object_store import is_silence
 from common.parquet.opening import parquet_of
 from common.parquet.soundness import footer_fault
 from common.readers.door import in_reader
@@ -91,7 +92,7 @@ def opened(
         message = f"file {path} is not readable as Parquet: {error}"
         raise RequestError(message) from error
     except OSError as error:
-        if "AWS Error NETWORK" in str(error) or isinstance(error, TimeoutError):
+        if is_silence(error):
             message = f"storage of {location.uri} does not answer for {path}: {error}"
             raise UnavailableError(message) from error
         message = f"file {path} cannot be read, it is damaged or not for us: {error}"

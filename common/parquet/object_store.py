@@ -9,6 +9,7 @@ instance. Endpoint and region have the names that other tools know, too:
 Bytes go through Arrow's client, never through Hadoop's.
 """
 
+import errno
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -46,6 +47,36 @@ _CAUSES = (
     ("NETWORK_CONNECTION", "nothing answers: look at AWS_ENDPOINT_URL and at the network"),
 )
 
+_SILENT = (
+    "AWS Error NETWORK",
+    "AWS Error SERVICE_UNAVAILABLE",
+    "AWS Error SLOW_DOWN",
+    "AWS Error THROTTLING",
+    "AWS Error INTERNAL_FAILURE",
+    "AWS Error REQUEST_TIMEOUT",
+    "HTTP status 500",
+    "HTTP status 502",
+    "HTTP status 503",
+    "HTTP status 504",
+)
+"""What an error of an object store says that did not get to the object."""
+_SILENCES = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EAGAIN,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENOTCONN,
+    }
+)
+"""What systems say of file servers that do not answer, and of themselves."""
+
 
 def s3_filesystem(bucket: str, environ: Mapping[str, str]) -> arrow_fs.FileSystem:
     """Return the client for a bucket; the same one for the same bucket and environment.
@@ -72,6 +103,17 @@ def cause_of(error: OSError) -> str | None:
 def may_pass(error: OSError) -> bool:
     """Return whether an error may go away by itself; a wrong name or key does not."""
     return cause_of(error) is None or "NETWORK_CONNECTION" in str(error)
+
+
+def is_silence(error: OSError) -> bool:
+    """Return whether an error says that a storage did not do its work, and nothing of the file.
+
+    What Parquet does not understand is an `OSError`, too, and one without a number.
+    """
+    if isinstance(error, TimeoutError | ConnectionError) or error.errno in _SILENCES:
+        return True
+    text = str(error)
+    return any(sign in text for sign in _SILENT)
 
 
 @lru_cache(CLIENTS_MAX)

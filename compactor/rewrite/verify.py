@@ -20,7 +20,8 @@ from common.errors import (
 )
 from common.parquet.chunk_order import chunk_fault
 from common.parquet.inspect import opened
-from common.parquet.location import Location, size_of
+from common.parquet.location import Location, fault, size_of
+from common.parquet.object_store import is_silence
 from common.parquet.opening import parquet_of
 from common.rows.encode import encode_keys
 from common.rows.facts import RowFacts, RowTally
@@ -175,6 +176,9 @@ def _read_back(
     except UnavailableError:
         raise
     except (OSError, pa.ArrowException, RequestError) as error:
+        if isinstance(error, OSError) and is_silence(error):
+            message = f"output {file.path}: {fault(location, file.path, error)}"
+            raise UnavailableError(message) from error
         message = f"output {file.path} cannot be read back: {error}"
         raise VerificationError(message) from error
     return size_bytes
@@ -192,8 +196,8 @@ def _check_footer(
     if not parquet.schema_arrow.equals(plan.schema):
         message = f"output {file.path} has columns {parquet.schema_arrow}, not {plan.schema}"
         raise VerificationError(message)
-    if (fault := chunk_fault(parquet.metadata, size_bytes)) is not None:
-        message = f"output {file.path} has rows that some readers would miss: {fault}"
+    if (gap := chunk_fault(parquet.metadata, size_bytes)) is not None:
+        message = f"output {file.path} has rows that some readers would miss: {gap}"
         raise VerificationError(message)
 
 

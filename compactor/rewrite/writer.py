@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.errors import RewriteError
+from common.errors import RewriteError, UnavailableError
 from common.model.outcome import DroppedRows
 from common.parquet.location import Location
+from common.parquet.object_store import is_silence
 from common.rows.encode import encode_keys
 from common.rows.facts import greatest
 from compactor.rewrite.allowance import allowance_of
@@ -35,6 +36,7 @@ def writing(plan: RewritePlan) -> Iterator["OutputWriter"]:
 
     Raises:
         RewriteError: The outputs cannot be written: no space, no rights, a name taken.
+        UnavailableError: The storage does not answer.
     """
     writer = OutputWriter(plan)
     try:
@@ -42,7 +44,7 @@ def writing(plan: RewritePlan) -> Iterator["OutputWriter"]:
     except OSError as error:
         writer.abandon()
         message = f"output {writer.path} cannot be written: {error}"
-        raise RewriteError(message) from error
+        raise (UnavailableError if is_silence(error) else RewriteError)(message) from error
     except BaseException:
         writer.abandon()
         raise

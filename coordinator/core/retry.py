@@ -4,7 +4,8 @@
   time has passed; a first one is held against the inputs alone.
 * **Inputs** (a tablet and its files) pause after each failure of exactly these; after
   `quarantine_failures` in a row they are quarantined until the operator lifts it, the
-  table's settings change or a file is gone. An attempt that ended with its compactor
+  table's settings change or a file is gone. A storage that does not answer only pauses them:
+  it has said nothing of them, and will answer one day. An attempt that ended with its compactor
   counts as a failure, too, unless it was the first one in a row.
 * A **table** pauses for one error class after failures of different inputs with it,
   no job of the table having succeeded in between.
@@ -28,6 +29,8 @@ from coordinator.core.limits import Limits
 
 Inputs = tuple[TabletId, tuple[str, ...]]
 
+PASSING = frozenset({"UnavailableError"})
+"""Error classes that go away by themselves: inputs pause for them and are never quarantined."""
 CLASSES_MAX = 16
 """Error classes of one table that are told apart."""
 
@@ -81,7 +84,8 @@ class Retry:
     def failed(self, failure: Failure, now_s: float) -> Pause:
         """Note a failure; return the pause of its inputs."""
         inputs = (failure.tablet, failure.inputs)
-        pause = self._pause_inputs(inputs, failure.cause, now_s)
+        passes = failure.error_class in PASSING
+        pause = self._pause_inputs(inputs, failure.cause, now_s, passes=passes)
         self._pause_class(inputs, failure, now_s)
         self.failed_by_compactor(failure, now_s)
         return pause
@@ -222,11 +226,13 @@ class Retry:
         """Return the tablets of a table of which inputs have failed or been cancelled."""
         return [tablet for tablet, _ in self._tablets if tablet.table == table]
 
-    def _pause_inputs(self, inputs: Inputs, cause: str, now_s: float) -> Pause:
+    def _pause_inputs(
+        self, inputs: Inputs, cause: str, now_s: float, *, passes: bool = False
+    ) -> Pause:
         count = _count(self._inputs.get(inputs)) + 1
         reason = f"failed {_times(count)}: {cause}"
         pause = self._after(count, reason, now_s)
-        if count >= self._limits.quarantine_failures:
+        if count >= self._limits.quarantine_failures and not passes:
             pause = Pause(failures=count, until_s=None, reason=f"quarantined, {reason}")
         self._note_inputs(inputs, pause)
         return pause

@@ -96,6 +96,7 @@ class RecoveryRoutes:
                 ids=services.ids,
                 door=TableDoor.of(services),
                 tell=tell,
+                listing_delay_s=services.settings.gateway.listing_delay_s,
             )
             done = await rebuild(rebuilder, body.location, options)
             return rebuilt_view(done, dry_run=body.dry_run)

@@ -9,13 +9,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from common.errors import CompactionError
+from common.errors import CompactionError, UnavailableError
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.first_looks import FirstLooks
 from common.parquet.generation import written_generation
 from common.parquet.inspect import FileFacts, inspect_file, inspect_new_files
-from common.parquet.location import Location, existing, open_location
+from common.parquet.location import Location, existing, fault, open_location
 from common.parquet.owner import Owner, read_owner
 from common.parquet.write import TABLE_FOOTER, write_table
 from common.readers.pool import ReaderDeathError
@@ -124,7 +124,10 @@ class StoredFiles:
             return write_table(location, path, rows, rules, table.settings, footer=footer)
         scratch = f"{path}.part"
         facts = write_table(location, scratch, rows, rules, table.settings, footer=footer)
-        location.filesystem.move(location.full(scratch), location.full(path))
+        try:
+            location.filesystem.move(location.full(scratch), location.full(path))
+        except OSError as error:
+            raise UnavailableError(fault(location, path, error)) from error
         return replace(facts, path=path)
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:

@@ -64,13 +64,20 @@ def check_file(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | No
         ):
             return finding
         return None if fault is None else _laid_out(how, tablet, file, fault)
+    except UnavailableError as error:
+        _size(how, file.path)  # Raises if it is the storage that does not answer, and not the file.
+        return _unreadable(tablet, file, error)
     except (RequestError, pa.ArrowException, OSError) as error:
-        return Finding(
-            code=Code.CORRUPT,
-            path=file.path,
-            tablet=tablet,
-            sentence=f"the file cannot be read ({error}); bring it back from a copy",
-        )
+        return _unreadable(tablet, file, error)
+
+
+def _unreadable(tablet: TabletId, file: DataFile, error: Exception) -> Finding:
+    return Finding(
+        code=Code.CORRUPT,
+        path=file.path,
+        tablet=tablet,
+        sentence=f"the file cannot be read ({error}); bring it back from a copy",
+    )
 
 
 @in_reader("file {path}")

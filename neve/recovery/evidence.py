@@ -17,7 +17,7 @@ from common.storage_threads import StorageThreads
 from neve.recovery.footers import OutputFooter, read_output_footer
 from neve.recovery.published import Published, read_published
 from neve.recovery.scope import Tell, in_turn
-from neve.recovery.stored import StoredFile, Whose, list_location
+from neve.recovery.stored import StoredFile, Whose, list_location, look_up
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,13 +65,12 @@ async def gather_evidence(
     evidence = Evidence(stored=stored, described=described)
     outputs = sorted(path for path, file in stored.items() if file.whose is Whose.OUTPUT)
     await _read_manifest(evidence, location, threads)
-    tell(f"reading {len(outputs)} footers")
-    looks = await in_turn(threads.run(location.uri, _footer, location, path) for path in outputs)
-    for path, found in zip(outputs, looks, strict=True):
-        if isinstance(found, OutputFooter):
-            evidence.footers[path] = found
-        else:
-            evidence.unreadable[path] = found
+    while True:
+        tell(f"reading {len(outputs)} footers")
+        await _read_footers(evidence, location, threads, outputs)
+        outputs = await _look_up_named(evidence, location, threads)
+        if not outputs:
+            break
     wanted = {Whose.APPENDED, Whose.USER} if user_files else {Whose.APPENDED}
     evidence.added = sorted(
         path
@@ -79,6 +78,30 @@ async def gather_evidence(
         if file.whose in wanted and path.endswith((".parquet", ".parq"))
     )
     return evidence
+
+
+async def _read_footers(
+    evidence: Evidence, location: Location, threads: StorageThreads, outputs: Sequence[str]
+) -> None:
+    looks = await in_turn(threads.run(location.uri, _footer, location, path) for path in outputs)
+    for path, found in zip(outputs, looks, strict=True):
+        if isinstance(found, OutputFooter):
+            evidence.footers[path] = found
+        else:
+            evidence.unreadable[path] = found
+
+
+async def _look_up_named(
+    evidence: Evidence, location: Location, threads: StorageThreads
+) -> list[str]:
+    """Take in what the listing misses of what manifest and footers name; return new outputs."""
+    published = evidence.published
+    named = {*(published.files if published is not None else ())}
+    named.update(path for each in evidence.footers.values() for path in each.outputs or ())
+    unlisted = sorted(named - evidence.stored.keys())
+    found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
+    evidence.stored.update(found)
+    return sorted(path for path, file in found.items() if file.whose is Whose.OUTPUT)
 
 
 async def _read_manifest(evidence: Evidence, location: Location, threads: StorageThreads) -> None:

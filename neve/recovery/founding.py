@@ -33,14 +33,15 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.description import write_description
 from common.parquet.generation import UNREADABLE, write_generation, written_generation
 from common.parquet.identities import Site
-from common.parquet.location import Location, open_location
+from common.parquet.location import Location, existing, open_location
 from common.parquet.owner import OWNER_PATH, Owner, read_owner, write_owner
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.scope import Scope, identities_now
-from neve.recovery.stored import StoredFile, list_location
+from neve.recovery.stored import StoredFile, Whose, list_location, whose
 
 FILES_PER_CHANGE = 2000
+BROUGHT_IN = frozenset({Whose.APPENDED, Whose.USER})
 FORMER_IDS_MAX = 100
 """Ids that are remembered of a table that has been restored again and again."""
 
@@ -53,6 +54,8 @@ class Founded:
     tablets: int
     files: int
     missing: tuple[str, ...]
+    late: tuple[str, ...] = ()
+    """Files that came, or were not listed, when it was looked what lies there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +242,7 @@ async def found_table(
     Raises:
         RefusedError: The name or location is taken.
     """
-    table = replace(scope.table, state=TableState.PAUSED)
+    table, site = replace(scope.table, state=TableState.PAUSED), free.site
     ends = tuple(each.bounds.end for each in tablets if each.bounds.end != PLUS_INFINITY)
     await claim_site(scope.threads, free)
     await _apply(scope, free.creation(table, () if table.partition_by else ends))
@@ -251,17 +254,26 @@ async def found_table(
     except CompactionError:
         await scope.store.apply(DropTable(table=table.id))
         raise
-    files = [file for each in tablets for file in each.files]
+    files, location = [file for each in tablets for file in each.files], open_location(site.uri)
+    late: list[str] = []
     if complete:  # Compactors of an earlier table tidy up until they see the mark.
-        stored = await scope.run(list_location, open_location(free.site.uri))
-    missing = tuple(sorted(_missing(files, stored)))
-    if live and not missing:
+        again = await scope.run(list_location, location)
+        late = sorted(path for path in again.keys() - stored.keys() if whose(path) in BROUGHT_IN)
+        stored = {}
+    missing = await absent(scope.threads, location, files, stored)
+    if live and not missing and not late:
         change = ChangeTable(
             table=table.id, settings_version=table.settings_version, state=TableState.LIVE
         )
         await _apply(scope, change)
         table = replace(table, state=TableState.LIVE)
-    return Founded(table=table, tablets=len(tablets), files=len(files), missing=missing)
+    return Founded(
+        table=table,
+        tablets=len(tablets),
+        files=len(files),
+        missing=missing,
+        late=tuple(late),
+    )
 
 
 async def _fill(scope: Scope, tablets: Iterable[TabletDump]) -> None:
@@ -295,11 +307,25 @@ async def _note_loss(scope: Scope) -> None:
         await _apply(scope, AcceptGeneration(table=scope.table.id, generation=above, lost=True))
 
 
-def _missing(files: Iterable[DataFile], stored: Mapping[str, StoredFile]) -> Iterator[str]:
-    for file in files:
-        found = stored.get(file.path)
-        if found is None or found.size_bytes != file.size_bytes:
-            yield file.path
+async def absent(
+    threads: StorageThreads,
+    location: Location,
+    files: Iterable[DataFile],
+    stored: Mapping[str, StoredFile],
+) -> tuple[str, ...]:
+    """Return which files of a table are not there, or are others.
+
+    Args:
+        threads: Where storage is looked at.
+        location: Of the table.
+        files: Its files.
+        stored: What a listing names; whatever it misses is looked up by its name.
+    """
+    sizes = {file.path: file.size_bytes for file in files}
+    known = {path: each.size_bytes for path, each in stored.items()}
+    doubtful = [path for path, size in sizes.items() if known.get(path) != size]
+    there = await threads.run(location.uri, existing, location, doubtful) if doubtful else {}
+    return tuple(sorted(path for path in doubtful if there.get(path) != sizes[path]))
 
 
 async def _apply(scope: Scope, change: Change) -> None:

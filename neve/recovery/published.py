@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.errors import RequestError
+from common.errors import RequestError, UnavailableError
 from common.metadata.readings import Loss
 from common.model.tablet import TabletId
-from common.parquet.location import Location
+from common.parquet.location import Location, fault
 from common.parquet.manifest import FORMAT, FORMAT_VERSION
 from common.parquet.manifest_files import POINTER_PATH
+from common.parquet.object_store import is_silence
 from common.parquet.small_files import read_small
 from common.readers.door import in_reader
 
@@ -85,5 +86,7 @@ def _part(location: Location, part: Mapping[str, Any]) -> dict[str, str]:
         with location.open_file(path) as source:
             rows = pq.read_table(source, columns=["path", "tablet"])
     except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and is_silence(error):
+            raise UnavailableError(fault(location, path, error)) from error
         raise RequestError(f"{path}, a part of the manifest, cannot be read: {error}") from error
     return dict(zip(rows["path"].to_pylist(), rows["tablet"].to_pylist(), strict=True))

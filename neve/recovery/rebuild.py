@@ -9,6 +9,7 @@
 What no file tells, the report says.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -81,6 +82,8 @@ class Rebuilder:
     ids: IdSource
     door: Door
     tell: Tell = silent
+    listing_delay_s: float = 0.0
+    """So long listings may miss what was written, and name what was deleted."""
 
 
 async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) -> Rebuilt:
@@ -124,7 +127,8 @@ async def rebuild(rebuilder: Rebuilder, location: str, options: RebuildOptions) 
         scope, free, tablets, stored=evidence.stored, live=not lost, complete=True
     )
     went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
-    return replace(result, table=made.table, lost=lost | went)
+    came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
+    return replace(result, table=made.table, lost=lost | went | came)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,9 @@ async def _look(rebuilder: Rebuilder, place: Location, options: RebuildOptions) 
     """
     threads, tell, gone = rebuilder.threads, rebuilder.tell, ""
     for _ in range(LOOKS_MAX):
+        if delay_s := rebuilder.listing_delay_s:
+            tell(f"waiting {delay_s:g} s, until the storage lists what it has")
+            await asyncio.sleep(delay_s)
         evidence = await gather_evidence(place, threads, tell, user_files=options.user_files)
         described = described_table(evidence, place, options.given)
         table = rebuilder.door.checked(_named(described, evidence, rebuilder, options))

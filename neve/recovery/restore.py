@@ -26,6 +26,7 @@ from neve.recovery.founding import (
     Founded,
     FreeSite,
     Neighbours,
+    absent,
     find_free_site,
     former_ids_of,
     found_table,
@@ -228,8 +229,7 @@ async def _restore_one(
     tablets = dumped[1]
     if dry_run:
         files = [file for each in tablets for file in each.files]
-        gone = (file.path for file in files if file.path not in stored)
-        missing = tuple(sorted(gone))
+        missing = await absent(restorer.threads, scope.location, files, stored)
         return Founded(table=table, tablets=len(tablets), files=len(files), missing=missing)
     live = dumped[0].state is TableState.LIVE
     return await found_table(scope, place.free, tablets, stored=stored, live=live, complete=False)

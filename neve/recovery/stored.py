@@ -1,13 +1,14 @@
 """What lies in a table's location: listed once, told apart by name."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pyarrow import fs
 
 from common.errors import UnavailableError
-from common.parquet.location import Location
+from common.parquet.location import Location, fault
 
 OWN_FOLDER = "_neve/"
 _HIVE = r"(?:[^/=]+=[^/]*/)*"
@@ -74,6 +75,25 @@ def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]
         for each in files
     )
     return {each.path: each for each in stored}
+
+
+def look_up(location: Location, paths: Collection[str]) -> dict[str, StoredFile]:
+    """Return those of some files that are there, whatever a listing says.
+
+    Raises:
+        RequestError: A path is not below the location.
+        UnavailableError: The storage does not answer.
+    """
+    full = {location.full(path): path for path in paths}
+    try:
+        found = location.filesystem.get_file_info([*full])
+    except OSError as error:
+        raise UnavailableError(fault(location, "some files", error)) from error
+    return {
+        path: StoredFile(path, each.size, _seconds(each.mtime_ns))
+        for path, each in zip(full.values(), found, strict=True)
+        if each.type == fs.FileType.File
+    }
 
 
 def _seconds(nanos: int | None) -> float | None:

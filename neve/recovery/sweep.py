@@ -12,7 +12,7 @@ the same rules as any replaced file. What may hold the only copy of rows, becaus
 has forgotten it, stays (`only_copies`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import MetadataError, RequestError
@@ -23,7 +23,7 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.inspect import inspect_file
-from common.parquet.location import Location
+from common.parquet.location import Location, existing
 from common.rows.rules import RowRules
 from neve.recovery.check_place import check_generation
 from neve.recovery.findings import Code, Finding
@@ -90,8 +90,10 @@ async def find_orphans(scope: Scope) -> Swept:
     known = await _known(scope)
     unknown = stored.keys() - known.paths
     ours = sorted(path for path in unknown if stored[path].whose in OURS)
-    old = [stored[path] for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
-    places = await in_turn(_place(scope, file, stored) for file in old)
+    aged = [path for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
+    there = await _there(scope, aged)
+    old = [stored[path] for path in aged if path in there]  # A listing may be late.
+    places = await in_turn(_place(scope, file) for file in old)
     looked = list(zip(old, places, strict=True))
     foreign = [(file, place) for file, place in looked if place.foreign]
     pairs = [(file, place) for file, place in looked if not (place.mark or place.foreign)]
@@ -107,9 +109,14 @@ async def find_orphans(scope: Scope) -> Swept:
         ),
         stored=stored,
         orphan_bytes=sum(file.size_bytes for file, _ in orphans),
-        young=len(ours) - len(old),
+        young=len(ours) - len(aged),
         marks=len(old) - len(pairs) - len(foreign),
     )
+
+
+async def _there(scope: Scope, paths: Sequence[str]) -> Collection[str]:
+    """Return those of some files that are in storage, whatever a listing says."""
+    return await scope.run(existing, scope.location, paths) if paths else ()
 
 
 async def _known(scope: Scope) -> Known:
@@ -149,8 +156,11 @@ async def _only_copies(
     lost_s = None if loss is None else loss.until_s
     history = await scope.store.history(scope.table.id, HISTORY_MAX)
     ended = [(each.attempt, each.inputs) for each in history if each.end == COMMITTED]
+    inputs = {path for _, place in orphans if place.footer for path in place.footer.inputs}
+    held = sorted(known.held & inputs)
+    # Not by the listing, which may still name what is gone: then an output would be waste.
     judge = OnlyCopies(
-        held=known.held & stored.keys(),
+        held=frozenset(await _there(scope, held)),
         garbage=known.garbage,
         lost_s=listed_s if behind else lost_s,
     )
@@ -169,9 +179,9 @@ def _is_old(file: StoredFile, until_s: float) -> bool:
     return file.changed_s is not None and file.changed_s < until_s
 
 
-async def _place(scope: Scope, file: StoredFile, stored: Mapping[str, StoredFile]) -> _Place:
+async def _place(scope: Scope, file: StoredFile) -> _Place:
     """Return where an orphan would belong, so that its tablet is looked at once more."""
-    found = await scope.run(_look, scope.location, scope.table, file, frozenset(stored))
+    found = await scope.run(_look, scope.location, scope.table, file)
     if found.mark or found.foreign or found.end is not None:
         return found
     if found.key_min is not None:
@@ -182,13 +192,13 @@ async def _place(scope: Scope, file: StoredFile, stored: Mapping[str, StoredFile
     return replace(found, end=first[0].end if first else None)
 
 
-def _look(location: Location, table: Table, file: StoredFile, stored: frozenset[str]) -> _Place:
+def _look(location: Location, table: Table, file: StoredFile) -> _Place:
     if foreign := _written_for_another(location, table, file):
         return _Place(None, foreign=foreign)
     footer = None
     try:
         footer = read_output_footer(location, file.path)
-        if footer is not None and not footer.rows and stored.intersection(footer.inputs):
+        if footer is not None and not footer.rows and existing(location, footer.inputs):
             return _Place(None, mark=True)
         if table.partition_by:
             end = partition_of_file(location, table, file.path).end

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.sim_lake import End, live_by
 from tests.support.sim_run import lived
+from tests.support.sim_storage import NO_FAULTS
 
 # A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
 pytestmark = [
@@ -14,14 +15,32 @@ pytestmark = [
 ]
 
 FEW, MANY = range(35), range(35, 160)
-MET = ("scans", "manifests read", "sweeps", "checks", "orphans given", "rebuilds", "attempts lost")
+MET = (
+    "storage: failed, and was done",
+    "storage: files not listed yet",
+    "scans",
+    "manifests read",
+    "sweeps",
+    "checks",
+    "orphans given",
+    "rebuilds",
+    "attempts lost",
+)
 REGRESSIONS = {
     186: "an append that was given up twice came back with a rebuild",
     361: "a rebuild counted an output that its compactor was about to delete",
     389: "an append that was given up came back with a rebuild",
     422: "a check told of what a fail-over had undone while it looked",
 }
-"""Seed → what it found, in the code of its day."""
+"""Seed → what it found, in the code of its day, where storage does nothing wrong."""
+OF_STORAGE = {
+    1: "a storage that failed made files look damaged",
+    13: "an append whose file could not be renamed was an error of ours",
+    22: "a rebuild took a file for lost that was not listed yet",
+    29: "a rebuild missed rows of files that were not listed yet",
+    65: "files were quarantined for a storage that was silent",
+}
+"""The same where storage fails, lags, or lists late."""
 
 
 def test_every_reader_sees_what_it_should_at_any_time() -> None:
@@ -37,4 +56,9 @@ def test_they_do_in_many_more() -> None:
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+    live_by(seed, NO_FAULTS)
+
+
+@pytest.mark.parametrize("seed", OF_STORAGE)
+def test_what_a_storage_once_broke_stays_mended(seed: int) -> None:
     live_by(seed)

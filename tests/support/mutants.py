@@ -152,6 +152,8 @@ SUITES = {
     ],
     "durable": ["tests/unit/metadata/test_durable.py"],
     "own files": ["tests/unit/compactor/test_rewrite_parts.py", "-k", "OwnFiles"],
+    "late listings": ["tests/integration/test_late_listings.py"],
+    "silence": ["tests/unit/parquet/test_silence.py"],
 }
 """Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""
 

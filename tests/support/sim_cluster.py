@@ -98,6 +98,11 @@ class Cluster:
         """The coordinator that was started last."""
         return self.coordinators[-1]
 
+    @property
+    def drawn(self) -> str:
+        """What its seed has drawn, for whoever reads of its failure."""
+        return str(self.options)
+
     def start_coordinator(self) -> None:
         name = f"coord{len(self.coordinators)}"
         self.world.tell(name, "starts")

@@ -32,6 +32,9 @@ FAIR_ERRORS = frozenset(
 """What rewrites fail with here, the last where a compactor was taken for dead and wakes: what the
 store says, or what others do meanwhile, never fails one."""
 
+SILENT_ERRORS = frozenset({"UnavailableError", "RewriteError"})
+"""What they fail with where the storage does."""
+
 
 class DiskStorage:
     """The collector's view of the simulated disk."""
@@ -212,7 +215,8 @@ class SimCoordinator:
     async def report(self, report: Report) -> None:
         thrown_away = report.end is AttemptEnd.FAILED and report.error_class not in FAIR_ERRORS
         going = any(map(self._truth.drops, [*self._truth.states]))
-        fair = going or self._truth.sleeps or not thrown_away
+        silent = self._truth.storage_fails and report.error_class in SILENT_ERRORS
+        fair = going or self._truth.sleeps or silent or not thrown_away
         assert fair, f"work was thrown away, though it was well done: {report}"
         (await self._service()).report(report)
 

@@ -10,10 +10,11 @@ python -m tests.support.sim_lake 17 0-999
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -26,6 +27,8 @@ import pyarrow.parquet as pq
 from common.metadata.memory_keyspace import MemoryKeyspace
 from common.model.append_names import try_of
 from common.model.table import Table
+from common.parquet import at_once
+from common.parquet import location as locations
 from common.parquet.generation import written_generation
 from common.parquet.location import open_location
 from common.settings import GatewaySettings, Settings
@@ -55,6 +58,7 @@ from tests.support.sim_loop import SimLoop
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_rollback import Moment
 from tests.support.sim_run import Setting, as_simulated, main, set_to, told_from
+from tests.support.sim_storage import NO_FAULTS, SimStorage, StorageFaults, draw_storage_faults
 from tests.support.sim_store import sim_store
 from tests.support.sim_users import SimDivider
 
@@ -89,10 +93,14 @@ class Lake(Cluster):
     truth: LakeTruth
     coordinator_class = LakeCoordinator
 
-    def __init__(self, seed: int, options: Options, kind: Kind, folder: Path) -> None:
+    def __init__(
+        self, seed: int, options: Options, kind: Kind, folder: Path, storage_faults: StorageFaults
+    ) -> None:
         self.kind = kind
         self.folder = folder
         super().__init__(seed, options)
+        self.storage = SimStorage(self.world, seed, storage_faults)
+        self.truth.storage_fails = bool(storage_faults.fails or storage_faults.outages)
         self.sowing = Sowing(self.world, kind)
         self.ledger = Ledger(kind)
         self.clockwork = Clockwork(self.world, folder)
@@ -117,7 +125,9 @@ class Lake(Cluster):
         store_of = partial(sim_store, self.server, self.options.gateway_tries)
         settings = Settings(
             coordinator=self.settings.coordinator,
-            gateway=GatewaySettings(locations=(str(self.folder),)),
+            gateway=GatewaySettings(
+                locations=(str(self.folder),), listing_delay_s=self.storage.faults.lists_late_s
+            ),
         )
         return LakeGateway(name, self.world, store_of, settings, self.truth)
 
@@ -128,12 +138,33 @@ class Lake(Cluster):
         return gateway
 
     @property
+    def drawn(self) -> str:
+        return ", ".join(filter(None, (str(self.options), str(self.storage.faults))))
+
+    @property
     def table(self) -> Table:
         """The one that there is."""
         (table,) = self.tables
         return table
 
+    @contextlib.contextmanager
+    def stored(self) -> Iterator[None]:
+        """Let the storage have its way with all who open locations."""
+        if self.storage.faults == NO_FAULTS:
+            yield
+            return
+        wanted: Sequence[Setting] = (
+            (locations, "_filesystem", self.storage.filesystem),
+            (at_once, "FAR_AT_ONCE", 1),
+        )
+        with set_to(wanted):
+            yield
+
     # Life.
+
+    def switch_faults(self, *, on: bool) -> None:
+        super().switch_faults(on=on)
+        self.storage.on = on
 
     def live(self) -> None:
         self.gateways.start(self.options.gateways)
@@ -231,6 +262,13 @@ class Lake(Cluster):
         damage = [each for each in report.checked.findings if each.code not in NOTES]
         assert not damage, f"a check at rest finds {report.checked.findings}"
 
+    def check_quarantines(self) -> None:
+        """Assert that nobody has to lift anything for a storage that did not answer."""
+        retry = self.coordinator.books.retry
+        paused = [pause for _, pause in retry._inputs if pause.until_s is None]
+        silent = [each.reason for each in paused if "simulated storage" in each.reason]
+        assert not silent, f"files are quarantined for their storage: {silent}"
+
     def _sweep(self) -> list[str]:
         """Sweep as operators do; return what was given to the collector."""
         self.world.run_until(self.world.now_s() + 10.0)  # Nothing is too young any more.
@@ -240,7 +278,7 @@ class Lake(Cluster):
     def stop_all(self) -> None:
         """Let everybody die."""
         for process in self.world._processes:
-            process.alive = process is self.server.network
+            process.alive = process in (self.server.network, self.storage.process)
 
     def lose_store(self) -> None:
         """Lose the store, and make the table anew out of what lies there."""
@@ -299,6 +337,12 @@ class Lake(Cluster):
         while names.hash("neve:tables"):
             assert self.world.now_s() < until_s, "a drop has no end"
             self.world.run_until(self.world.now_s() + 1.0)
+        self._let_storage_delete()
+
+    def _let_storage_delete(self) -> None:
+        """Wait as long as the storage may take for what it was told to delete."""
+        if late_s := self.storage.faults.deletes_late_s:
+            self.world.run_until(self.world.now_s() + late_s)
 
     def _stored(self) -> set[str]:
         """Return the paths of all files that may hold rows."""
@@ -307,8 +351,8 @@ class Lake(Cluster):
 
     def go_back(self, *, accepts: bool) -> None:
         """Let the store go back; whatever operators do, a rebuild brings every row back."""
-        location = open_location(self.table.location)
-        written = written_generation(location)
+        with self.storage.still():
+            written = written_generation(open_location(self.table.location))
         behind = [each for each in self.moments if each.generation(self.table.id) < written]
         if not behind:
             self.truth.seen["stores that were never behind"] += 1
@@ -334,6 +378,7 @@ class Lake(Cluster):
             exactly: Whether these tell one story.
         """
         self.options = replace(self.options, gateway_tries=PATIENT_TRIES)
+        self._let_storage_delete()
         self.gateways.start(self.options.gateways)
         untold = untold_rows(self.folder / NAME)
         self.truth.seen["rebuilds with rows that nothing tells of"] += bool(untold)
@@ -388,8 +433,12 @@ def draw_lake(seed: int) -> tuple[Options, Kind, End]:
     return options, kind, dice.choice([*End])
 
 
-def live_by(seed: int) -> Lake:
+def live_by(seed: int, storage_faults: StorageFaults | None = None) -> Lake:
     """Return a lake that has lived, and has ended as its seed wants it.
+
+    Args:
+        seed: Draws everything.
+        storage_faults: What is wrong with its storage; None: the seed draws that, too.
 
     Raises:
         AssertionError: Somebody has not seen what was acknowledged, or has seen anything else.
@@ -400,16 +449,20 @@ def live_by(seed: int) -> Lake:
         set_to(SOONER),
         tempfile.TemporaryDirectory(prefix="neve-lake-") as folder,
     ):
-        lake = Lake(seed, drawn, kind, Path(folder))
-        with told_from(lake, seed):
+        storage_faults = draw_storage_faults(seed) if storage_faults is None else storage_faults
+        lake = Lake(seed, drawn, kind, Path(folder), storage_faults)
+        with told_from(lake, seed), lake.stored():
             chaos = Chaos(lake)
             lake.live()
             chaos.start()
             lake.age(options.busy_s)
             chaos.stop()
+            if lake.coordinator.led:
+                lake.check_quarantines()
             ENDS[end](lake)
             lake.truth.seen[end.value] += 1
             lake.truth.seen["readings checked"] += lake.ledger.checks
+            lake.truth.seen.update(lake.storage.counts)
     return lake
 
 

@@ -201,6 +201,7 @@ class LakeGateway(SimGateway):
                 ids=services.ids,
                 door=TableDoor.of(services),
                 tell=partial(self._world.tell, self.name),
+                listing_delay_s=services.settings.gateway.listing_delay_s,
             )
             return await rebuild(rebuilder, location, options)
 

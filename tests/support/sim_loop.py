@@ -13,6 +13,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -37,6 +38,8 @@ class World:
         self.ready: deque[asyncio.Handle] = deque()
         self.after_work: Callable[[], None] = lambda: None
         """Called when something was done that a thread would do."""
+        self.way_s: Callable[[], float] = lambda: 0.0
+        """Returns how long a thread waits, before and after what it does."""
         self._story: deque[tuple[float, str, str, dict[str, Any]]] = deque(maxlen=STORY_LINES_MAX)
         self._digest = hashlib.sha256()
         self._now_s = EPOCH_S
@@ -223,19 +226,27 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]  # asyncio declares a coroutine, returns a future
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Do at once what a thread would do, a moment later."""
+        """Do at once what a thread would do, a moment later; tell it at once, or later."""
         future = self.create_future()
 
         def work() -> None:
             if future.done():
                 return
             try:
-                future.set_result(func(*args))
+                answer = partial(future.set_result, func(*args))
             except Exception as error:
-                future.set_exception(error)
+                answer = partial(future.set_exception, error)
             self.world.after_work()
+            if way_s := self.world.way_s():
+                self.call_later(way_s, tell, answer)
+            else:
+                answer()
 
-        self.call_later(self.world.random() * THREAD_MAX_S, work)
+        def tell(answer: Callable[[], None]) -> None:
+            if not future.done():
+                answer()
+
+        self.call_later(self.world.random() * THREAD_MAX_S + self.world.way_s(), work)
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

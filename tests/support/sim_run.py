@@ -68,7 +68,7 @@ def told_from(cluster: Cluster, seed: int) -> Iterator[None]:
         yield
     except Exception as error:
         cause = _first_cause(error)
-        message = f"seed {seed} ({cluster.options}): {type(cause).__name__}: {cause}"
+        message = f"seed {seed} ({cluster.drawn}): {type(cause).__name__}: {cause}"
         raise AssertionError(f"{message}\n{cluster.world.story()}") from cause
     finally:
         cluster.world.end()

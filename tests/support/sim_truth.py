@@ -48,6 +48,8 @@ class Truth:
         self.pinned: dict[str, tuple[str, ...]] = {}
         """Pin → files that its reader has listed."""
         self.sleeps = False
+        self.storage_fails = False
+        """Whether storage fails now and then, so that what was done well may come to nothing."""
         """Whether nothing is checked any more: the store has gone back, and breaks its word."""
         self.seen: Counter[str] = Counter()
         self._reads = Views(memory)

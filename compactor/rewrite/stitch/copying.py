@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-from common.errors import RewriteError
+from common.errors import RewriteError, UnavailableError
+from common.parquet.object_store import is_silence
 from compactor.rewrite.stitch.looking import Looked
 from compactor.rewrite.stitch.sources import ReadError, opened_source, require_unchanged
 from compactor.rewrite.stitch.target import Target
@@ -64,4 +65,5 @@ def output_faults(output: str) -> Iterator[None]:
     except ReadError:
         raise
     except OSError as error:
-        raise RewriteError(f"output {output} cannot be written: {error}") from error
+        message = f"output {output} cannot be written: {error}"
+        raise (UnavailableError if is_silence(error) else RewriteError)(message) from error

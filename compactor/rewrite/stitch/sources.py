@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from common.errors import InputError, NotStitchableError, RequestError, UnavailableError
 from common.parquet.location import Location
+from common.parquet.object_store import is_silence
 from compactor.rewrite.stitch.footer import MAGIC, Layout, Span, read_layout
 
 TAIL_BYTES = 64 * 1024
@@ -133,7 +134,9 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ReadError(str(error)) from error
+        fault = ReadError(str(error))
+        fault.errno = error.errno  # Tells a storage that fails from a file that is damaged.
+        raise fault from error
 
 
 def short_of(span: Span, end: int) -> ReadError:
@@ -164,7 +167,7 @@ def opened_source(location: Location, path: str) -> Iterator[Source]:
     except RequestError as error:
         raise InputError(str(error)) from error
     except (OSError, pa.ArrowException) as error:
-        if "AWS Error NETWORK" in str(error) or isinstance(error, TimeoutError):
+        if isinstance(error, OSError) and is_silence(error):
             message = f"storage of {location.uri} does not answer for {path}: {error}"
             raise UnavailableError(message) from error
         raise InputError(f"file {path} cannot be read: {error}") from error
