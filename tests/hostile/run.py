@@ -12,12 +12,12 @@ import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import psutil
@@ -180,15 +180,17 @@ class Run:
             assert row_files.read(path, tuple).num_rows == bases.ROWS
 
     def block(self, number: int, only: int | None = None) -> None:
-        """Give the inputs of a block.
+        """Give the inputs of a block, up to one that ends the gateway.
 
         Args:
             number: The first seed is so many times `BLOCK`.
             only: One seed of the block; None: all of them.
         """
-        seeds = range(number * BLOCK, (number + 1) * BLOCK) if only is None else [only]
+        first = number * BLOCK
+        seeds: Sequence[int] = range(first, first + BLOCK) if only is None else [only]
         with self._table(f"b{number}") as (client, place):
             self._folder_of_import(place).mkdir()
+            gateway = self._services["gateway"]
             for seed in seeds:
                 at = seed % BLOCK
                 if at < STREAMS:
@@ -197,7 +199,11 @@ class Run:
                     self._give_file(seed, f"b{number}", client, place)
                 else:
                     self._give_arrow_file(seed)
+                if gateway is not self._services["gateway"]:
+                    return  # The table has gone with it.
             self._import(number, client, place, seeds)
+            if gateway is not self._services["gateway"]:
+                return
             self._require_service(seeds[-1], f"b{number}", client, place)
 
     # ------------------------------------------------------------ ways in
@@ -263,9 +269,9 @@ class Run:
         finally:
             path.unlink()
 
-    def _import(self, number: int, client: Client, place: Path, seeds: Any) -> None:
+    def _import(self, number: int, client: Client, place: Path, seeds: Sequence[int]) -> None:
         """Import the files of a block, beside one that is sound."""
-        folder, files = self._folder_of_import(place), 0
+        folder = self._folder_of_import(place)
         files = len([*folder.iterdir()])
         if not files:
             return
