@@ -79,6 +79,10 @@ e2e: install  ## Run the tests on real Ray, Spark and Redis
 chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md
 	@$(PY) -m tests.chaos
 
+.PHONY: hostile
+hostile: install  ## Give the gateway 26,000 damaged files and streams; HOSTILE_SEED=17 replays one
+	@$(PY) -m tests.hostile
+
 .PHONY: deaths
 deaths: install  ## Kill and freeze each process below a compactor, in each phase of a job; an hour
 	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_spark_deaths.py -v

@@ -50,7 +50,7 @@ class Door:
         where, value = f"{self.group}: {name!r}", found.pop()
         try:
             plugin: object = EntryPoint(name, value, self.group).load()()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             message = f"{where} ({value}) does not load: {type(error).__name__}: {error}"
             raise PluginError(message) from error
         for method in self.methods:

@@ -158,8 +158,8 @@ class DataCalls:
         Args:
             table: Its name.
             columns: Those wanted; None: all.
-            start: First key, included; None: from the beginning. Of a table with partitions and
-                without a key: the first partition, `"2025,4"`.
+            start: First key, included; None: from the beginning. Of a table with partitions:
+                the first partition, `"2025,4"`.
             end: Last key, or partition, included; None: to the end.
             batches: Return a reader that streams, instead of the whole table in memory.
         """
@@ -174,8 +174,8 @@ class DataCalls:
 
         Args:
             table: Its name.
-            start: First key, included; None: from the beginning.
-            end: Last key, included; None: to the end.
+            start: First key, or partition, included; None: from the beginning.
+            end: Last key, or partition, included; None: to the end.
         """
         parameters = {"start": start, "end": end}
         answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)

@@ -1,28 +1,41 @@
 """Can a predicate be true for a row of a file, as far as bounds of its columns tell?
 
 What is not understood can be true, and false: a file is left out only if the predicate is
-false or null for every row that its bounds allow. Bounds and literals are compared as keys
-are stored, so that the order is Spark's: numbers by value, texts by their bytes.
+false or null for every row that its bounds allow. A literal becomes the bytes between which
+values are stored that Spark takes for equal to it. So the order is Spark's: numbers by value,
+NaN above all of them, texts by their bytes, moments by the microsecond that they are in.
 """
 
-import re
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
+import pyarrow as pa
+
 from common.errors import RequestError
+from common.expressions.bounds import DIGITS_MAX
 from common.expressions.grammar import Grammar
-from common.expressions.literals import DATE_ALONE
+from common.expressions.literals import DATE_ALONE, moment_of
 from common.expressions.nodes import Apply, Literal, LiteralKind, Name, Node
 from common.expressions.source import Source
-from common.model.key_text import value_from_text
-from common.model.keys import KeyType, encode_value
+from common.model.key_values import EPOCH
+from common.model.keys import KeyType, encode_value, key_type_of
+from common.rows.type_text import type_from_text
 
 _NULL = b"\x00"
+_LEAST, _ABOVE = b"\x01", b"\x03"
+"""Not behind any value, and behind every value."""
 _BEHIND = b"\xff"
 """Behind every key that begins with a value: what follows a value is 02 at most."""
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_INT_DIGITS = 20
+"""Of Spark's decimals that hold every whole number, of 64 bits without a sign, too."""
+_MICRO, _DAY = timedelta(microseconds=1), timedelta(days=1)
+_MICRO_NANOS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +45,36 @@ class ColumnBounds:
     They may be keys of which the column is the first: what comes behind is of no account.
     """
 
-    kind: KeyType
+    type: str
+    """Of the column, as its table says."""
     least: bytes
     greatest: bytes
+    nulls: bool = False
+    """Whether there may be nulls besides, which the bounds do not count."""
+
+    @property
+    def kind(self) -> KeyType:
+        """The family of the column's type."""
+        return key_type_of(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """Where values are stored that are equal to a literal: from `low` on, below `high`.
+
+    Between equal bounds there is none. If it is not exact, some between them may be equal,
+    less or greater: nobody knows which.
+    """
+
+    low: bytes
+    high: bytes
+    exact: bool = True
+
+    @classmethod
+    def of(cls, value: object, kind: KeyType) -> "_Between":
+        """Return where one value is."""
+        low = encode_value(value, kind)
+        return cls(low, low + _BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +107,11 @@ def _parsed(text: str) -> Node:
 
 
 def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
+    if isinstance(node, Name):
+        known = _known(node, bounds)
+        if known is None or known.kind is not KeyType.BOOL:
+            return _ANYTHING
+        return _compared("=", _TRUE, known)
     if not isinstance(node, Apply):
         return _ANYTHING
     op, args = node.op, node.args
@@ -82,33 +127,43 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     return _leaf(op, args, bounds)
 
 
+def _known(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
+    """Return the bounds of what is a column that has some."""
+    if isinstance(node, Name) and len(node.parts) == 1:
+        return bounds.get(node.parts[0])
+    return None
+
+
 def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -> _Possible:
     """Return what a comparison of a column with literals can be."""
     if len(args) == 2 and op in _FLIPPED and isinstance(args[0], Literal):
         op, args = _FLIPPED[op], (args[1], args[0])
-    column, literals = args[0], args[1:]
-    if not isinstance(column, Name) or len(column.parts) != 1 or column.parts[0] not in bounds:
+    known = _known(args[0], bounds)
+    if known is None:
         return _ANYTHING
-    known = bounds[column.parts[0]]
     if op in {"IS NULL", "IS NOT NULL"}:
-        null = _Possible(known.least[:1] <= _NULL, known.greatest[:1] != _NULL)
+        some = known.nulls or known.least[:1] <= _NULL
+        null = _Possible(true=some, false=known.greatest[:1] != _NULL)
         return null if op == "IS NULL" else _not(null)
-    values = [_encoded(literal, known.kind) for literal in literals]
-    if None in values:
+    found = _places(args[1:], known)
+    if not found:
         return _ANYTHING
-    found = [value for value in values if value is not None]
     if op == "BETWEEN":
         low, high = _compared(">=", found[0], known), _compared("<=", found[1], known)
         return _Possible(low.true and high.true, low.false or high.false)
     if op == "IN":
-        each = [_compared("=", value, known) for value in found]
+        each = [_compared("=", place, known) for place in found]
         return _Possible(any(one.true for one in each), all(one.false for one in each))
     return _compared(op, found[0], known)
 
 
-def _compared(op: str, value: bytes, known: ColumnBounds) -> _Possible:
-    below, above = known.least < value, known.greatest >= value + _BEHIND
-    equal = known.least < value + _BEHIND and known.greatest >= value
+def _compared(op: str, place: _Between, known: ColumnBounds) -> _Possible:
+    if known.greatest[:1] == _NULL:
+        return _Possible(true=False, false=False)
+    below = known.least < (place.low if place.exact else place.high)
+    above = known.greatest >= (place.high if place.exact else place.low)
+    within = known.least < place.high and known.greatest >= place.low
+    equal = within and place.low < place.high
     match op:
         case "=":
             return _Possible(equal, below or above)
@@ -130,17 +185,127 @@ def _not(possible: _Possible) -> _Possible:
     return _Possible(possible.false, possible.true)
 
 
-def _encoded(node: Node, kind: KeyType) -> bytes | None:
-    """Return a literal as a value of the column is stored, or None if that is not certain."""
-    if not isinstance(node, Literal):
+def _places(nodes: Sequence[Node], known: ColumnBounds) -> list[_Between] | None:
+    """Return where values are that are equal to literals; None if that is not certain."""
+    literals = [node for node in nodes if isinstance(node, Literal)]
+    place = _PLACES.get(known.kind)
+    if place is None or len(literals) < len(nodes):
         return None
-    text, written = node.value, node.kind
-    fits = {
-        KeyType.INT: written is LiteralKind.NUMBER and bool(_WHOLE.fullmatch(text)),
-        KeyType.STRING: written is LiteralKind.STRING,
-        KeyType.DATE: written in {LiteralKind.STRING, LiteralKind.DATE}
-        and bool(DATE_ALONE.fullmatch(text)),
-    }
-    if not fits.get(kind, False):
+    try:
+        found = place(literals, type_from_text(known.type))
+    except (ValueError, OverflowError, InvalidOperation, RequestError):
         return None
-    return encode_value(value_from_text(text, kind), kind)
+    return None if found is None else [*found]
+
+
+def _numbers(literals: Sequence[Literal], arrow: pa.DataType) -> list[_Between] | None:
+    """Return places among whole numbers or decimals, where Spark compares without rounding."""
+    if any(each.kind is not LiteralKind.NUMBER or "e" in each.value.lower() for each in literals):
+        return None  # Beside a double, all are doubles.
+    whole = pa.types.is_integer(arrow)
+    if not whole and not pa.types.is_decimal128(arrow):
+        return None
+    digits = [_INT_DIGITS if whole else arrow.precision - arrow.scale]
+    scales = [0 if whole else arrow.scale]
+    for each in literals:
+        before, _, behind = each.value.lstrip("-").partition(".")
+        digits.append(len(before.lstrip("0")))
+        scales.append(len(behind))
+    if max(digits) + max(scales) > DIGITS_MAX:
+        return None
+    place = _whole_place if whole else _decimal_place
+    return [place(Decimal(each.value)) for each in literals]
+
+
+def _whole_place(number: Decimal) -> _Between:
+    ceiling = math.ceil(number)
+    if ceiling < -(2**63):
+        return _Between(_LEAST, _LEAST)
+    if ceiling >= 2**64:
+        return _Between(_ABOVE, _ABOVE)
+    if number == ceiling:
+        return _Between.of(ceiling, KeyType.INT)
+    above = encode_value(ceiling, KeyType.INT)
+    return _Between(above, above)
+
+
+def _decimal_place(number: Decimal) -> _Between:
+    return _Between.of(number, KeyType.DECIMAL)
+
+
+def _floats(literals: Sequence[Literal], arrow: pa.DataType) -> list[_Between] | None:
+    if any(each.kind is not LiteralKind.NUMBER for each in literals):
+        return None
+    short = pa.types.is_float32(arrow)
+    return [_float_place(each.value, short=short) for each in literals]
+
+
+def _float_place(text: str, *, short: bool) -> _Between:
+    """Return where a number is; if it is none of the column's own, Spark may round it."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise OverflowError(text)
+    rounded = struct.unpack(">f", struct.pack(">f", number))[0] if short else number
+    if Decimal(text) == Decimal(number) and rounded == number:
+        return _Between.of(number, KeyType.FLOAT)
+    # More than a neighbour on each side, whichever of the two types Spark compares in.
+    slack = abs(number) * 2.0**-22 + 2.0**-148 if short else abs(number) * 2.0**-51 + 2.0**-1073
+    low, high = (encode_value(number + by, KeyType.FLOAT) for by in (-slack, slack))
+    return _Between(low, high + _BEHIND, exact=False)
+
+
+def _texts(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
+    if any(each.kind is not LiteralKind.STRING for each in literals):
+        return None
+    return [_Between.of(each.value, KeyType.STRING) for each in literals]
+
+
+def _flags(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
+    if any(each.kind is not LiteralKind.BOOLEAN for each in literals):
+        return None
+    return [_Between.of(each.value == "true", KeyType.BOOL) for each in literals]
+
+
+_MOMENTS = {LiteralKind.STRING, LiteralKind.DATE, LiteralKind.TIMESTAMP}
+
+
+def _days(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
+    if any(each.kind not in _MOMENTS for each in literals):
+        return None
+    return [_day_place(each.value) for each in literals]
+
+
+def _day_place(text: str) -> _Between:
+    """Return where a moment is among days: Spark takes the midnight at which a day begins."""
+    if DATE_ALONE.fullmatch(text):
+        return _Between.of(date.fromisoformat(text), KeyType.DATE)
+    days, rest = divmod(moment_of(text) - EPOCH, _DAY)
+    if not rest:
+        return _Between.of(days, KeyType.DATE)
+    behind = encode_value(days + 1, KeyType.DATE)
+    return _Between(behind, behind)
+
+
+def _moments(literals: Sequence[Literal], _arrow: pa.DataType) -> list[_Between] | None:
+    if any(each.kind not in _MOMENTS for each in literals):
+        return None
+    return [_moment_place(each.value) for each in literals]
+
+
+def _moment_place(text: str) -> _Between:
+    """Return the microsecond of a moment: Spark sees no finer ones, whatever the column's unit."""
+    nanos = (moment_of(text) - EPOCH) // _MICRO * _MICRO_NANOS
+    low, high = (encode_value(nanos + by, KeyType.TIMESTAMP) for by in (0, _MICRO_NANOS))
+    return _Between(low, high)
+
+
+_TRUE = _Between.of(bool(1), KeyType.BOOL)
+_PLACES: Mapping[KeyType, Callable[[Sequence[Literal], pa.DataType], list[_Between] | None]] = {
+    KeyType.INT: _numbers,
+    KeyType.DECIMAL: _numbers,
+    KeyType.FLOAT: _floats,
+    KeyType.STRING: _texts,
+    KeyType.BOOL: _flags,
+    KeyType.DATE: _days,
+    KeyType.TIMESTAMP: _moments,
+}

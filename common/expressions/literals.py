@@ -3,6 +3,7 @@
 import math
 import re
 from datetime import UTC, date, datetime
+from decimal import Decimal
 
 from common.expressions.bounds import DIGITS_MAX
 from common.expressions.nodes import Literal, LiteralKind
@@ -50,10 +51,12 @@ def _number_sql(source: Source, literal: Literal) -> tuple[str, Kind]:
     if len(whole.lstrip("0")) + len(fraction) > DIGITS_MAX:
         expected = f"expected at most {DIGITS_MAX}"
         raise source.refusal(literal.span, "the number has too many digits", expected)
-    if fraction:
-        return closed, Kind.DECIMAL
-    small = -(2**63) <= int(text) < 2**63
-    return closed, Kind.INTEGER if small else Kind.DECIMAL
+    if not -(2**63) <= Decimal(text) < 2**63:
+        # Beside a whole number Spark takes a literal that no bigint reaches for true or false at
+        # once, and forgets that the number may be null. Of a cast it does not.
+        digits = len(whole.lstrip("0")) + len(fraction)
+        return f"CAST({text} AS DECIMAL({digits},{len(fraction)}))", Kind.DECIMAL
+    return closed, Kind.DECIMAL if fraction else Kind.INTEGER
 
 
 def date_sql(source: Source, text: str, span: Span) -> str:
@@ -70,6 +73,17 @@ def date_sql(source: Source, text: str, span: Span) -> str:
     return f"DATE '{day.isoformat()}'"
 
 
+def moment_of(text: str) -> datetime:
+    """Return the moment that a text names, in UTC.
+
+    Raises:
+        ValueError: It names none.
+        OverflowError: It is too far away.
+    """
+    moment = datetime.fromisoformat(text if _TIMESTAMP.fullmatch(text) else "")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
 def timestamp_sql(source: Source, text: str, span: Span) -> str:
     """Return a moment as SQL; without a zone it is UTC, without a time it is midnight.
 
@@ -77,8 +91,7 @@ def timestamp_sql(source: Source, text: str, span: Span) -> str:
         RequestError: The text names none.
     """
     try:
-        moment = datetime.fromisoformat(text if _TIMESTAMP.fullmatch(text) else "")
-        moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = moment_of(text)
     except (ValueError, OverflowError) as error:
         expected = "expected '2024-12-31 23:59:59.999999', with Z or +01:00 behind it if not UTC"
         raise source.refusal(span, "this is not a timestamp", expected) from error

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.errors import RewriteError
+from common.errors import RewriteError, TransformError
 from common.model.request import TransformKind
 from common.rows.arrays import Int64s
 from compactor.rewrite.change_counts import ChangeCounts
@@ -113,7 +113,7 @@ class _Answered:
             except pa.ArrowInvalid as error:
                 said = self._transform.transform.said
                 message = f"{said}: a value does not fit into column {one.column}: {error}"
-                raise RewriteError(message) from error
+                raise TransformError(message) from error
             values[one.column] = pa.chunked_array(chunks, arrow)
             self._require_values(one.column, values[one.column])
         self._counts.changed += len(places)
@@ -123,9 +123,9 @@ class _Answered:
         """Refuse nulls for a column that must not be null.
 
         Raises:
-            RewriteError: Names the transform and the column.
+            TransformError: Names the transform and the column.
         """
         table = self._transform.table
         if values.null_count and not next(c for c in table.schema if c.name == name).nullable:
             said = self._transform.transform.said
-            raise RewriteError(f"{said}: a value is null, but column {name} must not be null")
+            raise TransformError(f"{said}: a value is null, but column {name} must not be null")

@@ -1,10 +1,12 @@
 """A transform by a plug-in: called, and what it returns held against what it may return."""
 
+import socket
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.errors import PluginError, RequestError, TransformError
+from common.errors import ConfigError, PluginError, RequestError, TransformError
 from common.plugins import load_transform
 from common.rows.arrays import Flags
 from common.rows.conform import conform
@@ -23,15 +25,16 @@ class PluggedIn:
         """Load the plug-in.
 
         Raises:
-            ConfigError: It is not installed here.
-            TransformError: It does not load.
+            TransformError: It is not installed on this host, or does not load.
         """
         self._plan = plan
         self._transform = transform
         try:
             self._plugin = load_transform(transform.transform.plugin)
-        except PluginError as error:
-            raise TransformError(f"{transform.transform.said}: {error}") from error
+        except (ConfigError, PluginError) as error:
+            # Other compactors may have it; but then its rows would depend on who takes a job.
+            where = f"cannot be used on compactor host {socket.gethostname()}"
+            raise self._misbehaved(f"{where}: {error}") from error
         self._context = TransformContext(
             table=transform.table,
             request=transform.request,
@@ -74,7 +77,7 @@ class PluggedIn:
     def _applied(self, before: pa.Table) -> tuple[pa.Table, Flags]:
         try:
             after = self._plugin.apply(before, self._context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._misbehaved(f"raised {type(error).__name__}: {error}") from error
         if not isinstance(after, pa.Table):
             raise self._misbehaved(f"returned {type(after).__name__}, wanted a pyarrow table")

@@ -1,17 +1,24 @@
 """Small questions about a request in a tablet, and what others may know of it. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from common.errors import RequestError
 from common.expressions.file_pruning import ColumnBounds, may_be_true
 from common.metadata.request_predicates import meets
 from common.model.file import DataFile
-from common.model.keys import encode_value, key_type_of
+from common.model.key_values import NANOS
+from common.model.keys import KeyType, encode_value, key_type_of
 from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
 from common.rows.partitions import partition_types, partition_values
 from common.spi.planner import RequestFacts
+
+TIME_ROUNDED_S = 1e-3
+"""More than a time of a file, which is a float, may be off."""
+TIMES_MAX_S = 1e11
+"""Up to here: some thousand years. Floats beyond are too coarse."""
 
 
 def concerns(request: Request, bounds: Bounds) -> bool:
@@ -38,7 +45,7 @@ def matching_files(
     """Return the files that may hold rows which the request's transform means.
 
     Only `delete where` leaves files out: by the values of the tablet's partition, and by the
-    bounds of the first column of their keys.
+    bounds of their versions, their times and the first column of their keys.
 
     Args:
         request: Any.
@@ -53,7 +60,7 @@ def matching_files(
     return tuple(
         file
         for file in files
-        if may_be_true(transform.text, {**_key_bounds(table, file), **of_partition})
+        if may_be_true(transform.text, {**_file_bounds(table, file), **of_partition})
     )
 
 
@@ -67,16 +74,41 @@ def _partition_bounds(table: Table, tablet: Tablet) -> Mapping[str, ColumnBounds
     bounds = {}
     for (name, value), kind in zip(values.items(), partition_types(table), strict=True):
         key = encode_value(value, kind)
-        bounds[name] = ColumnBounds(kind=kind, least=key, greatest=key)
+        bounds[name] = ColumnBounds(type=_type(table, name), least=key, greatest=key)
     return bounds
 
 
-def _key_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
-    if not table.key or file.key_min is None or file.key_max is None:
+def _file_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
+    bounds = dict(_time_bounds(table, file))
+    ends = [(table.version_column, file.version_min, file.version_max)]
+    if table.key:
+        ends.append((table.key[0], file.key_min, file.key_max))
+    for name, least, greatest in ends:
+        if name is not None and least is not None and greatest is not None:
+            bounds[name] = ColumnBounds(type=_type(table, name), least=least, greatest=greatest)
+    return bounds
+
+
+def _time_bounds(table: Table, file: DataFile) -> Mapping[str, ColumnBounds]:
+    """Return the bounds of a time column of moments: seconds as floats, rounded outwards.
+
+    Files do not tell whether there are nulls besides.
+    """
+    name, first_s, last_s = table.time_column, file.time_min_s, file.time_max_s
+    if name is None or first_s is None or last_s is None:
         return {}
-    first = table.key[0]
-    kind = key_type_of(next(each.type for each in table.schema if each.name == first))
-    return {first: ColumnBounds(kind=kind, least=file.key_min, greatest=file.key_max)}
+    column, kind = _type(table, name), KeyType.TIMESTAMP
+    if key_type_of(column) is not kind or not max(-first_s, last_s) < TIMES_MAX_S:
+        return {}
+    least, greatest = (
+        encode_value(math.floor(end_s * NANOS), kind)
+        for end_s in (first_s - TIME_ROUNDED_S, last_s + TIME_ROUNDED_S)
+    )
+    return {name: ColumnBounds(type=column, least=least, greatest=greatest, nulls=True)}
+
+
+def _type(table: Table, name: str) -> str:
+    return next(each.type for each in table.schema if each.name == name)
 
 
 def facts_of(request: Request) -> RequestFacts:

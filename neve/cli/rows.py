@@ -13,9 +13,12 @@ from neve.cli.words import Name, names
 LIMIT_DEFAULT = 20
 
 Start = Annotated[
-    str | None, typer.Option(help="First key, included; without a key: first partition.")
+    str | None,
+    typer.Option(help="First key, included; with partitions: the first of them, `2025,4`."),
 ]
-End = Annotated[str | None, typer.Option(help="Last key, included; without a key: last partition.")]
+End = Annotated[
+    str | None, typer.Option(help="Last key, included; with partitions: the last of them.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +37,7 @@ def add(
     ],
     call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
 ) -> None:
-    """Add Parquet files that lie in the table's location: all of them, or none."""
+    """Add Parquet files that lie in the table's location: all or none, at most 10,000."""
     added = session.client.add_files(name, [_meant(path) for path in paths], call=call)
     session.show(added, render.added(added))
 

@@ -158,6 +158,7 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
         if decoded_bytes(body) > bytes_max:
             raise TooLargeError(f"the rows take more than {bytes_max} bytes: append them in parts")
         with pa.ipc.open_stream(body) as reader:
+            _require_text(reader.schema)
             batches = []
             for batch in reader:
                 batch.validate(full=True)
@@ -168,6 +169,36 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     if rows.num_rows == 0:
         raise RequestError("the body holds no row, wanted at least one")
     return rows
+
+
+def _require_text(schema: pa.Schema) -> None:
+    """Refuse names that are no text: Arrow decodes each when somebody asks for it.
+
+    Raises:
+        RequestError: There is one, of a column, of a field in it, or of a zone.
+    """
+    try:
+        for field in schema:
+            for _ in _texts(field):
+                pass
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the body has a name of a column or a zone that is not UTF-8: {error.object!r:.80}"
+        ) from error
+
+
+def _texts(field: pa.Field) -> Iterator[str | None]:
+    """Yield the texts in a field and its type."""
+    yield field.name
+    arrow = field.type
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    if pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
+        arrow = arrow.value_type
+    if pa.types.is_timestamp(arrow):
+        yield arrow.tz
+    for number in range(arrow.num_fields):
+        yield from _texts(arrow.field(number))
 
 
 def cut(rows: pa.Table, table: Table, places: Sequence[Place]) -> list[Part]:

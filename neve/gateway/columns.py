@@ -23,11 +23,11 @@ def refuse_unknown(table: Table, sources: Sequence[tuple[str, pa.Schema]]) -> No
     """
     names = [column.name for column in table.schema]
     for source, schema in sources:
-        for column in schema.names:
-            if column not in names:
+        for field in schema:  # By its place: it may have two of one name.
+            if (column := field.name) not in names:
                 close = difflib.get_close_matches(column, names, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
-                kind = type_to_text(normal_type(schema.field(column).type))
+                kind = type_to_text(normal_type(field.type))
                 raise RequestError(
                     f"{source} has the column {column!r}, "
                     f"which table {table.name!r} does not have; {hint} To add it: "

@@ -26,8 +26,8 @@ Call = Annotated[
     Header(alias=api.CALL_HEADER, description="UUIDv7; the same call again counts once."),
 ]
 Columns = Annotated[list[str] | None, Query(description="Names; else all.")]
-Start = Annotated[str | None, Query(description="First key, included, or a prefix of it.")]
-End = Annotated[str | None, Query(description="Last key, included, or a prefix of it.")]
+Start = Annotated[str | None, Query(description="First key or partition, included; or a prefix.")]
+End = Annotated[str | None, Query(description="Last key or partition, included; or a prefix.")]
 _BINARY = {"type": "string", "format": "binary"}
 _ARROW_BODY = {"requestBody": {"content": {api.ARROW_STREAM: {"schema": _BINARY}}}}
 
@@ -72,7 +72,7 @@ class DataRoutes:
         return api.FilePage(files=tuple(files), next=following)
 
     async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
-        """Add Parquet files that lie in the table's location: all of them, or none."""
+        """Add Parquet files that lie in the table's location: all or none, at most 10,000."""
         found = await self._services.table(table)
         return await add_files(self._services, found, body.paths, call)
 

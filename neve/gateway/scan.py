@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
-from common.model.keys import parse_key
+from common.model.keys import PLUS_INFINITY, KeyType, decode_key, encode_key, parse_key
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -41,7 +41,7 @@ class Wanted:
     start: bytes | None = None
     end: bytes | None = None
     partitions: KeyRange | None = None
-    """Of a table without a key: which partitions; None: all."""
+    """Which partitions; None: all."""
 
 
 def wanted(
@@ -52,8 +52,10 @@ def wanted(
     Args:
         table: Which is read.
         columns: Names; None: all.
-        start: First key, included, or a prefix of it; without a key: first partition.
-        end: Last key, included, or a prefix of it; without a key: last partition.
+        start: First key, included, or a prefix of it. Of a table with partitions the first of
+            these, by the values of their columns; more values of the key may follow, if the
+            key begins with these columns.
+        end: Last key or partition, likewise.
 
     Raises:
         RequestError: A column is unknown or there twice, or a key cannot be read.
@@ -67,19 +69,38 @@ def wanted(
             )
     if len(set(chosen)) < len(chosen):
         raise RequestError(f"columns {chosen} name one twice, wanted each once")
-    if (start is not None or end is not None) and not table.key:
-        if table.partition_by:
-            return Wanted(columns=tuple(chosen), partitions=key_range(table, start, end))
+    if start is None and end is None:
+        return Wanted(columns=tuple(chosen))
+    count = len(table.partition_by)
+    if count and table.key[:count] != table.partition_by:
+        return Wanted(columns=tuple(chosen), partitions=key_range(table, start, end))
+    if not table.key:
         raise RequestError(
             f"table {table.name!r} has no key, so it cannot be read by a range of it"
         )
     types = RowRules.of(table).key_types
+    first = None if start is None else parse_key(start, types)
+    last = None if end in (None, "+inf") else parse_key(end, types)
     return Wanted(
         columns=tuple(chosen),
-        start=None if start is None else before(parse_key(start, types)),
+        start=None if first is None else before(first),
         # Behind every key that begins with it, in case it is a prefix.
-        end=None if end in (None, "+inf") else parse_key(end, types) + b"\xff",
+        end=None if last is None else last + b"\xff",
+        partitions=_partitions(first, last, types, count) if count else None,
     )
+
+
+def _partitions(
+    first: bytes | None, last: bytes | None, types: Sequence[KeyType], count: int
+) -> KeyRange:
+    """Return the partitions of a range of keys, which begin with the partition's columns."""
+    ends = []
+    for key in (first, last):
+        whole = key is None or key == PLUS_INFINITY
+        values = () if whole or key is None else decode_key(key, types)[:count]
+        ends.append(encode_key(values, types) or None)
+    start, end = ends
+    return KeyRange(start, None if end is None else end + b"\xff")
 
 
 def before(key: bytes) -> bytes | None:
@@ -125,7 +146,7 @@ async def counted(services: Services, table: Table, asked: Wanted) -> int:
 
 async def _tablets(services: Services, table: Table, asked: Wanted) -> Sequence[Tablet]:
     """Return the tablets that may hold rows of a range, in its order."""
-    # A partition may hold any key, so all are read; a file's own bounds tell more.
+    # Their keys say nothing of where partitions end; a file's own bounds tell more.
     span = (None, None) if table.partition_by else (asked.start, asked.end)
     tablets = await services.store.read_range(table.id, *span)
     if (chosen := asked.partitions) is not None:

@@ -56,6 +56,11 @@ def setting(text: str, **more: Any) -> Request:
     return asked(TransformKind.SET, text, **more)
 
 
+def plugged(name: str) -> Request:
+    spec = TransformSpec(kind=TransformKind.PLUGIN, name=name)
+    return Request(id="request-1", table="table-1", transform=spec)
+
+
 def run(
     table: Table, files: Sequence[DataFile], request: Request, name: str = "1", **more: Any
 ) -> RewriteResult:
@@ -229,6 +234,9 @@ def test_no_row_is_transformed_twice(tmp_path: Path) -> None:
     assert [row["x"] for row in outputs(table, again)] == [100.0 + n for n in range(6)]
 
 
+MISSING = r"^transform nope cannot be used on compactor host \S+: .*'nope' is not installed"
+
+
 @pytest.mark.parametrize(
     ("way", "request_", "says"),
     [
@@ -243,8 +251,10 @@ def test_no_row_is_transformed_twice(tmp_path: Path) -> None:
             r"\[CAST_INVALID_INPUT\] The value '.*\(at column 14: cast\(name as int\)\)$",
         ),
         ("memory", setting("x = 1, nome = 2"), "request-1: .*no column nome"),
+        ("memory", plugged("nope"), MISSING),
+        ("sql", plugged("nope"), MISSING),
     ],
-    ids=["division", "cast", "no column"],
+    ids=["division", "cast", "no column", "missing plug-in", "missing plug-in, in Spark"],
 )
 def test_a_failure_is_loud_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, request_: Request, says: str
@@ -350,7 +360,7 @@ def test_a_value_that_the_table_does_not_allow_is_named(
     take(way, monkeypatch)
     schema = KEYED.set(5, KEYED.field("x").with_nullable(nullable=False))
     table, paths = keyed_table(tmp_path, schema), fill(tmp_path, 4)
-    with pytest.raises(RewriteError, match="a value is null, but column x must not be null"):
+    with pytest.raises(TransformError, match="a value is null, but column x must not be null"):
         run(table, inspected(table, paths), setting("x = case when v = 3 then null else 1.0 end"))
     assert not list(tmp_path.rglob("_neve/**/*.parquet"))
 

@@ -55,10 +55,17 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
   width; of `files` the paths and the sizes of the files. An id that is older than 24 hours
   and has no mark is refused (`call-too-old`): nobody can tell whether it was accepted.
   `GET …/calls/{{call}}` tells what became of an id.
-* **All or nothing.** A request that is refused has changed nothing.
+* **All or nothing.** A request that is refused has changed nothing. An add or append is one
+  change, however many tablets it has, and readers see all of it or nothing. So it has bounds: at
+  most 10,000 files in an add (else 400), at most `gateway.body_bytes_max` in an append (else 413).
+  Send more in several calls, each with an id of its own. One that loses every race against other
+  changes of its tablets is answered 409; the same id may be sent again.
 * **Keys** in `start`, `end` and `splits` are text: the value itself (`42`, `2024-12-31`),
   values with commas between them, or a JSON list (`["a,b", 7]`). Fewer values than key
-  columns are a prefix. `start` and `end` are both included.
+  columns are a prefix. `start` and `end` are both included. In a table with partitions they
+  are values of the partition columns, in their order, whether it has a key or not: a scan from
+  `2025,4` reads the partition of April and all behind it. If the key begins with these
+  columns, more of its values may follow in a scan or a count: `2025,4,17`.
 * **Compactions** that users ask for are requests. `GET …/compactions/{{request}}` tells how
   far one is; bytes and time left are estimates. In a table with partitions, `start` and
   `end` are values of the partition columns. A part is cancelled by whole tablets: a range

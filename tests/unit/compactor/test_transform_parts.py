@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from socket import gethostname
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from common import plugins
-from common.errors import ConfigError, RewriteError, TransformError
+from common.errors import RewriteError, TransformError
 from common.model.keys import encode_key
 from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
@@ -214,20 +216,30 @@ class Mask:
                 return masked.drop_columns(["x"])
             case "type":
                 return masked.set_column(at, "x", pa.array(["text"] * len(x)))
-            case "raise":
-                raise KeyError("lost")
+            case "raise" | "exit" as way:
+                raise {"raise": KeyError("lost"), "exit": SystemExit("enough")}[way]
             case "nothing":
                 return None
         gone = pa.array([value is None for value in x.to_pylist()])
         return masked.append_column(DELETED, gone)
 
 
+class Broken:
+    """Ends the process that loads it, if nobody minds."""
+
+    def __init__(self) -> None:
+        sys.exit("no licence")
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("their_transforms")
-    module.Mask = Mask  # type: ignore[attr-defined]  # made here
+    module.Mask, module.Broken = Mask, Broken  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "their_transforms", module)
-    points = [EntryPoint("mask", "their_transforms:Mask", plugins.TRANSFORMS.group)]
+    points = [
+        EntryPoint(name.lower(), f"their_transforms:{name}", plugins.TRANSFORMS.group)
+        for name in ("Mask", "Broken")
+    ]
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
     )
@@ -269,6 +281,7 @@ class TestPluggedIn:
             ("columns", "returned the columns k, name, v, dead, at, wanted .*x"),
             ("type", "transform mask column x is"),
             ("raise", "raised KeyError: 'lost'"),
+            ("exit", "raised SystemExit: enough"),
             ("nothing", "returned NoneType, wanted a pyarrow table"),
         ],
     )
@@ -281,6 +294,18 @@ class TestPluggedIn:
         with pytest.raises(TransformError, match="the table has no tombstone column"):
             self.rewritten(keyed_table(tmp_path, tombstone_column=None))
 
-    def test_it_is_not_installed(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="'nope' is not installed; installed: mask"):
-            self.rewritten(keyed_table(tmp_path), name="nope")
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("nope", "'nope' is not installed; installed: broken, mask"),
+            (
+                "broken",
+                r"'broken' \(their_transforms:Broken\) does not load: SystemExit: no licence",
+            ),
+        ],
+    )
+    def test_it_is_missing_or_broken(self, tmp_path: Path, name: str, why: str) -> None:
+        where = re.escape(f"transform {name} cannot be used on compactor host {gethostname()}")
+        with pytest.raises(TransformError, match=f"^{where}: neve.transforms: {why}$"):
+            self.rewritten(keyed_table(tmp_path), name=name)
+        assert list(tmp_path.glob("_neve/**/*.parquet")) == []

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from common.readers.door import open_readers, use
 from common.settings import ReaderSettings
+from neve.api import ARROW_STREAM
 from neve.client import Client
 from neve.client_errors import CallerError
-from tests.support.gateway import Gateway, serving
+from tests.support.gateway import TOKEN, Gateway, serving
 
 HOSTILE = Path(__file__).parents[2] / "data" / "hostile" / "aborts.parquet"
 """A damaged footer that makes Arrow end the process: a file of ours with some bytes changed."""
@@ -131,3 +133,37 @@ def test_import_leaves_names_that_are_no_text(client: Client, tmp_path: Path) ->
 
     assert done.misfits == 1
     assert client.count("t") == 2
+
+
+def appended(gateway: Gateway, schema: pa.Schema) -> httpx.Response:
+    """Send a stream with one row of nulls to table `t`, byte by byte as Arrow writes it."""
+    sink = pa.BufferOutputStream()
+    rows = pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(rows)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": ARROW_STREAM}
+    body = sink.getvalue().to_pybytes()
+    return httpx.post(f"{gateway.url}/v1/tables/t/append", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        (pa.field(b"caf\xe9", pa.int64()), "that is not UTF-8: b'caf"),
+        (pa.field("l", pa.struct([pa.field(b"\xe9", pa.int64())])), "that is not UTF-8"),
+        (pa.field("l", pa.list_(pa.field(b"\xe9", pa.int64()))), "that is not UTF-8"),
+        (pa.field("more", pa.int64()), "has the column 'more'"),
+    ],
+    ids=["column", "field", "element", "twice"],
+)
+def test_a_stream_with_odd_names_is_refused(
+    gateway: Gateway, client: Client, tmp_path: Path, field: pa.Field, says: str
+) -> None:
+    write(tmp_path, "good")
+    client.create_table("t", str(tmp_path), example="good.parquet", **TABLE)
+
+    answer = appended(gateway, pa.schema([*ROWS.schema, field, field]))
+
+    assert answer.status_code == 400
+    assert says in answer.json()["detail"]
+    assert client.append("t", ROWS).rows == 2
