@@ -9,8 +9,7 @@ marked deferred, and found again when the queue has drained.
 import resource
 import sys
 
-from common.model.job import Job, Kind, job_id
-from common.model.plan import TabletPlan
+from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
 from coordinator.core import events as on

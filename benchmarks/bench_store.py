@@ -14,7 +14,13 @@ from typing import Any
 
 from common.clock import SystemClock
 from common.ids import RandomIds, call_id
-from common.metadata.changes import AddFiles, Applied, Commit, CreateTable, Reserve
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    CommitAttempt,
+    CreateTable,
+    ReserveFiles,
+)
 from common.metadata.redis import RedisStore, connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.model.file import DataFile
@@ -120,7 +126,7 @@ async def _pairs(url: str, table: str, number: int, seconds: float) -> tuple[int
         assert isinstance(reserved, Applied), reserved
         outputs = tuple(file_of_output(f"{prefix}-{n}.parquet", number) for n in range(len(inputs)))
         committed = await store.apply(
-            Commit(
+            CommitAttempt(
                 tablet=tablet,
                 attempt=attempt,
                 outputs=outputs,
@@ -156,8 +162,8 @@ def _attempts() -> Iterator[str]:
         yield ids.next("att")
 
 
-def _reserve(tablet: TabletId, attempt: str, inputs: list[str], prefix: str) -> Reserve:
-    return Reserve(
+def _reserve(tablet: TabletId, attempt: str, inputs: list[str], prefix: str) -> ReserveFiles:
+    return ReserveFiles(
         tablet=tablet,
         attempt=attempt,
         job="job-0123456789abcdef",

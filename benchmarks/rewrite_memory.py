@@ -24,7 +24,7 @@ from benchmarks.memory_shapes import KEY, SHAPES, TOMBSTONE, VERSION, make
 from common.ids import RandomIds
 from common.model.file import DataFile
 from common.model.table import Table, TableSettings
-from common.parquet.inspect import inspect_file
+from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of

@@ -1,6 +1,28 @@
-"""Vocabulary, contracts and adapters that every part of Névé shares.
+"""Vocabulary, contracts and adapters that every part of Névé shares. Imports no sibling package.
 
-What lives here: the model (values), the row rules, the errors, the clock and id
-ports, the settings, the plug-in protocols, the wire messages, and the stores over
-Redis and memory. Imports no sibling package.
+In reading order:
+
+    errors           the error tree: who must act?
+    units            bytes and durations, parsed and printed
+    digests          ids derived from content, and what ids tell
+    clock            time as a port
+    ids              random ids as a port
+    redaction        secrets in texts, hidden
+    model/           values without I/O: tables, tablets, files, jobs, requests, keys
+    rows/            which row wins, keys and rows as bytes, schemas
+    expressions/     predicates and assignments of users, as safe SQL
+    spi/             the interfaces of plug-ins
+    plugins          how plug-ins are found and loaded
+    setting_rules    what a setting may be
+    settings         every setting with its default
+    config           settings read: defaults < file < environment < flags
+    telemetry        names of metrics, and the event log
+    log_files        log files of a service, bounded in size
+    wire             messages between gateway, coordinator and compactor
+    metadata/        the store: changes as values, executed over Redis
+    memory_limit     a process's limit of memory
+    bounded_map      a map that forgets its oldest entries
+    storage_threads  threads that wait for storage
+    readers/         processes that open the bytes of others
+    parquet/         files in a table's location
 """

@@ -13,7 +13,7 @@ def data_bytes() -> int:
         return 0
 
 
-def limit_data(most_bytes: int) -> None:
+def limit_memory(most_bytes: int) -> None:
     """Let this process have no more data: whoever asks for more gets an error, not the memory.
 
     Args:

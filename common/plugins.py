@@ -16,7 +16,7 @@ from common.spi.transform import RowTransform
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ExtensionPoint:
     """One kind of plug-in."""
 
     group: str
@@ -93,8 +93,8 @@ def require_options(
         raise RequestError(said) from error
 
 
-TRANSFORMS = Door("neve.transforms", ("apply",))
-CONFIGURERS = Door(
+TRANSFORMS = ExtensionPoint("neve.transforms", ("apply",))
+CONFIGURERS = ExtensionPoint(
     "neve.configurers",
     ("check", "configure"),
     {"by-size": "compactor.rewrite.by_size:BySize"},
@@ -102,10 +102,10 @@ CONFIGURERS = Door(
 
 
 def load_transform(name: str) -> RowTransform:
-    """Return a new transform; errors as for `Door.load`."""
+    """Return a new transform; errors as for `ExtensionPoint.load`."""
     return cast("RowTransform", TRANSFORMS.load(name))
 
 
 def load_configurer(name: str) -> OutputConfigurer:
-    """Return a new configurer; errors as for `Door.load`."""
+    """Return a new configurer; errors as for `ExtensionPoint.load`."""
     return cast("OutputConfigurer", CONFIGURERS.load(name))

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from common.errors import ConfigError
-from common.model.group import Group, Service
-from common.model.limit import LIMIT_BYTES_S_MIN
-from common.model.priority import AGEING_PER_S
+from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
+from common.model.job import AGEING_PER_S
 from common.setting_rules import (
     Rule,
     SettingError,

@@ -6,8 +6,8 @@ The coordinator never imports a compactor nor the other way round: they meet her
 from dataclasses import dataclass, field
 
 from common.model.file import DataFile
+from common.model.group import LimitStatus, RateGrant
 from common.model.job import Job
-from common.model.limit import Grant, ScopeStatus
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request
 from common.model.table import Table
@@ -96,7 +96,7 @@ class AttemptProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """A compactor is alive; these are the attempts that it holds."""
 
     compactor: str
@@ -110,18 +110,18 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeatReply:
+class HeartbeatReply:
     """What the coordinator wants of a compactor."""
 
     coordinator: str
     cancel: tuple[str, ...] = ()
     drain: bool = False
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[RateGrant, ...] = ()
     """Of attempts that shall apply others than their last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class AttemptReport:
     """How an attempt ended, told by its compactor after the store has been told."""
 
     compactor: str
@@ -208,7 +208,7 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MetricValue:
     """One value of a metric of `common.telemetry`."""
 
     metric: str
@@ -239,8 +239,8 @@ class CoordinatorStatus:
     """What keeps jobs from running, a sentence each."""
     store_warnings: tuple[str, ...] = ()
     """What is wrong with the store itself, a sentence each."""
-    scopes: tuple[ScopeStatus, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    scopes: tuple[LimitStatus, ...] = ()
+    figures: tuple[MetricValue, ...] = ()
     """What the parts round the core count: requests, selectors, scans."""
 
 

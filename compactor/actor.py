@@ -22,9 +22,9 @@ from common.wire import (
     COORDINATOR_NAME,
     NAMESPACE,
     Assignment,
-    Beat,
-    BeatReply,
-    Report,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
     TakeRequest,
     compactor_actor_name,
 )
@@ -61,12 +61,12 @@ class RayCoordinator:
         """Want no job for a take any more."""
         await self._call("withdraw", take)
 
-    async def beat(self, beat: Beat) -> BeatReply:
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         """Say that we live and what we hold."""
-        reply: BeatReply = await self._call("beat", beat)
+        reply: HeartbeatReply = await self._call("beat", beat)
         return reply
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         """Say how an attempt ended."""
         await self._call("report", report)
 
@@ -152,7 +152,7 @@ class CompactorActor:
         await self._service.wait_ended()
         return "it has left"
 
-    async def status(self) -> Beat:
+    async def status(self) -> Heartbeat:
         """Return what a heartbeat would say now."""
         return self._service.status()
 

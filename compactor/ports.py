@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from common.model.table import Table
-from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
+    TakeRequest,
+)
 from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
 
 __all__ = [
@@ -89,11 +95,11 @@ class Coordinator(Protocol):
         """Want no job for a call of `take` any more; it returns soon, perhaps with one."""
         ...
 
-    async def beat(self, beat: Beat) -> BeatReply:
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         """Say that we live and what we hold."""
         ...
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         """Say how an attempt ended."""
         ...
 

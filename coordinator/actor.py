@@ -15,23 +15,23 @@ from common.clock import SystemClock
 from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
-from common.model.progress import RequestProgress
+from common.model.request import RequestProgress
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from common.readers.door import open_readers
+from common.readers.pool import open_readers
 from common.settings import Settings
 from common.telemetry import event_log
 from common.wire import (
     COORDINATOR_NAME,
     NAMESPACE,
     Assignment,
-    Beat,
-    BeatReply,
+    AttemptReport,
     CompactorStatus,
     CoordinatorStatus,
     Explanation,
+    Heartbeat,
+    HeartbeatReply,
     QueuedJob,
-    Report,
     RunningAttempt,
     TakeRequest,
     compactor_actor_name,
@@ -154,7 +154,7 @@ class CoordinatorActor:
         """Let a take wait no longer; it is answered soon."""
         self._service.withdraw(take)
 
-    async def beat(self, beat: Beat) -> BeatReply:
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         """Hear a heartbeat; from the first one on, wait for the actor's death notice."""
         await self._ready.wait()
         known = (beat.compactor, beat.incarnation)
@@ -170,7 +170,7 @@ class CoordinatorActor:
         finally:
             self._loops = [task for task in self._loops if not task.done()]
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         """Hear how an attempt ended."""
         await self._ready.wait()
         self._service.report(report)

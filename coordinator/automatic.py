@@ -9,9 +9,7 @@ import asyncio
 from functools import partial
 
 from common.errors import CompactionError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, Outcome, Unknown
-from common.metadata.request_changes import SubmitRequest
-from common.metadata.upkeep_changes import WriteAnalysis
+from common.metadata.changes import Applied, Outcome, SubmitRequest, Unknown, WriteAnalysis
 from common.model.request import SelectorSpec
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId

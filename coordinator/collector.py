@@ -19,9 +19,14 @@ from typing import Protocol
 
 from common.clock import Clock, SystemClock
 from common.errors import MetadataError, RewriteError, UnavailableError
-from common.metadata.changes import DropTable
+from common.metadata.changes import (
+    DropTable,
+    ForgetGarbage,
+    KeepGarbage,
+    StampGarbage,
+    UnpinFiles,
+)
 from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
-from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, StampGarbage, Unpin
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.ports import DELETE_THREADS, Log, Storage
@@ -309,7 +314,7 @@ class Collector:
         stale_s = await self._store.now_s() - self._rules.grace_s
         for each in pins:
             if each.until_s < stale_s:
-                await self._store.apply(Unpin(table=table.id, pin=each.pin))
+                await self._store.apply(UnpinFiles(table=table.id, pin=each.pin))
 
     async def _ours(self, table: Table) -> bool:
         """Return whether the location is this store's: a copied store must delete nothing."""

@@ -6,7 +6,7 @@
 
 The file is read before the key, so a key that is lower was lower for good. What was seen
 is kept in memory: a coordinator that starts looks before its first change of each table,
-and each change requires of the store what was seen (`common.metadata.upkeep_changes`).
+and each change requires of the store what was seen (`common.metadata.changes`).
 The description of the table (`_neve/table.json`) is brought up to date on the way.
 """
 
@@ -15,14 +15,18 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from common.errors import ConfigError, MetadataError, RequestError, UnavailableError
-from common.metadata.changes import Applied
+from common.metadata.changes import Applied, BumpGeneration
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import BumpGeneration
 from common.model.table import Table, TableState
-from common.parquet.description import write_description
-from common.parquet.generation import behind, write_generation, written_generation
 from common.parquet.location import Location, open_location
-from common.parquet.owner import Owner, read_owner
+from common.parquet.service_files import (
+    LocationOwner,
+    generation_fault,
+    read_owner,
+    write_description,
+    write_generation,
+    written_generation,
+)
 from common.redaction import redacted
 from common.storage_threads import StorageThreads
 from coordinator.ports import Log
@@ -95,7 +99,7 @@ class Generations:
             # The store went back before the location was told: let everybody see it there.
             await self.threads.run(table.location, _raise_written, location, known)
             written = known
-        reason = behind(table.name, stored, written)
+        reason = generation_fault(table.name, stored, written)
         owner = await self.threads.run(table.location, read_owner, location)
         if reason is None and owner is not None:
             reason = signed_by_another(table, owner)
@@ -166,7 +170,7 @@ def _raise_written(location: Location, generation: int) -> None:
         write_generation(location, generation)
 
 
-def signed_by_another(table: Table, owner: Owner) -> str | None:
+def signed_by_another(table: Table, owner: LocationOwner) -> str | None:
     """Return why a table is read-only whose location has come to be another one's."""
     if not owner.is_another(table.id):
         return None

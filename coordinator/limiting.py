@@ -3,9 +3,8 @@
 import asyncio
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.changes import Applied, Refused
-from common.metadata.upkeep_changes import SetLimit
-from common.model.limit import Scope, checked_limit
+from common.metadata.changes import Applied, Refused, SetLimit
+from common.model.group import LimitScope, checked_limit
 from coordinator.core import events as on
 from coordinator.performing import Context
 from coordinator.ports import Submit
@@ -56,7 +55,7 @@ class Limiting:
             UnavailableError: The store does not answer: it may be written or not.
         """
         checked_limit(bytes_s or 0, scope)
-        change = SetLimit(scope=Scope.parse(scope), bytes_s=bytes_s)
+        change = SetLimit(scope=LimitScope.parse(scope), bytes_s=bytes_s)
         outcome = await self._context.store.apply(change)
         if isinstance(outcome, Refused):
             raise MetadataError(f"limit of {scope} is not written: {outcome.reason}")

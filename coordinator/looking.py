@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from common.metadata.changes import WriteAnalysis
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import WriteAnalysis
 from common.model.request import Request, RequestState
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet

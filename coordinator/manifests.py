@@ -18,18 +18,20 @@ from typing import Any
 
 from common.errors import CompactionError
 from common.ids import IdSource
-from common.metadata.changes import Applied
+from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.ports import Manifest, TabletStore
-from common.metadata.upkeep_changes import PublishManifest
-from common.metadata.walk import walk_tiles
-from common.model.own_paths import MANIFEST_FOLDER
+from common.metadata.table_walk import walk_tiles
+from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table, TableState
-from common.parquet import manifest_files as stored
-from common.parquet.generation import behind, written_generation
+from common.parquet import manifest as stored
 from common.parquet.location import Location, open_location
-from common.parquet.manifest import Totals, entries_of, header
-from common.parquet.owner import owner_of
+from common.parquet.manifest import (
+    ManifestTotals,
+    manifest_entries,
+    manifest_header,
+)
+from common.parquet.service_files import generation_fault, owner_of, written_generation
 from common.storage_threads import StorageThreads
 from coordinator.core.publishing import PublishRules, is_due
 from coordinator.ports import Log
@@ -130,7 +132,10 @@ class Manifests:
         """
         location = open_location(table.location)
         written = await self._threads.run(table.location, written_generation, location)
-        if behind(table.name, await self._store.generation(table.id), written) is not None:
+        if (
+            generation_fault(table.name, await self._store.generation(table.id), written)
+            is not None
+        ):
             return 0.0
         if table.settings.manifest_interval_s is None:
             return NEVER_S
@@ -205,7 +210,7 @@ class Manifests:
             return False
         begun_s = await self._store.now_s()
         number = 1 if last is None else last.number + 1
-        folder = stored.folder_name(number, begun_s, self._ids.next("m"))
+        folder = stored.manifest_folder_name(number, begun_s, self._ids.next("m"))
         deleted = await self._threads.run(table.location, self._clean, location, last, begun_s)
         pin = self._ids.next("pin")
         async with FilePin(self._store, table.id, pin, renew_s=self._renew_s) as held:
@@ -252,7 +257,7 @@ class Manifests:
     ) -> dict[str, Any]:
         """Write all parts; return the body of the pointer."""
         number, begun_s, folder = what
-        totals, parts = Totals(), list[dict[str, Any]]()
+        totals, parts = ManifestTotals(), list[dict[str, Any]]()
         entries: list[dict[str, Any]] = []
 
         async def write(count: int) -> None:
@@ -265,7 +270,7 @@ class Manifests:
 
         async for page in walk_tiles(self._store, table):
             for tablet in page:
-                found = entries_of(location, table, tablet)
+                found = manifest_entries(location, table, tablet)
                 totals.add(found)
                 entries += found
             while len(entries) >= PART_FILES:
@@ -273,7 +278,7 @@ class Manifests:
         if entries or not parts:
             await write(len(entries))
         loss = await self._store.loss(table.id)
-        return {**header(table, number, begun_s, totals, loss), "parts": parts}
+        return {**manifest_header(table, number, begun_s, totals, loss), "parts": parts}
 
     def _clean(self, location: Location, last: Manifest | None, now_s: float) -> tuple[str, ...]:
         """Delete manifests that nobody reads any more; return those that the store had noted."""

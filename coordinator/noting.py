@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.changes import Applied
+from common.metadata.changes import Applied, WriteAnalyses, WriteAnalysis
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
 from common.model.tablet import TabletId
 from coordinator.core import actions as do
 from coordinator.ports import Log

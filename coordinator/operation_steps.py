@@ -10,15 +10,17 @@ from functools import partial
 from typing import Protocol
 
 from common.errors import CompactionError, MetadataError, UnavailableError
-from common.metadata.bounds_predicates import operated
-from common.metadata.changes import Applied, Outcome, Unknown
-from common.metadata.predicates import crosses
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     AbandonOperation,
+    Applied,
     BeginOperation,
     EndOperation,
+    Outcome,
     StepOperation,
+    Unknown,
 )
+from common.metadata.predicates import may_cross
+from common.metadata.split_merge_predicates import operation_tablets
 from common.model.job import Job
 from common.model.table import Table
 from common.model.tablet import Operation, OperationKind, Tablet, TabletId
@@ -141,7 +143,7 @@ class OperationSteps:
         if not keys:
             self._context.log("no key splits a tablet", tablet=str(tablet), wanted=why)
             return False
-        if any(file.open and crosses(file, keys[0]) for file in read.files.values()):
+        if any(file.open and may_cross(file, keys[0]) for file in read.files.values()):
             self._context.log("a file still written crosses", tablet=str(tablet), wanted=why)
             return False
         return await self._begin(OperationKind.SPLIT, (tablet,), why, keys[0])
@@ -163,7 +165,7 @@ class OperationSteps:
         read = await store.tablet(tablet)
         if read is None or read.operation is None:
             return None
-        ids = operated(read)
+        ids = operation_tablets(read)
         if ids is None:  # The left one of a merge: its neighbour names both.
             ids = (tablet, *await store.tablet_ids(tablet.table, after=tablet.end, count=1))
         found = [each for each in await store.tablets(ids) if each is not None]

@@ -12,9 +12,10 @@ each operation waits for.
 import asyncio
 from functools import partial
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.errors import MetadataError, UnavailableError
-from common.model.keys import format_key, key_type_of
+from common.model.key_values import key_type_of
+from common.model.keys import format_key
 from common.model.table import Table, TableState
 from common.model.tablet import Record, Tablet, TabletId
 from coordinator.core.operations import has_ranges, merge_bytes, pairs_to_merge

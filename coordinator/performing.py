@@ -7,7 +7,7 @@ what it does not say for sure is passed on as unknown.
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.clock import Clock
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.ids import IdSource
@@ -15,15 +15,15 @@ from common.metadata.changes import (
     Applied,
     Change,
     DropHold,
+    Guarded,
     Outcome,
     Refused,
-    Release,
-    Reserve,
+    ReleaseAttempt,
+    ReserveFiles,
     Unknown,
     table_of,
 )
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import Guarded
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.request import TransformKind
@@ -135,7 +135,7 @@ class StoreActions:
             case Unknown():
                 self._submit(on.JobReserveUnknown(take=take, job=job, attempt=change.attempt))
 
-    async def _try_reserve(self, action: do.Reserve) -> tuple[Reserve, Outcome]:
+    async def _try_reserve(self, action: do.Reserve) -> tuple[ReserveFiles, Outcome]:
         """Reserve; if a SYSTEM job wants files of an expired hold, drop the hold first."""
         change = self._reserve_change(action)
         outcome = await self._apply(change)
@@ -147,10 +147,10 @@ class StoreActions:
                 outcome = await self._apply(change)
         return change, outcome
 
-    def _reserve_change(self, action: do.Reserve) -> Reserve:
+    def _reserve_change(self, action: do.Reserve) -> ReserveFiles:
         job = action.job
         attempt = self._context.ids.next("att")
-        return Reserve(
+        return ReserveFiles(
             tablet=job.tablet,
             attempt=attempt,
             job=job.id,
@@ -200,7 +200,7 @@ class StoreActions:
         self._context.log("release not answered", attempt=action.attempt, tablet=str(action.tablet))
 
     async def _released(self, action: do.Release) -> AttemptEnd | None:
-        change = Release(
+        change = ReleaseAttempt(
             tablet=action.tablet,
             attempt=action.attempt,
             end=action.end,
@@ -228,7 +228,7 @@ class StoreActions:
             return None
         return mark.end if mark is not None else AttemptEnd.LOST
 
-    async def _apply(self, change: Reserve | DropHold | Release) -> Outcome:
+    async def _apply(self, change: ReserveFiles | DropHold | ReleaseAttempt) -> Outcome:
         """Apply a change; whatever the store cannot say for sure is `Unknown`."""
         try:
             outcome = await self._context.apply(change)

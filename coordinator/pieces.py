@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from common.errors import BrokenValueError, MetadataError, UnavailableError
+from common.metadata.changes import WriteAnalyses, WriteAnalysis
 from common.metadata.ports import TabletStore
-from common.metadata.readings import Unreadable
-from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
+from common.metadata.store_values import UnreadableTablet
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.due import next_look_s
@@ -135,7 +135,7 @@ class _Scan:
             batch = look[first : first + BATCH_TABLETS]
             notes: list[WriteAnalysis] = []
             for tablet, seen in zip(batch, await self._store.readable(batch), strict=True):
-                if seen is None or isinstance(seen, Unreadable):
+                if seen is None or isinstance(seen, UnreadableTablet):
                     self._found(tablet.end)  # The coordinator looks itself, and tells.
                 elif (note := await self._judge(seen)) is not None:
                     notes.append(note)

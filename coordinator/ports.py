@@ -3,8 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from common.model.job import Kind
-from common.model.plan import TabletPlan
+from common.model.job import Kind, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.spi.planner import RequestFacts

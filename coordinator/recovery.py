@@ -8,9 +8,8 @@ grace are adopted, the others released.
 import asyncio
 
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.changes import Applied
+from common.metadata.changes import Applied, ClaimCoordination
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import ClaimCoordination
 from coordinator.ports import Log
 from coordinator.scanner import Scanner
 

@@ -5,11 +5,10 @@ from typing import cast
 
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
-from common.model.job import Kind
-from common.model.plan import TabletPlan
+from common.model.job import Kind, TabletPlan
 from common.model.table import PLANNER_SETTINGS, Table
 from common.model.tablet import Tablet
-from common.plugins import Door
+from common.plugins import ExtensionPoint
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.dispatcher import Dispatcher
@@ -18,15 +17,15 @@ from common.spi.selector import Selector
 from coordinator.core.planning import plan_tablet
 from coordinator.ports import PlanTablet
 
-PLANNERS = Door(
+PLANNERS = ExtensionPoint(
     "neve.planners", ("plan",), {"ratio": "coordinator.plugins.planners.ratio:RatioPlanner"}
 )
-DISPATCHERS = Door(
+DISPATCHERS = ExtensionPoint(
     "neve.dispatchers",
     ("dispatch",),
     {"simple": "coordinator.plugins.dispatchers.simple:SimpleDispatcher"},
 )
-SELECTORS = Door(
+SELECTORS = ExtensionPoint(
     "neve.selectors",
     ("check", "select"),
     {
@@ -46,17 +45,17 @@ DOORS = (PLANNERS, DISPATCHERS, SELECTORS)
 
 
 def load_planner(name: str) -> Planner:
-    """Return a planner; errors as for `Door.load`."""
+    """Return a planner; errors as for `ExtensionPoint.load`."""
     return cast("Planner", PLANNERS.load(name))
 
 
 def load_dispatcher(name: str) -> Dispatcher:
-    """Return a dispatcher; errors as for `Door.load`."""
+    """Return a dispatcher; errors as for `ExtensionPoint.load`."""
     return cast("Dispatcher", DISPATCHERS.load(name))
 
 
 def load_selector(name: str) -> Selector:
-    """Return a selector; errors as for `Door.load`."""
+    """Return a selector; errors as for `ExtensionPoint.load`."""
     return cast("Selector", SELECTORS.load(name))
 
 

@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from common.metadata.ports import TabletStore
-from common.model.progress import RequestProgress
-from common.model.request import Request
+from common.model.request import Request, RequestProgress
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.wire import AttemptProgress

@@ -9,22 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from common.errors import CompactionError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, Outcome, Refused, Unknown
-from common.metadata.mutation.selections import TOO_LARGE
-from common.metadata.request_changes import (
+from common.metadata.changes import (
+    Applied,
     CancelHere,
     CancelRange,
     CompleteHere,
     FinishHere,
     MarkWaiting,
+    Outcome,
+    Refused,
     RequestChange,
-    Select,
+    SelectFiles,
+    Unknown,
 )
+from common.metadata.mutation.selections import TOO_LARGE
 from common.model.job import Job, Kind
-from common.model.request import Request
+from common.model.request import Request, key_range_of
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
-from common.model.tablet_range import range_of
 from common.spi.selector import Chosen
 from coordinator.core.request_facts import facts_of, matching_files, shown_files
 from coordinator.core.requests import (
@@ -45,7 +47,7 @@ from coordinator.selecting import Selectors
 RETRY_S = 1.0
 """After the store was silent."""
 
-Change = MarkWaiting | Select | CompleteHere | CancelHere | FinishHere
+Change = MarkWaiting | SelectFiles | CompleteHere | CancelHere | FinishHere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ class Steps:
         match step:
             case MarkWaiting():
                 return Stepped(settled=False)
-            case Select(chosen=chosen):
+            case SelectFiles(chosen=chosen):
                 return Stepped(settled=not chosen)
             case CancelHere() | CompleteHere() | FinishHere():
                 return Stepped(settled=True)
@@ -171,4 +173,4 @@ def _again_s(outcome: Outcome, applied_s: float | None = None) -> float | None:
 
 def cancel_part(request: str, tablet: Tablet) -> CancelRange:
     """Return the change that takes one tablet out of a request."""
-    return CancelRange(table=tablet.id.table, request=request, range=range_of(tablet.bounds))
+    return CancelRange(table=tablet.id.table, request=request, range=key_range_of(tablet.bounds))

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.changes import Applied, Unknown
-from common.metadata.request_changes import CloseRequest
+from common.metadata.changes import Applied, CloseRequest, Unknown
 from common.model.request import Request, RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId

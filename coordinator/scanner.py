@@ -14,7 +14,7 @@ from itertools import islice
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.ports import TabletChanged, TabletStore
-from common.metadata.readings import UNREADABLE, Unreadable
+from common.metadata.store_values import UNREADABLE, UnreadableTablet
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -155,7 +155,7 @@ class Scanner:
         now_s = await self._store.now_s()
         for tablet_id, tablet in zip(batch, await self._store.readable(batch), strict=True):
             table = self.tables.get(tablet_id.table)
-            if isinstance(tablet, Unreadable):
+            if isinstance(tablet, UnreadableTablet):
                 told = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
                 self._submit(on.PlanningFailed(tablet=tablet_id, cause=told))
                 continue

@@ -10,7 +10,13 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, assert_never
 
-from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
+    TakeRequest,
+)
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
@@ -35,7 +41,7 @@ class CoordinatorService:
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}
-        self._beats: dict[str, deque[asyncio.Future[BeatReply]]] = {}
+        self._beats: dict[str, deque[asyncio.Future[HeartbeatReply]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set to the exception that ended the shell; the actor waits for it."""
@@ -99,9 +105,9 @@ class CoordinatorService:
             self.submit(on.TakeLeft(take=request.take))
         return future.result() if future.done() else None
 
-    async def beat(self, beat: Beat) -> BeatReply:
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         """Hear that a compactor lives; answer what is wanted of it."""
-        future: asyncio.Future[BeatReply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         self._beats.setdefault(beat.compactor, deque()).append(future)
         self.submit(
             on.CompactorHeard(
@@ -116,7 +122,7 @@ class CoordinatorService:
         )
         return await future
 
-    def report(self, report: Report) -> None:
+    def report(self, report: AttemptReport) -> None:
         """Hear how an attempt ended."""
         if self._store_actions.ends_transforming(report.attempt):
             self.rows_transformed += report.counts.rows_in
@@ -178,7 +184,7 @@ class CoordinatorService:
         if not waiting:
             return
         waiting.popleft().set_result(
-            BeatReply(
+            HeartbeatReply(
                 coordinator=self._context.coordinator,
                 cancel=action.cancel,
                 drain=action.drain,

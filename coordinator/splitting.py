@@ -6,7 +6,7 @@ from common.errors import CompactionError
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.key_samples import sample_keys
+from common.parquet.file_inspection import sample_keys
 from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules

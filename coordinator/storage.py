@@ -5,10 +5,10 @@ from typing import ParamSpec, TypeVar
 
 from common.clock import Clock, SystemClock
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
-from common.model.own_paths import MANIFEST_FOLDER
+from common.model.service_paths import MANIFEST_FOLDER
 from common.parquet.location import only_copies, open_location
-from common.parquet.manifest_files import delete_folder
-from common.parquet.owner import owner_of
+from common.parquet.manifest import delete_folder
+from common.parquet.service_files import owner_of
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")

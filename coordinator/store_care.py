@@ -3,8 +3,8 @@
 import asyncio
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.health import StoreHealth
 from common.metadata.ports import TabletStore
+from common.metadata.store_values import StoreHealth
 from coordinator.ports import Log
 
 INTERVAL_S = 5.0

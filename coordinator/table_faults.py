@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.redaction import redacted
 from coordinator.ports import Log

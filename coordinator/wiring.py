@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from common.metadata.ports import TabletStore
-from common.model.limit import ScopeStatus
+from common.model.group import LimitStatus
 from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import Settings
-from common.wire import CoordinatorStatus, Explanation, Figure
+from common.wire import (
+    CoordinatorStatus,
+    Explanation,
+    MetricValue,
+)
 from coordinator.automatic import Automatic
 from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
@@ -102,52 +106,55 @@ class Parts:
             store_warnings=(*self.store_care.health.warnings, *faults.all_unreadable()),
         )
 
-    def _of_requests(self, now_s: float) -> list[Figure]:
+    def _of_requests(self, now_s: float) -> list[MetricValue]:
         requests, driver = self.requests.open_requests(), self.requests
         states = Counter({RequestState.ACTIVE: 0, RequestState.CANCELLING: 0})
         states.update(request.state for request in requests)
         ended = {state: driver.ended[state] for state in RequestState if state.ended}
         oldest_s = max((now_s - each.submitted_at_s for each in requests), default=0.0)
         return [
-            *(Figure("neve_requests", count, (state,)) for state, count in states.items()),
-            *(Figure("neve_requests_ended_total", count, (how,)) for how, count in ended.items()),
-            Figure("neve_requests_oldest_seconds", max(0.0, oldest_s)),
-            Figure("neve_requests_waiting_tablets", driver.waiting_tablets),
-            Figure("neve_requests_rows_transformed_total", self.service.rows_transformed),
-            Figure("neve_selector_calls_total", self.selectors.calls),
-            Figure("neve_selector_failures_total", self.selectors.failures),
+            *(MetricValue("neve_requests", count, (state,)) for state, count in states.items()),
+            *(
+                MetricValue("neve_requests_ended_total", count, (how,))
+                for how, count in ended.items()
+            ),
+            MetricValue("neve_requests_oldest_seconds", max(0.0, oldest_s)),
+            MetricValue("neve_requests_waiting_tablets", driver.waiting_tablets),
+            MetricValue("neve_requests_rows_transformed_total", self.service.rows_transformed),
+            MetricValue("neve_selector_calls_total", self.selectors.calls),
+            MetricValue("neve_selector_failures_total", self.selectors.failures),
         ]
 
-    def _of_scans(self) -> list[Figure]:
+    def _of_scans(self) -> list[MetricValue]:
         counts = self.full_scan.counts
         return [
-            Figure("neve_feed_resets_total", self.scanner.feed.resets),
-            Figure("neve_tablets_planned_total", self.scanner.planned),
-            Figure("neve_tablets_waiting", self.scanner.waiting),
-            Figure("neve_full_scan_seconds", counts.last_s),
-            Figure("neve_full_scan_tablets_total", counts.tablets),
-            Figure("neve_full_scan_planned_total", counts.planned),
-            Figure("neve_full_scan_found_total", counts.found),
-            Figure("neve_full_scan_pieces_total", counts.pieces),
-            Figure("neve_full_scan_pieces_failed_total", counts.pieces_failed),
+            MetricValue("neve_feed_resets_total", self.scanner.feed.resets),
+            MetricValue("neve_tablets_planned_total", self.scanner.planned),
+            MetricValue("neve_tablets_waiting", self.scanner.waiting),
+            MetricValue("neve_full_scan_seconds", counts.last_s),
+            MetricValue("neve_full_scan_tablets_total", counts.tablets),
+            MetricValue("neve_full_scan_planned_total", counts.planned),
+            MetricValue("neve_full_scan_found_total", counts.found),
+            MetricValue("neve_full_scan_pieces_total", counts.pieces),
+            MetricValue("neve_full_scan_pieces_failed_total", counts.pieces_failed),
         ]
 
-    def _of_faults(self) -> list[Figure]:
+    def _of_faults(self) -> list[MetricValue]:
         faults = self.context.faults
         return [
             *(
-                Figure("neve_table_faults_total", count, (part,))
+                MetricValue("neve_table_faults_total", count, (part,))
                 for part, count in faults.counts.items()
             ),
-            Figure("neve_tables_left_alone", faults.standing),
+            MetricValue("neve_tables_left_alone", faults.standing),
         ]
 
-    def _of_store(self) -> list[Figure]:
+    def _of_store(self) -> list[MetricValue]:
         health = self.store_care.health
         return [
-            Figure("neve_store_memory_bytes", health.memory_bytes),
-            Figure("neve_store_memory_max_bytes", health.memory_max_bytes),
-            Figure("neve_store_full", float(health.full)),
+            MetricValue("neve_store_memory_bytes", health.memory_bytes),
+            MetricValue("neve_store_memory_max_bytes", health.memory_max_bytes),
+            MetricValue("neve_store_full", float(health.full)),
         ]
 
     async def _tick_forever(self, interval_s: float) -> None:
@@ -157,18 +164,18 @@ class Parts:
             self.requests.look_at_deadlines()
 
 
-def scope_figures(scopes: Collection[ScopeStatus]) -> Iterator[Figure]:
+def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
     """Yield the metrics of groups and volumes; of those without a limit fewer."""
     for scope in scopes:
         labels = (scope.kind, scope.name)
         if scope.rate_bytes_s is not None:
-            yield Figure("neve_throttle_limit_bytes_per_second", scope.rate_bytes_s, labels)
+            yield MetricValue("neve_throttle_limit_bytes_per_second", scope.rate_bytes_s, labels)
             granted = scope.granted_bytes_s
             if granted is not None:
-                yield Figure("neve_throttle_granted_bytes_per_second", granted, labels)
-        yield Figure("neve_throttle_jobs", scope.throttled, labels)
-        yield Figure("neve_throttle_moved_bytes_total", scope.moved_bytes, labels)
-        yield Figure("neve_throttle_waited_seconds_total", scope.waited_s, labels)
+                yield MetricValue("neve_throttle_granted_bytes_per_second", granted, labels)
+        yield MetricValue("neve_throttle_jobs", scope.throttled, labels)
+        yield MetricValue("neve_throttle_moved_bytes_total", scope.moved_bytes, labels)
+        yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ protocol with one parameter object: `docs/plugins.md` describes them.
 from common.errors import ConfigError, PluginError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Kind
-from common.model.plan import Plan, PlannedJob
+from common.model.job import Kind, Plan, PlannedJob
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId

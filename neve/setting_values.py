@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from common.errors import RequestError
+from common.model.fields import known_fields
 from common.model.table import TableSettings
-from common.model.unknown_fields import known_fields
 from common.units import parse_duration_s, parse_size_bytes
 
 NAMES = tuple(each.name for each in known_fields(TableSettings))

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from common.clock import SystemClock
 from common.errors import CompactionError
-from common.parquet.location import open_location
-from common.parquet.trial import try_location
+from common.parquet.location import open_location, try_location
 
 REFUSED = 3
 """Exit code if something does not work; one sentence about it is on standard error."""

@@ -1,26 +1,182 @@
-"""The two things that a user may send: a predicate, and a list of assignments."""
+"""What a user may send: a predicate or a list of assignments, checked against a schema."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from common.expressions.bounds import ASSIGNMENTS_MAX
-from common.expressions.check import Checker
-from common.expressions.checked import Checked, as_kind, described
-from common.expressions.grammar import Grammar
-from common.expressions.nodes import Node
-from common.expressions.source import Source, Span
-from common.expressions.strings import quoted_text
+from common.expressions.functions import call_function
+from common.expressions.grammar import (
+    Apply,
+    Case,
+    Cast,
+    ColumnName,
+    FunctionCall,
+    Grammar,
+    Interval,
+    Literal,
+    Node,
+)
+from common.expressions.lexer import (
+    ASSIGNMENTS_MAX,
+    VARIABLE,
+    SourceText,
+    TextSpan,
+    quoted_name,
+    quoted_text,
+    suggestion,
+)
+from common.expressions.operators import (
+    TypedSql,
+    apply_operator,
+    as_kind,
+    describe,
+    literal_sql,
+    require_kind,
+    to_common_kind,
+    typed_sql,
+)
 from common.expressions.types import (
+    CAST_KINDS,
     NUMBERS,
     TIMES,
-    Kind,
+    ColumnAssignment,
+    Expression,
+    ValueKind,
     coarse_unit,
     common_kind,
     spark_type,
     type_of_column,
 )
-from common.expressions.value import Assignment, Expression
 from common.model.table import Column
+
+# ---------------------------------------------------------------------------------- Names and types
+
+
+class Checker:
+    """Checks expressions of one text against one schema, and notes the columns they read."""
+
+    def __init__(self, source: SourceText, schema: Sequence[Column]) -> None:
+        self._source = source
+        self._schema = {column.name: column for column in schema}
+        self._read: dict[str, TextSpan] = {}
+
+    @property
+    def read(self) -> dict[str, TextSpan]:
+        """The columns that were read, with the place where each was read first."""
+        return dict(self._read)
+
+    def check(self, node: Node) -> TypedSql:
+        """Return the node as SQL with its type.
+
+        Raises:
+            RequestError: A name is not known, or types do not fit.
+        """
+        match node:
+            case Literal():
+                sql, kind = literal_sql(self._source, node)
+                return typed_sql(sql, kind, node)
+            case Interval():
+                return _interval(node)
+            case ColumnName():
+                return self._name(node)
+            case Apply():
+                return apply_operator(self._source, node, self._all(node.args))
+            case FunctionCall():
+                return call_function(self._source, node, self._all(node.args))
+            case Case():
+                return self._case(node)
+            case Cast():
+                return self._cast(node)
+
+    def column(self, name: str, span: TextSpan) -> Column:
+        """Return a column of the table.
+
+        Raises:
+            RequestError: The table has none of this name.
+        """
+        if name not in self._schema:
+            raise self._unknown("column", name, span, self._schema)
+        return self._schema[name]
+
+    def _all(self, nodes: Sequence[Node]) -> tuple[TypedSql, ...]:
+        return tuple(self.check(node) for node in nodes)
+
+    def _name(self, node: ColumnName) -> TypedSql:
+        column = self.column(node.parts[0], node.spans[0])
+        self._read.setdefault(column.name, node.spans[0])
+        kind = type_of_column(column.type)
+        for name, span in zip(node.parts[1:], node.spans[1:], strict=True):
+            if kind.kind is not ValueKind.STRUCT:
+                fact = f"{self._source.of(node.spans[0].to(span))} looks into what is {kind.kind}"
+                raise self._source.refusal(span, fact, "expected a struct column before the dot")
+            fields = dict(kind.fields)
+            if name not in fields:
+                raise self._unknown("field", name, span, fields)
+            kind = fields[name]
+        if any(VARIABLE in name for name in node.parts):
+            expected = f"expected a name without {VARIABLE}, where Spark would put a variable"
+            raise self._source.refusal(
+                node.span, f"{self._source.of(node.span)} is unsafe", expected
+            )
+        return TypedSql(".".join(map(quoted_name, node.parts)), kind, node)
+
+    def _unknown(self, what: str, name: str, span: TextSpan, known: Iterable[str]) -> Exception:
+        expected = f"expected a {what} of the table's schema{suggestion(name, known)}"
+        return self._source.refusal(span, f"there is no {what} {self._source.of(span)}", expected)
+
+    def _case(self, node: Case) -> TypedSql:
+        conditions, results = zip(*node.branches, strict=True)
+        whens = self._all(conditions)
+        head = "CASE"
+        if node.operand is None:
+            for when in whens:
+                require_kind(self._source, when, ValueKind.BOOLEAN)
+        else:
+            _, (operand, *whens_united) = to_common_kind(
+                self._source, self._all((node.operand, *conditions))
+            )
+            head, whens = f"CASE {operand.sql}", tuple(whens_united)
+        otherwise = () if node.otherwise is None else (node.otherwise,)
+        kind, values = to_common_kind(self._source, self._all((*results, *otherwise)), nulls=True)
+        branches = "".join(
+            f" WHEN {when.sql} THEN {value.sql}" for when, value in zip(whens, values, strict=False)
+        )
+        tail = f" ELSE {values[-1].sql}" if otherwise else ""
+        return typed_sql(f"{head}{branches}{tail} END", kind, node)
+
+    def _cast(self, node: Cast) -> TypedSql:
+        value = self.check(node.value)
+        kind = CAST_KINDS[node.target.partition("(")[0]]
+        if value.kind not in _CASTABLE[kind]:
+            fact = f"{describe(self._source, value)}, which cannot be cast to {node.target.lower()}"
+            wanted = ", ".join(sorted(_CASTABLE[kind] - {ValueKind.NULL}))
+            raise self._source.refusal(value.span, fact, f"expected one of {wanted}")
+        word = "try_cast" if node.safe else "CAST"
+        return typed_sql(f"{word}({value.sql} AS {node.target})", kind, node)
+
+
+def _interval(node: Interval) -> TypedSql:
+    # Spark knows no weeks in intervals of its standard kind.
+    weeks = node.unit == "week"
+    count, unit = (7 * node.count, "day") if weeks else (node.count, node.unit)
+    kind = ValueKind.DAYS if unit in ("day", "month", "year") else ValueKind.TIME
+    return typed_sql(f"INTERVAL '{count}' {unit.upper()}", kind, node)
+
+
+_NUMBERS_FROM = {ValueKind.NULL, ValueKind.BOOLEAN, ValueKind.STRING, *NUMBERS}
+_TIMES_FROM = {ValueKind.NULL, ValueKind.STRING, *TIMES}
+_CASTABLE: dict[ValueKind, set[ValueKind]] = {
+    ValueKind.BOOLEAN: _NUMBERS_FROM,
+    ValueKind.INTEGER: _NUMBERS_FROM,
+    ValueKind.DECIMAL: _NUMBERS_FROM,
+    ValueKind.FLOATING: _NUMBERS_FROM,
+    ValueKind.STRING: {ValueKind.NULL, ValueKind.BOOLEAN, ValueKind.STRING, *NUMBERS, *TIMES},
+    ValueKind.DATE: _TIMES_FROM,
+    ValueKind.TIMESTAMP: _TIMES_FROM,
+}
+assert _CASTABLE.keys() == set(CAST_KINDS.values()), "every type that can be named has a row"
+
+
+# ----------------------------------------------------------------------- Predicates and assignments
 
 
 def parse_predicate(
@@ -38,15 +194,15 @@ def parse_predicate(
     Raises:
         RequestError: It is not a predicate over these columns; says where and why.
     """
-    source = Source(text)
+    source = SourceText(text)
     grammar = Grammar(source)
     node = grammar.expression()
     grammar.end("expected an operator, and or or, or the end")
     checker = Checker(source, schema)
     result = checker.check(node)
-    if result.kind is not Kind.BOOLEAN:
+    if result.kind is not ValueKind.BOOLEAN:
         expected = "expected a predicate, such as a comparison"
-        raise source.refusal(result.span, described(source, result), expected)
+        raise source.refusal(result.span, describe(source, result), expected)
     for column, span in checker.read.items():
         if only is not None and column not in only:
             expected = f"expected only {', '.join(sorted(only))}"
@@ -56,7 +212,7 @@ def parse_predicate(
 
 def parse_assignments(
     text: str, schema: Sequence[Column], forbidden: Set[str]
-) -> tuple[Assignment, ...]:
+) -> tuple[ColumnAssignment, ...]:
     """Return the assignments of `set`, in the order in which they were written.
 
     All of them see the row as it was before any. The SQL of each has its column's type.
@@ -69,7 +225,7 @@ def parse_assignments(
     Raises:
         RequestError: It is not a list of assignments to these columns; says where and why.
     """
-    source = Source(text)
+    source = SourceText(text)
     grammar = Grammar(source)
     parsed: list[_Parsed] = []
     while True:
@@ -90,11 +246,11 @@ def parse_assignments(
 @dataclass(frozen=True, slots=True)
 class _Parsed:
     column: str
-    span: Span
+    span: TextSpan
     node: Node
 
 
-def _require_once(source: Source, parsed: Sequence[_Parsed]) -> None:
+def _require_once(source: SourceText, parsed: Sequence[_Parsed]) -> None:
     seen: set[str] = set()
     for one in parsed:
         if one.column in seen:
@@ -104,8 +260,8 @@ def _require_once(source: Source, parsed: Sequence[_Parsed]) -> None:
 
 
 def _assignment(
-    source: Source, schema: Sequence[Column], parsed: _Parsed, forbidden: Set[str]
-) -> Assignment:
+    source: SourceText, schema: Sequence[Column], parsed: _Parsed, forbidden: Set[str]
+) -> ColumnAssignment:
     checker = Checker(source, schema)
     column = checker.column(parsed.column, parsed.span)
     if column.name in forbidden:
@@ -120,26 +276,26 @@ def _assignment(
     value = _fitting(source, checker.check(parsed.node), column)
     sql = _as_column(f"CAST({value.sql} AS {target})", column, target)
     written = source.text[parsed.node.span.start : parsed.node.span.end]
-    return Assignment(column.name, Expression(sql, tuple(sorted(checker.read)), written))
+    return ColumnAssignment(column.name, Expression(sql, tuple(sorted(checker.read)), written))
 
 
-def _fitting(source: Source, value: Checked, column: Column) -> Checked:
+def _fitting(source: SourceText, value: TypedSql, column: Column) -> TypedSql:
     """Return a value that the column's type can take, or refuse it."""
     kind = type_of_column(column.type).kind
-    if value.kind is Kind.NULL and not column.nullable:
+    if value.kind is ValueKind.NULL and not column.nullable:
         fact = f"column {column.name} may not be null"
         raise source.refusal(value.span, fact, "expected another value")
     if value.text_literal is not None and kind in TIMES:
         return as_kind(source, value, kind)
     # Digits are rounded to those of the column; a whole number is never made silently.
-    rounds = kind in (Kind.DECIMAL, Kind.FLOATING) and value.kind in NUMBERS
+    rounds = kind in (ValueKind.DECIMAL, ValueKind.FLOATING) and value.kind in NUMBERS
     if not rounds and common_kind((kind, value.kind)) is not kind:
         raise _unfit(source, value, column)
     return value
 
 
-def _unfit(source: Source, value: Checked, column: Column) -> Exception:
-    fact = f"{described(source, value)}, but column {column.name} is {column.type}"
+def _unfit(source: SourceText, value: TypedSql, column: Column) -> Exception:
+    fact = f"{describe(source, value)}, but column {column.name} is {column.type}"
     return source.refusal(value.span, fact, "expected its type; cast(… as type) makes one")
 
 

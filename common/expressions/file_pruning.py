@@ -17,14 +17,19 @@ from functools import lru_cache
 import pyarrow as pa
 
 from common.errors import RequestError
-from common.expressions.bounds import DIGITS_MAX
-from common.expressions.grammar import Grammar
-from common.expressions.literals import DATE_ALONE, moment_of
-from common.expressions.nodes import Apply, Literal, LiteralKind, Name, Node
-from common.expressions.source import Source
-from common.model.key_values import EPOCH
-from common.model.keys import KeyType, encode_value, key_type_of
-from common.rows.type_text import type_from_text
+from common.expressions.grammar import (
+    Apply,
+    ColumnName,
+    Grammar,
+    Literal,
+    LiteralKind,
+    Node,
+)
+from common.expressions.lexer import DIGITS_MAX, SourceText
+from common.expressions.operators import DATE_ALONE, moment_of
+from common.model.key_values import EPOCH, KeyType, key_type_of
+from common.model.keys import encode_value
+from common.rows.types import type_from_text
 
 _NULL = b"\x00"
 _LEAST, _ABOVE = b"\x01", b"\x03"
@@ -103,11 +108,11 @@ def may_be_true(text: str, bounds: Mapping[str, ColumnBounds]) -> bool:
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> Node:
-    return Grammar(Source(text)).expression()
+    return Grammar(SourceText(text)).expression()
 
 
 def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
-    if isinstance(node, Name):
+    if isinstance(node, ColumnName):
         known = _known(node, bounds)
         if known is None or known.kind is not KeyType.BOOL:
             return _ANYTHING
@@ -129,7 +134,7 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
 
 def _known(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
     """Return the bounds of what is a column that has some."""
-    if isinstance(node, Name) and len(node.parts) == 1:
+    if isinstance(node, ColumnName) and len(node.parts) == 1:
         return bounds.get(node.parts[0])
     return None
 

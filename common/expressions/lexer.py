@@ -1,14 +1,210 @@
-"""Text to tokens. What no token begins with is refused here: comments, `;`, variables, `[`."""
+"""Text to tokens: limits of size, places in a text, string literals, and the tokens themselves.
+
+Every refusal points at a place of the text. What no token begins with is refused here: comments,
+`;`, variables, `[`. Work is linear in the text, and the text is bounded.
+"""
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from itertools import islice
 
-from common.expressions.bounds import TEXT_CHARS_MAX, TOKENS_MAX
-from common.expressions.source import Source, Span
-from common.expressions.strings import read_string
+from common.errors import RequestError
+
+# ------------------------------------------------------------------- How large an expression may be
+
+
+TEXT_CHARS_MAX = 10_000
+TOKENS_MAX = 5_000
+DEPTH_MAX = 32
+"""Levels of the tree. A level costs about ten frames of Python's stack."""
+LIST_MAX = 1_000
+"""Members of an IN list, arguments of a variadic function, branches of a CASE."""
+ASSIGNMENTS_MAX = 100
+PATTERN_CHARS_MAX = 200
+PATTERN_WAYS_MAX = 1_000
+"""Ways in which the choices of a regular expression can be combined."""
+PATTERN_REPEATS_MAX = 2
+"""Unbounded repetitions of a pattern: each is one more power of the value's length."""
+REPLACEMENT_CHARS_MAX = 100
+DIGITS_MAX = 38
+"""Of a number, as in Spark's widest decimal."""
+INTERVAL_MAX = 1_000_000
+SHOWN_CHARS = 100
+"""How much of a long line a message shows."""
+SUGGEST_COLUMNS_MAX = 1_000
+SUGGEST_CHARS_MAX = 64
+
+
+# ---- A text and places in it
+#
+# expression refused at line 1, column 1: there is no column `amuont`; did you mean `amount`?
+#     amuont > 5
+#     ^^^^^^
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpan:
+    """Characters from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+    def to(self, other: "TextSpan") -> "TextSpan":
+        """Return the span from here to the end of another."""
+        return TextSpan(self.start, other.end)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """What the user wrote."""
+
+    text: str
+
+    def refusal(self, span: TextSpan, fact: str, expected: str) -> RequestError:
+        """Return the error that says what is wrong at `span`.
+
+        Args:
+            span: Where; may be empty, as at the end of the text.
+            fact: What is there.
+            expected: What could stand there instead.
+        """
+        before = self.text[: span.start]
+        line = before.count("\n") + 1
+        column = span.start - (before.rfind("\n") + 1) + 1
+        shown, caret = self._line(span, column)
+        place = f"expression refused at line {line}, column {column}"
+        return RequestError(f"{place}: {fact}; {expected}\n    {shown}\n    {caret}")
+
+    def of(self, span: TextSpan) -> str:
+        """Return the text of a span, fit for a message."""
+        return printable(self.text[span.start : min(span.end, span.start + SHOWN_CHARS)])
+
+    def _line(self, span: TextSpan, column: int) -> tuple[str, str]:
+        """Return the line of a span, cut round it, and the carets beneath it."""
+        begin = span.start - column + 1
+        end = self.text.find("\n", begin)
+        end = len(self.text) if end < 0 else end
+        left = max(begin, span.start - SHOWN_CHARS // 2)
+        right = min(end, left + SHOWN_CHARS)
+        head, tail = "… " if left > begin else "", " …" if right < end else ""
+        shown = f"{head}{printable(self.text[left:right])}{tail}".rstrip()
+        width = max(1, min(span.end, right) - span.start)
+        return shown, " " * (len(head) + span.start - left) + "^" * width
+
+
+def printable(text: str) -> str:
+    """Return the text with a mark in place of everything that cannot be seen."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
+# ---------------------------------------------------------------------------------- Did you mean …?
+
+
+def suggestion(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean amount?`, or nothing when no name is like the word."""
+    if len(word) > SUGGEST_CHARS_MAX:
+        return ""
+    known: dict[str, str] = {}
+    for name in islice(sorted(names), SUGGEST_COLUMNS_MAX):
+        if len(name) <= SUGGEST_CHARS_MAX:
+            known.setdefault(name.lower(), name)
+    close = get_close_matches(word.lower(), known, n=1)
+    return f"; did you mean {printable(known[close[0]])}?" if close else ""
+
+
+# ---- String literals
+#
+# A quote inside is doubled, or stands behind a backslash. Escapes are those of Spark that cannot
+# be mistaken; those of `%` and `_` stay as they are, for LIKE. A raw string has no escapes. What
+# is written is ASCII alone, so that nobody who reads the SQL is misled by its letters. Dollars
+# are written by number: Spark puts variables, even of the environment, in place of `${…}` before
+# it looks for quotes.
+
+
+VARIABLE = "${"
+
+_PLAIN = re.compile(r"[^'\\]+")
+_RAW = re.compile(r"[rR]'([^']*)'")
+_UNICODE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_ESCAPES = {
+    "\\": "\\", "'": "'", '"': '"', "n": "\n", "t": "\t", "r": "\r", "%": "\\%", "_": "\\_",
+}  # fmt: skip
+
+
+def read_string(source: SourceText, at: int) -> tuple[str, int]:
+    """Return the value of the literal that begins at `at`, and the place behind it.
+
+    Raises:
+        RequestError: It does not end, or holds an escape that is not known.
+    """
+    text = source.text
+    if text[at] in "rR":
+        found = _RAW.match(text, at)
+        if found is None:
+            raise _open(source, at)
+        return found[1], found.end()
+    parts: list[str] = []
+    here = at + 1
+    while here < len(text):
+        if text.startswith("''", here):
+            parts.append("'")
+            here += 2
+        elif text[here] == "'":
+            return "".join(parts), here + 1
+        elif text[here] == "\\":
+            part, here = _escape(source, here)
+            parts.append(part)
+        elif plain := _PLAIN.match(text, here):
+            parts.append(plain.group())
+            here = plain.end()
+    raise _open(source, at)
+
+
+def _escape(source: SourceText, at: int) -> tuple[str, int]:
+    letter = source.text[at + 1 : at + 2]
+    if letter in _ESCAPES:
+        return _ESCAPES[letter], at + 2
+    if found := _UNICODE.match(source.text, at):
+        code = int(found[1], 16)
+        if not 0xD800 <= code <= 0xDFFF:
+            return chr(code), found.end()
+    fact = f"the escape \\{letter} is not known"
+    expected = r"expected \\, \', \n, \t, \r, \%, \_ or \u0041, or a raw string r'…'"
+    raise source.refusal(TextSpan(at, at + 2), fact, expected)
+
+
+def _open(source: SourceText, at: int) -> Exception:
+    expected = r"expected a closing quote (inside, write '' or \' for a quote)"
+    return source.refusal(TextSpan(at, at + 1), "the string does not end", expected)
+
+
+def quoted_text(value: str) -> str:
+    """Return a value as a Spark SQL string literal of printable ASCII."""
+    return f"'{''.join(map(_written, value))}'"
+
+
+def _written(letter: str) -> str:
+    if letter in "'\\":
+        return f"\\{letter}"
+    if letter != "$" and letter.isascii() and letter.isprintable():
+        return letter
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as a Spark SQL identifier; one with a variable in it has no such form."""
+    assert VARIABLE not in name, "the checker refuses such names"
+    return f"`{name.replace('`', '``')}`"
+
+
+# ------------------------------------------------------------------------------------------- Tokens
 
 
 class TokenKind(StrEnum):
@@ -28,7 +224,7 @@ class Token:
 
     kind: TokenKind
     value: str
-    span: Span
+    span: TextSpan
 
     def is_word(self, *words: str) -> bool:
         """Is this one of these keywords, in any case?"""
@@ -65,7 +261,7 @@ _EXPECTED = "expected a column, a literal, an operator or a listed function"
 _INVISIBLE = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 
 
-def tokens_of(source: Source) -> tuple[Token, ...]:
+def tokens_of(source: SourceText) -> tuple[Token, ...]:
     """Return the tokens of a text; the last one is `END`.
 
     Raises:
@@ -74,7 +270,7 @@ def tokens_of(source: Source) -> tuple[Token, ...]:
     length = len(source.text)
     if length > TEXT_CHARS_MAX:
         fact = f"the expression has {length} characters"
-        place = Span(TEXT_CHARS_MAX, TEXT_CHARS_MAX + 1)
+        place = TextSpan(TEXT_CHARS_MAX, TEXT_CHARS_MAX + 1)
         raise source.refusal(place, fact, f"expected at most {TEXT_CHARS_MAX}")
     _refuse_invisible(source)
     tokens: list[Token] = []
@@ -83,18 +279,18 @@ def tokens_of(source: Source) -> tuple[Token, ...]:
             fact = f"the expression has more than {TOKENS_MAX} words and symbols"
             raise source.refusal(token.span, fact, "expected a shorter one")
         tokens.append(token)
-    return (*tokens, Token(TokenKind.END, "", Span(length, length)))
+    return (*tokens, Token(TokenKind.END, "", TextSpan(length, length)))
 
 
-def _refuse_invisible(source: Source) -> None:
+def _refuse_invisible(source: SourceText) -> None:
     for at, letter in enumerate(source.text):
         if letter not in "\t\n\r" and unicodedata.category(letter) in _INVISIBLE:
             fact = f"the character U+{ord(letter):04X} cannot be seen"
             expected = f"expected visible text (in a string, \\u{ord(letter) & 0xFFFF:04x})"
-            raise source.refusal(Span(at, at + 1), fact, expected)
+            raise source.refusal(TextSpan(at, at + 1), fact, expected)
 
 
-def _scan(source: Source) -> Iterator[Token]:
+def _scan(source: SourceText) -> Iterator[Token]:
     text, at = source.text, 0
     while at < len(text):
         if space := _SPACE.match(text, at):
@@ -105,33 +301,33 @@ def _scan(source: Source) -> Iterator[Token]:
         at = token.span.end
 
 
-def _token(source: Source, at: int) -> Token:
+def _token(source: SourceText, at: int) -> Token:
     text = source.text
     if _STRING_START.match(text, at):
         value, end = read_string(source, at)
-        return Token(TokenKind.STRING, value, Span(at, end))
+        return Token(TokenKind.STRING, value, TextSpan(at, end))
     if found := _NAME.match(text, at):
-        return Token(TokenKind.NAME, found.group(), Span(*found.span()))
+        return Token(TokenKind.NAME, found.group(), TextSpan(*found.span()))
     if found := _QUOTED.match(text, at):
-        return Token(TokenKind.QUOTED, found[1].replace("``", "`"), Span(*found.span()))
+        return Token(TokenKind.QUOTED, found[1].replace("``", "`"), TextSpan(*found.span()))
     if found := _NUMBER.match(text, at):
         return _number(source, found)
     if found := _REFUSED.match(text, at):
-        raise _unexpected(source, found.group(), Span(*found.span()))
+        raise _unexpected(source, found.group(), TextSpan(*found.span()))
     if found := _SYMBOL.match(text, at):
         symbol = found.group()
-        return Token(TokenKind.SYMBOL, _SAME.get(symbol, symbol), Span(*found.span()))
-    raise _unexpected(source, text[at], Span(at, at + 1))
+        return Token(TokenKind.SYMBOL, _SAME.get(symbol, symbol), TextSpan(*found.span()))
+    raise _unexpected(source, text[at], TextSpan(at, at + 1))
 
 
-def _number(source: Source, found: re.Match[str]) -> Token:
+def _number(source: SourceText, found: re.Match[str]) -> Token:
     if after := _AFTER_NUMBER.match(source.text, found.end()):
-        span = Span(found.start(), after.end())
+        span = TextSpan(found.start(), after.end())
         fact = f"{source.of(span)} is not a number"
         raise source.refusal(span, fact, "expected digits such as 12, 1.5 or 2e3, without a suffix")
-    return Token(TokenKind.NUMBER, found.group(), Span(*found.span()))
+    return Token(TokenKind.NUMBER, found.group(), TextSpan(*found.span()))
 
 
-def _unexpected(source: Source, found: str, span: Span) -> Exception:
+def _unexpected(source: SourceText, found: str, span: TextSpan) -> Exception:
     code = "" if found.isascii() else f" (U+{ord(found[0]):04X})"
     return source.refusal(span, f"unexpected '{found}'{code}", _INSTEAD.get(found, _EXPECTED))

@@ -1,17 +1,385 @@
-"""Operators: which kinds they take, what they give, and how they are written."""
+"""Literals and operators as typed SQL: which kinds they take, what they give, how they are written.
 
-from collections.abc import Callable
+Numbers, dates and timestamps are checked down to the last digit. The cost of patterns is known:
+LIKE, and a small language of regular expressions.
+"""
 
-from common.expressions.checked import Checked, as_kind, checked, described, united
-from common.expressions.nodes import Apply, Literal
-from common.expressions.patterns import require_like, require_regex
-from common.expressions.source import Source
-from common.expressions.types import INTERVALS, NUMBERS, TIMES, Kind
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
-Args = tuple[Checked, ...]
+from common.expressions.grammar import (
+    Apply,
+    Literal,
+    LiteralKind,
+    Node,
+)
+from common.expressions.lexer import (
+    DIGITS_MAX,
+    PATTERN_CHARS_MAX,
+    PATTERN_REPEATS_MAX,
+    PATTERN_WAYS_MAX,
+    SourceText,
+    TextSpan,
+    quoted_text,
+)
+from common.expressions.types import (
+    INTERVALS,
+    NUMBERS,
+    TIMES,
+    ValueKind,
+    ValueType,
+    common_kind,
+)
+
+# ----------------------------------------------------------------------------------------- Literals
 
 
-def applied(source: Source, node: Apply, args: Args) -> Checked:
+DATE_ALONE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+
+
+def literal_sql(source: SourceText, literal: Literal) -> tuple[str, ValueKind]:
+    """Return a literal as SQL, and its kind.
+
+    Raises:
+        RequestError: There is no such number, day or moment.
+    """
+    match literal.kind:
+        case LiteralKind.NUMBER:
+            return _number_sql(source, literal)
+        case LiteralKind.STRING:
+            return quoted_text(literal.value), ValueKind.STRING
+        case LiteralKind.BOOLEAN:
+            return literal.value.upper(), ValueKind.BOOLEAN
+        case LiteralKind.NULL:
+            return "NULL", ValueKind.NULL
+        case LiteralKind.DATE:
+            return date_sql(source, literal.value, literal.span), ValueKind.DATE
+        case LiteralKind.TIMESTAMP:
+            return timestamp_sql(source, literal.value, literal.span), ValueKind.TIMESTAMP
+
+
+def _number_sql(source: SourceText, literal: Literal) -> tuple[str, ValueKind]:
+    text = literal.value
+    closed = f"({text})" if text.startswith("-") else text
+    if "e" in text.lower():
+        # Longer ones are never written by people, and float() takes time for them.
+        if len(text) > 2 * DIGITS_MAX or not math.isfinite(float(text)):
+            raise source.refusal(literal.span, "the number is too large", "expected a double")
+        return closed, ValueKind.FLOATING
+    whole, _, fraction = text.lstrip("-").partition(".")
+    if len(whole.lstrip("0")) + len(fraction) > DIGITS_MAX:
+        expected = f"expected at most {DIGITS_MAX}"
+        raise source.refusal(literal.span, "the number has too many digits", expected)
+    if not -(2**63) <= Decimal(text) < 2**63:
+        # Beside a whole number Spark takes a literal that no bigint reaches for true or false at
+        # once, and forgets that the number may be null. Of a cast it does not.
+        digits = len(whole.lstrip("0")) + len(fraction)
+        return f"CAST({text} AS DECIMAL({digits},{len(fraction)}))", ValueKind.DECIMAL
+    return closed, ValueKind.DECIMAL if fraction else ValueKind.INTEGER
+
+
+def date_sql(source: SourceText, text: str, span: TextSpan) -> str:
+    """Return a day as SQL.
+
+    Raises:
+        RequestError: The text names none.
+    """
+    try:
+        # The pattern first: fromisoformat() knows weeks and other spellings, too.
+        day = date.fromisoformat(text if DATE_ALONE.fullmatch(text) else "")
+    except ValueError as error:
+        raise source.refusal(span, "this is not a date", "expected '2024-12-31'") from error
+    return f"DATE '{day.isoformat()}'"
+
+
+def moment_of(text: str) -> datetime:
+    """Return the moment that a text names, in UTC.
+
+    Raises:
+        ValueError: It names none.
+        OverflowError: It is too far away.
+    """
+    moment = datetime.fromisoformat(text if _TIMESTAMP.fullmatch(text) else "")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def timestamp_sql(source: SourceText, text: str, span: TextSpan) -> str:
+    """Return a moment as SQL; without a zone it is UTC, without a time it is midnight.
+
+    Raises:
+        RequestError: The text names none.
+    """
+    try:
+        moment = moment_of(text)
+    except (ValueError, OverflowError) as error:
+        expected = "expected '2024-12-31 23:59:59.999999', with Z or +01:00 behind it if not UTC"
+        raise source.refusal(span, "this is not a timestamp", expected) from error
+    return f"TIMESTAMP '{moment.replace(tzinfo=None).isoformat(' ')}Z'"
+
+
+# ---------------------------------------------------------------------------------------- Typed SQL
+
+
+@dataclass(frozen=True, slots=True)
+class TypedSql:
+    """SQL in brackets or otherwise closed, so that it can stand anywhere."""
+
+    sql: str
+    type: ValueType
+    node: Node
+
+    @property
+    def kind(self) -> ValueKind:
+        """The family of its type."""
+        return self.type.kind
+
+    @property
+    def span(self) -> TextSpan:
+        """Where the user wrote it."""
+        return self.node.span
+
+    @property
+    def text_literal(self) -> str | None:
+        """The value of a string literal, or None if it is something else."""
+        literal = isinstance(self.node, Literal) and self.node.kind is LiteralKind.STRING
+        return self.node.value if isinstance(self.node, Literal) and literal else None
+
+
+def typed_sql(sql: str, kind: ValueKind, node: Node) -> TypedSql:
+    """Return a checked part of a kind that needs no more words."""
+    return TypedSql(sql, ValueType(kind), node)
+
+
+def describe(source: SourceText, part: TypedSql) -> str:
+    """Return `name is string`, for messages."""
+    is_null = part.kind is ValueKind.NULL
+    return f"{source.of(part.span)} is {'the null literal' if is_null else part.kind}"
+
+
+def as_kind(source: SourceText, part: TypedSql, kind: ValueKind) -> TypedSql:
+    """Return a part as a kind that `common_kind` has found, or a time as another one."""
+    text = part.text_literal
+    if kind in TIMES and text is not None:
+        write = date_sql if kind is ValueKind.DATE else timestamp_sql
+        return typed_sql(write(source, text, part.span), kind, part.node)
+    if kind in TIMES and part.kind in TIMES and part.kind is not kind:
+        return typed_sql(f"CAST({part.sql} AS {kind.upper()})", kind, part.node)
+    return part
+
+
+def to_common_kind(
+    source: SourceText, parts: Sequence[TypedSql], *, nulls: bool = False
+) -> tuple[ValueKind, list[TypedSql]]:
+    """Return the one kind in which the parts compare, and the parts as that kind.
+
+    A string literal beside a time is read as a time.
+
+    Args:
+        source: The text, for messages.
+        parts: At least one.
+        nulls: Whether the null literal may be among them.
+    """
+    if any(part.kind in TIMES for part in parts):
+        parts = [_as_time(part) for part in parts]
+    for part in parts:
+        if part.kind is ValueKind.NULL and not nulls:
+            fact = "a comparison with null is never true"
+            raise source.refusal(part.span, fact, "expected is null, is not null or a value")
+    for count in range(1, len(parts) + 1):
+        if common_kind(part.kind for part in parts[:count]) is None:
+            raise _unlike(source, parts[0], parts[count - 1])
+    kind = common_kind(part.kind for part in parts)
+    assert kind is not None, "every prefix has a common kind"
+    return kind, [as_kind(source, part, kind) for part in parts]
+
+
+def _as_time(part: TypedSql) -> TypedSql:
+    if part.text_literal is None:
+        return part
+    kind = ValueKind.DATE if DATE_ALONE.fullmatch(part.text_literal) else ValueKind.TIMESTAMP
+    return replace(part, type=ValueType(kind))
+
+
+def _unlike(source: SourceText, first: TypedSql, other: TypedSql) -> Exception:
+    if first is other:
+        return source.refusal(first.span, describe(source, first), "expected a scalar value")
+    fact = f"{describe(source, first)}, but {describe(source, other)}"
+    return source.refusal(
+        other.span, fact, "expected values of one kind; cast(… as type) makes one"
+    )
+
+
+# ---- Patterns whose cost is known
+#
+# Spark matches both by trying alternatives in turn, so that `(a+)+b` takes time exponential in
+# the value. A pattern is therefore refused unless the ways in which its choices combine are few:
+# `?`, `{m,n}` and `|` multiply along a sequence, and an unbounded repetition may neither hold a
+# choice nor be followed by more than one other.
+#
+#     sequence    one after another: ways multiply, repetitions add
+#     a|b         ways add, repetitions: the larger
+#     x?  x{m,n}  ways: one for each count
+#     x*  x+      one repetition; x must have no choice of its own
+
+
+_COUNTED_MAX = 100
+_GROUPS_MAX = 10
+_ATOM = re.compile(
+    r"\[\^?(?:[^\[\]\\^&]|\\[dDwWsStnr\\.\[\]^-])+\]"  # a class of characters
+    r"|\\[dDwWsSbtnr]|\\[.\\^$|?*+()\[\]{}/-]"  # a class by name; a sign as itself
+    r"|[^\\^$|?*+()\[\]{}]|[.^$]"
+)
+_COUNTS = re.compile(r"([?*+])\??|\{([0-9]{1,3})(?:(,)([0-9]{1,3})?)?\}\??")
+_OPEN = re.compile(r"\((\?:)?(?!\?)")
+
+
+def require_like(source: SourceText, pattern: str, span: TextSpan) -> None:
+    """Refuse a LIKE pattern that is too long, too costly or not well formed."""
+    _require_short(source, pattern, span)
+    bare = re.sub(r"\\[\\%_]", "", pattern)
+    if "\\" in bare:
+        expected = r"expected \%, \_ or \\ (in a string, \\\\)"
+        raise source.refusal(span, "the pattern has a backslash before another sign", expected)
+    if bare.count("%") > PATTERN_REPEATS_MAX + 1:
+        expected = f"expected at most {PATTERN_REPEATS_MAX + 1}; join several patterns with and"
+        raise source.refusal(span, "the pattern has too many %", expected)
+
+
+def require_regex(source: SourceText, pattern: str, span: TextSpan) -> None:
+    """Refuse a regular expression that is too long, too costly or not of our language."""
+    _require_short(source, pattern, span)
+    try:
+        cost = _RegexReader(pattern).whole()
+        re.compile(pattern)  # Finds ranges such as [z-a].
+    except (ValueError, re.error) as error:
+        expected = (
+            r"expected letters, classes, groups, |, ?, *, + and {m,n}; signs after a \ (raw: r'\.')"
+        )
+        raise source.refusal(span, f"the pattern {error}", expected) from error
+    if cost.ways > PATTERN_WAYS_MAX or cost.repeats > PATTERN_REPEATS_MAX:
+        fact = "the pattern can match in too many ways"
+        expected = f"expected at most {PATTERN_REPEATS_MAX} of * and +, and fewer choices"
+        raise source.refusal(span, fact, expected)
+
+
+def _require_short(source: SourceText, pattern: str, span: TextSpan) -> None:
+    if len(pattern) > PATTERN_CHARS_MAX:
+        fact = f"the pattern has {len(pattern)} characters"
+        raise source.refusal(span, fact, f"expected at most {PATTERN_CHARS_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """In how many ways a part can match, and how many unbounded repetitions it holds."""
+
+    ways: int = 1
+    repeats: int = 0
+
+    def then(self, other: "_Cost") -> "_Cost":
+        # What is beyond the bound stays there; numbers do not grow without end.
+        return _Cost(
+            min(self.ways * other.ways, PATTERN_WAYS_MAX + 1), self.repeats + other.repeats
+        )
+
+    def either(self, other: "_Cost") -> "_Cost":
+        return _Cost(
+            min(self.ways + other.ways, PATTERN_WAYS_MAX + 1), max(self.repeats, other.repeats)
+        )
+
+
+class _RegexReader:
+    """Reads a pattern once, from left to right; `_at` is the next character."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+        self._groups = 0
+
+    def whole(self) -> _Cost:
+        """Return the cost of the pattern."""
+        if self._pattern.startswith("(?i)"):
+            self._at = 4
+        cost = self._choice()
+        if self._at < len(self._pattern):
+            raise ValueError("closes a group that is not open")
+        return cost
+
+    def _choice(self) -> _Cost:
+        cost = self._sequence()
+        while self._pattern.startswith("|", self._at):
+            self._at += 1
+            cost = cost.either(self._sequence())
+        return cost
+
+    def _sequence(self) -> _Cost:
+        cost = _Cost()
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            cost = cost.then(self._repeated(self._piece()))
+        return cost
+
+    def _piece(self) -> _Cost:
+        if found := _OPEN.match(self._pattern, self._at):
+            self._groups += 1
+            if self._groups > _GROUPS_MAX:
+                raise ValueError(f"has more than {_GROUPS_MAX} groups")
+            self._at = found.end()
+            cost = self._choice()
+            if not self._pattern.startswith(")", self._at):
+                raise ValueError("has a group that does not close")
+            self._at += 1
+            return cost
+        found = _ATOM.match(self._pattern, self._at)
+        if found is None:
+            raise ValueError(
+                f"has {self._pattern[self._at : self._at + 2]} that is not known there"
+            )
+        self._at = found.end()
+        return _Cost()
+
+    def _repeated(self, cost: _Cost) -> _Cost:
+        found = _COUNTS.match(self._pattern, self._at)
+        if found is None:
+            return cost
+        self._at = found.end()
+        sign, low_text, comma, high_text = found.groups()
+        if sign == "?":
+            return _Cost().either(cost)
+        if sign or (comma and not high_text):
+            return self._unbounded(cost, int(low_text or 0))
+        low = int(low_text)
+        return self._counted(cost, low, int(high_text) if comma else low)
+
+    def _unbounded(self, cost: _Cost, low: int) -> _Cost:
+        if cost != _Cost():
+            raise ValueError("repeats without bound what has a choice or a repetition in it")
+        if low > _COUNTED_MAX:
+            raise ValueError(f"counts beyond {_COUNTED_MAX}")
+        return _Cost(repeats=1)
+
+    def _counted(self, cost: _Cost, low: int, high: int) -> _Cost:
+        if not low <= high <= _COUNTED_MAX:
+            raise ValueError(f"counts down, or beyond {_COUNTED_MAX}")
+        if cost.repeats:
+            raise ValueError("repeats what has a repetition in it")
+        ways = min(sum(cost.ways**count for count in range(low, high + 1)), PATTERN_WAYS_MAX + 1)
+        return _Cost(max(1, ways))
+
+
+# ---------------------------------------------------------------------------------------- Operators
+
+
+Args = tuple[TypedSql, ...]
+
+
+def apply_operator(source: SourceText, node: Apply, args: Args) -> TypedSql:
     """Return an operator on checked operands.
 
     Raises:
@@ -21,107 +389,107 @@ def applied(source: Source, node: Apply, args: Args) -> Checked:
     return _RULES[op](source, node, args)
 
 
-def require(source: Source, part: Checked, *kinds: Kind) -> None:
+def require_kind(source: SourceText, part: TypedSql, *kinds: ValueKind) -> None:
     """Refuse a part of another kind."""
     if part.kind not in kinds:
         wanted = f"expected {' or '.join(kinds)}"
-        raise source.refusal(part.span, described(source, part), wanted)
+        raise source.refusal(part.span, describe(source, part), wanted)
 
 
-def _logic(source: Source, node: Apply, args: Args) -> Checked:
+def _logic(source: SourceText, node: Apply, args: Args) -> TypedSql:
     for arg in args:
-        require(source, arg, Kind.BOOLEAN)
+        require_kind(source, arg, ValueKind.BOOLEAN)
     if node.op == "NOT":
-        return checked(f"(NOT {args[0].sql})", Kind.BOOLEAN, node)
-    return checked(f"({f' {node.op} '.join(arg.sql for arg in args)})", Kind.BOOLEAN, node)
+        return typed_sql(f"(NOT {args[0].sql})", ValueKind.BOOLEAN, node)
+    return typed_sql(f"({f' {node.op} '.join(arg.sql for arg in args)})", ValueKind.BOOLEAN, node)
 
 
-def _null_test(source: Source, node: Apply, args: Args) -> Checked:
-    if args[0].kind in (Kind.NULL, *INTERVALS):
-        raise source.refusal(args[0].span, described(source, args[0]), "expected a column")
-    return checked(f"({args[0].sql} {node.op})", Kind.BOOLEAN, node)
+def _null_test(source: SourceText, node: Apply, args: Args) -> TypedSql:
+    if args[0].kind in (ValueKind.NULL, *INTERVALS):
+        raise source.refusal(args[0].span, describe(source, args[0]), "expected a column")
+    return typed_sql(f"({args[0].sql} {node.op})", ValueKind.BOOLEAN, node)
 
 
-def _comparison(source: Source, node: Apply, args: Args) -> Checked:
-    _, (left, right) = united(source, args)
-    return checked(f"({left.sql} {node.op} {right.sql})", Kind.BOOLEAN, node)
+def _comparison(source: SourceText, node: Apply, args: Args) -> TypedSql:
+    _, (left, right) = to_common_kind(source, args)
+    return typed_sql(f"({left.sql} {node.op} {right.sql})", ValueKind.BOOLEAN, node)
 
 
-def _between(source: Source, node: Apply, args: Args) -> Checked:
-    _, (value, low, high) = united(source, args)
+def _between(source: SourceText, node: Apply, args: Args) -> TypedSql:
+    _, (value, low, high) = to_common_kind(source, args)
     sql = f"({value.sql} {node.op} {low.sql} AND {high.sql})"
-    return checked(sql, Kind.BOOLEAN, node)
+    return typed_sql(sql, ValueKind.BOOLEAN, node)
 
 
-def _membership(source: Source, node: Apply, args: Args) -> Checked:
+def _membership(source: SourceText, node: Apply, args: Args) -> TypedSql:
     for arg in args[1:]:
         if not isinstance(arg.node, Literal):
             raise source.refusal(arg.span, f"{source.of(arg.span)} is no literal", "expected one")
-    _, (value, *members) = united(source, args)
+    _, (value, *members) = to_common_kind(source, args)
     listed = ", ".join(member.sql for member in members)
-    return checked(f"({value.sql} {node.op} ({listed}))", Kind.BOOLEAN, node)
+    return typed_sql(f"({value.sql} {node.op} ({listed}))", ValueKind.BOOLEAN, node)
 
 
-def _pattern(source: Source, node: Apply, args: Args) -> Checked:
+def _pattern(source: SourceText, node: Apply, args: Args) -> TypedSql:
     value, pattern = args
-    require(source, value, Kind.STRING)
+    require_kind(source, value, ValueKind.STRING)
     if pattern.text_literal is None:
         fact = f"the pattern {source.of(pattern.span)} is no string literal"
         raise source.refusal(pattern.span, fact, "expected one, so that its cost is known")
     test = require_like if node.op.endswith(" LIKE") or node.op == "LIKE" else require_regex
     test(source, pattern.text_literal, pattern.span)
-    return checked(f"({value.sql} {node.op} {pattern.sql})", Kind.BOOLEAN, node)
+    return typed_sql(f"({value.sql} {node.op} {pattern.sql})", ValueKind.BOOLEAN, node)
 
 
-def _sum(source: Source, node: Apply, args: Args) -> Checked:
+def _sum(source: SourceText, node: Apply, args: Args) -> TypedSql:
     left, right = args
     if left.kind in INTERVALS and node.op == "+":
         left, right = right, left
     if right.kind in INTERVALS:
         return _moved(source, node, left, right)
     if left.kind in TIMES:
-        fact = f"{described(source, left)}, but {described(source, right)}"
+        fact = f"{describe(source, left)}, but {describe(source, right)}"
         expected = "expected interval '7' day, or date_add, date_sub, datediff"
         raise source.refusal(right.span, fact, expected)
     return _arithmetic(source, node, args)
 
 
-def _moved(source: Source, node: Apply, moment: Checked, interval: Checked) -> Checked:
-    require(source, moment, *TIMES)
-    exact = moment.kind is Kind.DATE and interval.kind is Kind.DAYS
-    kind = Kind.DATE if exact else Kind.TIMESTAMP
+def _moved(source: SourceText, node: Apply, moment: TypedSql, interval: TypedSql) -> TypedSql:
+    require_kind(source, moment, *TIMES)
+    exact = moment.kind is ValueKind.DATE and interval.kind is ValueKind.DAYS
+    kind = ValueKind.DATE if exact else ValueKind.TIMESTAMP
     sql = f"({as_kind(source, moment, kind).sql} {node.op} {interval.sql})"
-    return checked(sql, kind, node)
+    return typed_sql(sql, kind, node)
 
 
-def _arithmetic(source: Source, node: Apply, args: Args) -> Checked:
+def _arithmetic(source: SourceText, node: Apply, args: Args) -> TypedSql:
     for arg in args:
-        require(source, arg, *NUMBERS)
+        require_kind(source, arg, *NUMBERS)
     kind = max((arg.kind for arg in args), key=NUMBERS.index)
-    if node.op == "/" and kind is Kind.INTEGER:
-        kind = Kind.FLOATING
-    return checked(f"({args[0].sql} {node.op} {args[1].sql})", kind, node)
+    if node.op == "/" and kind is ValueKind.INTEGER:
+        kind = ValueKind.FLOATING
+    return typed_sql(f"({args[0].sql} {node.op} {args[1].sql})", kind, node)
 
 
-def _whole_division(source: Source, node: Apply, args: Args) -> Checked:
+def _whole_division(source: SourceText, node: Apply, args: Args) -> TypedSql:
     for arg in args:
-        require(source, arg, Kind.INTEGER)
-    return checked(f"({args[0].sql} DIV {args[1].sql})", Kind.INTEGER, node)
+        require_kind(source, arg, ValueKind.INTEGER)
+    return typed_sql(f"({args[0].sql} DIV {args[1].sql})", ValueKind.INTEGER, node)
 
 
-def _sign(source: Source, node: Apply, args: Args) -> Checked:
-    require(source, args[0], *NUMBERS)
+def _sign(source: SourceText, node: Apply, args: Args) -> TypedSql:
+    require_kind(source, args[0], *NUMBERS)
     sql = f"(- {args[0].sql})" if node.op.endswith("-") else args[0].sql
-    return checked(sql, args[0].kind, node)
+    return typed_sql(sql, args[0].kind, node)
 
 
-def _joined(source: Source, node: Apply, args: Args) -> Checked:
+def _joined(source: SourceText, node: Apply, args: Args) -> TypedSql:
     for arg in args:
-        require(source, arg, Kind.STRING)
-    return checked(f"concat({', '.join(arg.sql for arg in args)})", Kind.STRING, node)
+        require_kind(source, arg, ValueKind.STRING)
+    return typed_sql(f"concat({', '.join(arg.sql for arg in args)})", ValueKind.STRING, node)
 
 
-_RULES: dict[str, Callable[[Source, Apply, Args], Checked]] = {
+_RULES: dict[str, Callable[[SourceText, Apply, Args], TypedSql]] = {
     "AND": _logic,
     "OR": _logic,
     "NOT": _logic,

@@ -1,16 +1,23 @@
-"""Types as far as expressions tell them apart, and what Spark calls those of columns."""
+"""Types as far as expressions tell them apart, and what parsing returns.
 
-from collections.abc import Iterable
+An `Expression` is SQL that is safe to run, with the session settings that it needs.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyarrow import types as is_type
 
-from common.rows.type_text import type_from_text, type_to_text
+from common.rows.types import type_from_text, type_to_text
+
+# -------------------------------------------------------------------------------------------- Types
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """A family of types that compare with each other; the value is what messages say."""
 
     NULL = "null"
@@ -28,24 +35,24 @@ class Kind(StrEnum):
     OTHER = "of a type that expressions cannot use"
 
 
-NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.FLOATING)
+NUMBERS = (ValueKind.INTEGER, ValueKind.DECIMAL, ValueKind.FLOATING)
 """From the narrowest to the widest, as Spark widens them."""
-TIMES = (Kind.DATE, Kind.TIMESTAMP)
-INTERVALS = (Kind.DAYS, Kind.TIME)
-SCALARS = (Kind.BOOLEAN, *NUMBERS, Kind.STRING, Kind.BINARY, *TIMES)
+TIMES = (ValueKind.DATE, ValueKind.TIMESTAMP)
+INTERVALS = (ValueKind.DAYS, ValueKind.TIME)
+SCALARS = (ValueKind.BOOLEAN, *NUMBERS, ValueKind.STRING, ValueKind.BINARY, *TIMES)
 
 CAST_KINDS = {
-    "BOOLEAN": Kind.BOOLEAN,
-    "TINYINT": Kind.INTEGER,
-    "SMALLINT": Kind.INTEGER,
-    "INT": Kind.INTEGER,
-    "BIGINT": Kind.INTEGER,
-    "DECIMAL": Kind.DECIMAL,
-    "FLOAT": Kind.FLOATING,
-    "DOUBLE": Kind.FLOATING,
-    "STRING": Kind.STRING,
-    "DATE": Kind.DATE,
-    "TIMESTAMP": Kind.TIMESTAMP,
+    "BOOLEAN": ValueKind.BOOLEAN,
+    "TINYINT": ValueKind.INTEGER,
+    "SMALLINT": ValueKind.INTEGER,
+    "INT": ValueKind.INTEGER,
+    "BIGINT": ValueKind.INTEGER,
+    "DECIMAL": ValueKind.DECIMAL,
+    "FLOAT": ValueKind.FLOATING,
+    "DOUBLE": ValueKind.FLOATING,
+    "STRING": ValueKind.STRING,
+    "DATE": ValueKind.DATE,
+    "TIMESTAMP": ValueKind.TIMESTAMP,
 }
 
 
@@ -58,23 +65,23 @@ class ValueType:
         fields: Of a struct; empty otherwise.
     """
 
-    kind: Kind
+    kind: ValueKind
     fields: tuple[tuple[str, "ValueType"], ...] = ()
 
 
 _KINDS = (
-    (is_type.is_null, Kind.NULL),
-    (is_type.is_boolean, Kind.BOOLEAN),
-    (is_type.is_uint64, Kind.DECIMAL),
-    (is_type.is_integer, Kind.INTEGER),
-    (is_type.is_float16, Kind.OTHER),
-    (is_type.is_floating, Kind.FLOATING),
-    (is_type.is_decimal128, Kind.DECIMAL),
-    (is_type.is_string, Kind.STRING),
-    (is_type.is_binary, Kind.BINARY),
-    (is_type.is_fixed_size_binary, Kind.BINARY),
-    (is_type.is_date, Kind.DATE),
-    (is_type.is_timestamp, Kind.TIMESTAMP),
+    (is_type.is_null, ValueKind.NULL),
+    (is_type.is_boolean, ValueKind.BOOLEAN),
+    (is_type.is_uint64, ValueKind.DECIMAL),
+    (is_type.is_integer, ValueKind.INTEGER),
+    (is_type.is_float16, ValueKind.OTHER),
+    (is_type.is_floating, ValueKind.FLOATING),
+    (is_type.is_decimal128, ValueKind.DECIMAL),
+    (is_type.is_string, ValueKind.STRING),
+    (is_type.is_binary, ValueKind.BINARY),
+    (is_type.is_fixed_size_binary, ValueKind.BINARY),
+    (is_type.is_date, ValueKind.DATE),
+    (is_type.is_timestamp, ValueKind.TIMESTAMP),
 )
 _SPARK_NAMES = {
     "bool": "BOOLEAN",
@@ -98,8 +105,8 @@ def type_of_column(text: str) -> ValueType:
 def _value_type(arrow: pa.DataType) -> ValueType:
     if is_type.is_struct(arrow):
         fields = tuple((field.name, _value_type(field.type)) for field in arrow)
-        return ValueType(Kind.STRUCT, fields)
-    return ValueType(next((kind for belongs, kind in _KINDS if belongs(arrow)), Kind.OTHER))
+        return ValueType(ValueKind.STRUCT, fields)
+    return ValueType(next((kind for belongs, kind in _KINDS if belongs(arrow)), ValueKind.OTHER))
 
 
 def spark_type(text: str) -> str | None:
@@ -119,16 +126,84 @@ def coarse_unit(text: str) -> str | None:
     return units.get(arrow.unit) if is_type.is_timestamp(arrow) else None
 
 
-def common_kind(kinds: Iterable[Kind]) -> Kind | None:
+def common_kind(kinds: Iterable[ValueKind]) -> ValueKind | None:
     """Return the kind that all values can take without a change, or None."""
-    common = Kind.NULL
+    common = ValueKind.NULL
     for kind in kinds:
-        if common in (Kind.NULL, kind):
+        if common in (ValueKind.NULL, kind):
             common = kind
-        elif kind is Kind.NULL:
+        elif kind is ValueKind.NULL:
             continue
         elif family := next((f for f in (NUMBERS, TIMES) if kind in f and common in f), None):
             common = max(common, kind, key=family.index)
         else:
             return None
-    return common if common in (Kind.NULL, *SCALARS) else None
+    return common if common in (ValueKind.NULL, *SCALARS) else None
+
+
+# ----------------------------------------------------------------------------- What parsing returns
+
+
+NOW_PLACEHOLDER = ":now"
+"""Stands in the SQL for the moment that is fixed for an attempt."""
+
+# The SQL is ours, so that these three are all that can hold the placeholder's letters.
+_NOW_OR_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`|:now\b")
+
+SPARK_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+        "spark.sql.parser.escapedStringLiterals": "false",
+        "spark.sql.parser.quotedRegexColumnNames": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.timestampType": "TIMESTAMP_LTZ",
+        "spark.sql.variable.substitute": "false",
+    }
+)
+"""The session in which an expression means what its documentation says.
+
+ANSI: an overflow, a division by zero and a cast that does not fit fail the job instead of
+making a null.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression over the columns of one table.
+
+    Attributes:
+        sql: Spark SQL, made anew from the checked tree; a predicate's is never null.
+        columns: The top-level columns it reads, in order of name.
+        text: What the user wrote, for people; never run.
+    """
+
+    sql: str
+    columns: tuple[str, ...]
+    text: str
+
+    @property
+    def uses_now(self) -> bool:
+        """Does the result depend on the attempt's time?"""
+        return any(found.group() == NOW_PLACEHOLDER for found in _NOW_OR_QUOTED.finditer(self.sql))
+
+    def at(self, now_us: int) -> str:
+        """Return the SQL with `now()` fixed.
+
+        Args:
+            now_us: Microseconds since the epoch; one value for all tasks of an attempt.
+        """
+        fixed = f"timestamp_micros({int(now_us)})"
+        return _NOW_OR_QUOTED.sub(
+            lambda found: fixed if found.group() == NOW_PLACEHOLDER else found.group(), self.sql
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnAssignment:
+    """A column and its new value; the SQL has the column's type, or fails."""
+
+    column: str
+    expression: Expression

@@ -12,12 +12,17 @@ from common.errors import ConflictError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
 from common.metadata.commands import TIME, Reply, delete, get, set_string
 from common.metadata.keys import FULL
-from common.metadata.keyspace import Keyspace, LinkLostError, Session, StoreBusyError
+from common.metadata.keyspace import (
+    Keyspace,
+    KeyspaceSession,
+    LinkLostError,
+    StoreBusyError,
+)
 from common.metadata.mutation.transaction import (
     Decision,
-    Done,
     More,
     Needs,
+    NoWrite,
     Seen,
     Transaction,
     Unresolved,
@@ -38,11 +43,11 @@ LOOKS_MAX = 4
 TURN = "turn"
 """The name of that reading."""
 
-Settled = Write | Done | Refusal | Unresolved
+Settled = Write | NoWrite | Refusal | Unresolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryLimits:
     """How long a change is tried."""
 
     tries_max: int = 16
@@ -55,7 +60,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Counts:
+class ExecutorCounts:
     """What happened since the store was opened; metrics read it."""
 
     changes: int = 0
@@ -67,7 +72,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Tally:
+class ChangeTries:
     """One change under way."""
 
     tries: int = 0
@@ -89,7 +94,7 @@ class Executor:
     def __init__(
         self,
         keyspace: Keyspace,
-        patience: Patience,
+        patience: RetryLimits,
         sleep: Callable[[float], Awaitable[None]],
         chance: Callable[[], float],
     ) -> None:
@@ -101,7 +106,7 @@ class Executor:
             sleep: Waits so many seconds.
             chance: Returns a number from 0 to below 1.
         """
-        self.counts = Counts()
+        self.counts = ExecutorCounts()
         self._keyspace = keyspace
         self._patience = patience
         self._sleep = sleep
@@ -118,7 +123,7 @@ class Executor:
             ConflictError: Something required changed on every try.
             UnavailableError: The store does not answer; nothing was sent.
         """
-        tally = Tally(grows=grows)
+        tally = ChangeTries(grows=grows)
         self.counts.changes += 1
         following: Transaction | None = transaction
         outcome: Applied | Refused = Applied()
@@ -135,7 +140,7 @@ class Executor:
             return outcome
         return replace(outcome, tries=tally.tries, conflicts=tally.conflicts, now_s=tally.now_s)
 
-    async def _settled(self, transaction: Transaction, tally: Tally) -> Settled:
+    async def _settled(self, transaction: Transaction, tally: ChangeTries) -> Settled:
         """Settle one transaction; a turn that it took ends with it."""
         try:
             return await self._settle(transaction, tally)
@@ -146,7 +151,7 @@ class Executor:
                     async with self._keyspace.session() as session:
                         await session.execute((delete(transaction.turn),))
 
-    async def _take_turn(self, transaction: Transaction, tally: Tally) -> None:
+    async def _take_turn(self, transaction: Transaction, tally: ChangeTries) -> None:
         """Have others wait for a transaction, unless somebody else has the turn."""
         with suppress(LinkLostError):
             async with self._keyspace.session() as session:
@@ -155,7 +160,7 @@ class Executor:
                     take = set_string(transaction.turn, 1, TURN_LIFE_S)
                     tally.has_turn = await session.execute((take,))
 
-    async def _wait_for_turn(self, tally: Tally) -> bool:
+    async def _wait_for_turn(self, tally: ChangeTries) -> bool:
         """Wait a moment if another has the turn; return whether to look anew, without a try."""
         if not tally.others_turn or tally.waits >= TURN_WAITS_MAX:
             return False
@@ -163,7 +168,7 @@ class Executor:
         await self._sleep(TURN_PAUSE_S)
         return True
 
-    async def _settle(self, transaction: Transaction, tally: Tally) -> Settled:
+    async def _settle(self, transaction: Transaction, tally: ChangeTries) -> Settled:
         """Try one transaction until it is written, done or refused."""
         reason, busy = "", False
         for number in range(self._patience.tries_max):
@@ -192,7 +197,7 @@ class Executor:
             return UnavailableError(f"the metadata store does not answer: {reason}")
         return ConflictError(f"lost every race in {self._patience.tries_max} tries")
 
-    async def _try_in_turn(self, transaction: Transaction, tally: Tally) -> Settled | None:
+    async def _try_in_turn(self, transaction: Transaction, tally: ChangeTries) -> Settled | None:
         """Make one try when nobody else has the turn; who has lost races takes it first."""
         lost_races = tally.conflicts >= TURN_AFTER_CONFLICTS
         if transaction.takes_turn and lost_races and not tally.has_turn:
@@ -204,7 +209,7 @@ class Executor:
             settled = await self._try(transaction, tally)
         return settled
 
-    async def _try(self, transaction: Transaction, tally: Tally) -> Settled | None:
+    async def _try(self, transaction: Transaction, tally: ChangeTries) -> Settled | None:
         """Make one try; None means that a watched key changed before `EXEC`."""
         async with self._keyspace.session() as session:
             decision = await self._decide(session, transaction, tally)
@@ -218,7 +223,9 @@ class Executor:
             applied = await session.execute(decision.effects, durable=decision.durable)
             return decision if applied else None
 
-    async def _decide(self, session: Session, transaction: Transaction, tally: Tally) -> Settled:
+    async def _decide(
+        self, session: KeyspaceSession, transaction: Transaction, tally: ChangeTries
+    ) -> Settled:
         """Look, decide, and look further where the decision asks for it."""
         # Only the first look, which every decision has, asks whose turn it is.
         needs = transaction.needs
@@ -241,7 +248,7 @@ class Executor:
         await self._sleep(longest_s * self._chance())
 
 
-async def _look(session: Session, needs: Needs, tally: Tally) -> dict[str, Reply]:
+async def _look(session: KeyspaceSession, needs: Needs, tally: ChangeTries) -> dict[str, Reply]:
     """Watch and read; the time, and whether there is room, are read with the rest."""
     now, full, *replies = await session.look(needs.watch, (TIME, get(FULL), *needs.reads.values()))
     tally.now_s, tally.full = time_s(now), full is not None

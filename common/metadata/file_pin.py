@@ -22,9 +22,8 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.metadata.changes import Applied, Refused, Unknown
+from common.metadata.changes import Applied, PinFiles, Refused, Unknown, UnpinFiles
 from common.metadata.ports import TabletStore
-from common.metadata.upkeep_changes import Pin, Unpin
 
 LEASE_S = 120.0
 RENEW_S = 30.0
@@ -76,7 +75,9 @@ class FilePin:
             UnavailableError: The store does not answer.
         """
         begun_s = _now_s()
-        outcome = await self._store.apply(Pin(table=self._table, pin=self._pin, lease_s=LEASE_S))
+        outcome = await self._store.apply(
+            PinFiles(table=self._table, pin=self._pin, lease_s=LEASE_S)
+        )
         if not isinstance(outcome, Applied):
             error = RefusedError if isinstance(outcome, Refused) else UnavailableError
             raise error(f"the files cannot be held: {outcome.reason}")
@@ -125,7 +126,7 @@ class FilePin:
 
     async def _renew(self) -> None:
         begun_s = _now_s()
-        change = Pin(table=self._table, pin=self._pin, lease_s=LEASE_S, renews=True)
+        change = PinFiles(table=self._table, pin=self._pin, lease_s=LEASE_S, renews=True)
         match await self._store.apply(change):
             case Applied():
                 self._valid_until_s = begun_s + LEASE_S
@@ -148,10 +149,10 @@ class FilePin:
         with suppress(CompactionError):  # A pin that stays ends with its lease.
             if keeps and self._keep_s > 0:
                 await self._store.apply(
-                    Pin(table=self._table, pin=self._pin, lease_s=self._keep_s, renews=True)
+                    PinFiles(table=self._table, pin=self._pin, lease_s=self._keep_s, renews=True)
                 )
             else:
-                await self._store.apply(Unpin(table=self._table, pin=self._pin))
+                await self._store.apply(UnpinFiles(table=self._table, pin=self._pin))
 
 
 def _now_s() -> float:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from common.errors import CompactionError
 from common.metadata.commands import Command, Reply
-from common.metadata.health import StoreHealth
+from common.metadata.store_values import StoreHealth
 
 StreamEntry = tuple[str, Mapping[bytes, bytes]]
 """Position and fields."""
@@ -34,7 +34,7 @@ class StoreBusyError(LinkLostError):
     """
 
 
-class Session(Protocol):
+class KeyspaceSession(Protocol):
     """One connection, held for one try of one transaction."""
 
     async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
@@ -61,7 +61,7 @@ class Session(Protocol):
 class Keyspace(Protocol):
     """A Redis, or what behaves like one."""
 
-    def session(self) -> AbstractAsyncContextManager[Session]:
+    def session(self) -> AbstractAsyncContextManager[KeyspaceSession]:
         """Return a session on a connection of its own; what it watches ends with it."""
         ...
 

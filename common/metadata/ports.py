@@ -9,35 +9,35 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
-from common.metadata.health import StoreHealth
-from common.metadata.inspected import Inspected
-from common.metadata.readings import (
+from common.metadata.store_values import (
+    AcceptedLoss,
     AttemptOutcome,
     CallMark,
-    Claim,
+    CoordinatorClaim,
     GarbageEntry,
     HistoryEntry,
     ListedTables,
-    Loss,
     Manifest,
     NamedTable,
     PinEntry,
+    RawTablet,
+    StoreHealth,
     TabletChanged,
-    Unreadable,
+    UnreadableTablet,
 )
 from common.model.file import DataFile
-from common.model.limit import Scope
+from common.model.group import LimitScope
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import Record, Reservation, Tablet, TabletId
 
 __all__ = [
+    "AcceptedLoss",
     "AttemptOutcome",
     "CallMark",
-    "Claim",
+    "CoordinatorClaim",
     "GarbageEntry",
     "HistoryEntry",
-    "Loss",
     "Manifest",
     "NamedTable",
     "PinEntry",
@@ -145,7 +145,9 @@ class TabletStore(Protocol):
         """Return many tablets, each read at one moment, in few round trips."""
         ...
 
-    async def readable(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | Unreadable | None]:
+    async def readable(
+        self, tablets: Sequence[TabletId]
+    ) -> Sequence[Tablet | UnreadableTablet | None]:
         """Return what `tablets` does; for one that cannot be decoded, why, and the others."""
         ...
 
@@ -179,7 +181,7 @@ class TabletStore(Protocol):
         """
         ...
 
-    async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[Inspected]:
+    async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
         """Return everything under the keys of tablets, for `neve fsck`."""
         ...
 
@@ -210,7 +212,7 @@ class TabletStore(Protocol):
         """Return what an accepted call brought, or None if there is no mark (any more)."""
         ...
 
-    async def loss(self, table: str) -> Loss | None:
+    async def loss(self, table: str) -> AcceptedLoss | None:
         """Return between which moments changes were lost, as somebody has accepted, or None."""
         ...
 
@@ -222,11 +224,11 @@ class TabletStore(Protocol):
         """Return whether a table is being dropped with all of its files."""
         ...
 
-    async def claim(self) -> Claim | None:
+    async def claim(self) -> CoordinatorClaim | None:
         """Return which coordinator leads, and since when; None: nobody has claimed it."""
         ...
 
-    async def limits(self) -> Mapping[Scope, int]:
+    async def limits(self) -> Mapping[LimitScope, int]:
         """Return the limits that operators have set, in bytes/s; 0: none."""
         ...
 

@@ -87,7 +87,7 @@ def may_commit(
     if entry is None:
         return Refusal("released", f"tablet {tablet.id}: attempt {attempt} holds no reservation")
     if missing := sorted(path for path in entry.inputs if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: inputs are gone: {named(missing)}")
+        return Refusal("gone", f"tablet {tablet.id}: inputs are gone: {some_names(missing)}")
     if entry.request is not None and (
         refusal := _refused_to_user(tablet, entry.inputs, entry.request)
     ):
@@ -96,7 +96,11 @@ def may_commit(
         return None
     given = {*entry.inputs}
     for file in tablet.files.values():
-        if file.path not in given and file.path not in outside and may_hold_older(file, dropped):
+        if (
+            file.path not in given
+            and file.path not in outside
+            and may_hold_dropped_key(file, dropped)
+        ):
             return Refusal(
                 "resurface",
                 f"tablet {tablet.id}: {file.path} came later and may hold rows older than "
@@ -105,7 +109,7 @@ def may_commit(
     return None
 
 
-def may_hold_older(file: DataFile, dropped: DroppedRows) -> bool:
+def may_hold_dropped_key(file: DataFile, dropped: DroppedRows) -> bool:
     """Return whether a file may hold an older row of a key that was dropped."""
     if not dropped.meets(file.key_min, file.key_max):
         return False
@@ -185,20 +189,20 @@ def _refused_by_operation(tablet: Tablet, cuts_at: bytes | None) -> Refusal | No
 
 def _refused_by_files(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
     if missing := sorted(path for path in inputs if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: files are gone: {named(missing)}")
+        return Refusal("gone", f"tablet {tablet.id}: files are gone: {some_names(missing)}")
     wanted = set(inputs)
     for attempt, entry in sorted(tablet.running.items()):
         if taken := sorted(wanted.intersection(entry.inputs)):
             return Refusal(
                 "reserved",
-                f"tablet {tablet.id}: files are reserved by attempt {attempt}: {named(taken)}",
+                f"tablet {tablet.id}: files are reserved by attempt {attempt}: {some_names(taken)}",
             )
     return None
 
 
 def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
     if tablet.waiting:
-        waiting = named(sorted(tablet.waiting))
+        waiting = some_names(sorted(tablet.waiting))
         return Refusal("waiting", f"tablet {tablet.id}: requests wait to select files: {waiting}")
     if tablet.selection is None:
         return None
@@ -206,7 +210,7 @@ def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | Non
         return Refusal(
             "selected",
             f"tablet {tablet.id}: files are selected by request "
-            f"{tablet.selection.request}: {named(taken)}",
+            f"{tablet.selection.request}: {some_names(taken)}",
         )
     return None
 
@@ -218,7 +222,7 @@ def _refused_to_user(tablet: Tablet, inputs: Collection[str], request: str) -> R
     if missing := sorted(set(inputs).difference(selection.files)):
         return Refusal(
             "selected",
-            f"tablet {tablet.id}: not in the selection of request {request}: {named(missing)}",
+            f"tablet {tablet.id}: not in the selection of request {request}: {some_names(missing)}",
         )
     return None
 
@@ -231,7 +235,7 @@ def _within(bounds: Bounds, file: DataFile) -> bool:
     return bounds.holds(file.key_min, file.key_max)
 
 
-def crosses(file: DataFile, at: bytes) -> bool:
+def may_cross(file: DataFile, at: bytes) -> bool:
     """Return whether a file may hold keys on both sides of the key where a tablet is split."""
     return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
 
@@ -239,10 +243,10 @@ def crosses(file: DataFile, at: bytes) -> bool:
 def _is_cut(operation: Operation | None, file: DataFile) -> bool:
     """Return whether a file would lie in both halves of a tablet that is being split."""
     at = operation.at if operation and operation.kind is OperationKind.SPLIT else None
-    return at is not None and crosses(file, at)
+    return at is not None and may_cross(file, at)
 
 
-def named(names: list[str]) -> str:
+def some_names(names: list[str]) -> str:
     """Return some names for a message."""
     shown = ", ".join(names[:NAMES_MAX])
     return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"

@@ -16,7 +16,7 @@ Notes = tuple[tuple[float, bytes], ...]
 NOTES_PER_RETENTION = 2
 
 
-def noted(notes: Notes, now_s: float, reached: Iterable[bytes], retention_s: float) -> Notes:
+def with_add(notes: Notes, now_s: float, reached: Iterable[bytes], retention_s: float) -> Notes:
     """Return the notes after files were added.
 
     Args:
@@ -36,7 +36,7 @@ def noted(notes: Notes, now_s: float, reached: Iterable[bytes], retention_s: flo
     return (*kept, (until_s, lowest))
 
 
-def joined(one: Notes, other: Notes) -> Notes:
+def union(one: Notes, other: Notes) -> Notes:
     """Return the notes of two tablets that become one."""
     return tuple(sorted({*one, *other}))
 

@@ -6,17 +6,16 @@ The coordinator asks before it tries, and the conditional write asks again, wher
 from collections.abc import Collection
 from dataclasses import replace
 
-from common.metadata.predicates import named
+from common.metadata.predicates import some_names
 from common.model.outcome import Refusal
-from common.model.request import KeyRange, Request, RequestState
+from common.model.request import KeyRange, Request, RequestState, first_key
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, Tablet
-from common.model.tablet_range import first_key
 
 CANCELLED_RANGES_MAX = 100
 """Parts of a request that can be cancelled by themselves."""
 
 
-def meets(keys: KeyRange, bounds: Bounds) -> bool:
+def may_hold_range(keys: KeyRange, bounds: Bounds) -> bool:
     """Return whether a tablet may hold keys of a range.
 
     A tablet of a partitioned table is one point: its partition values.
@@ -60,7 +59,7 @@ def may_wait(tablet: Tablet, request: Request) -> Refusal | None:
     subject = f"tablet {tablet.id}: request {request.id}"
     if request.state is not RequestState.ACTIVE:
         return Refusal("request", f"{subject} is {request.state.value}, it must be active")
-    if not meets(request.range, tablet.bounds):
+    if not may_hold_range(request.range, tablet.bounds):
         return Refusal("range", f"{subject} is for other keys")
     if cancelled_here(request, tablet.bounds):
         return Refusal("range", f"{subject} is cancelled here")
@@ -89,13 +88,14 @@ def may_select(
     if refusal := may_wait(tablet, request):
         return refusal
     if tablet.running:
-        running = named(sorted(tablet.running))
+        running = some_names(sorted(tablet.running))
         return Refusal("running", f"tablet {tablet.id}: attempts are running: {running}")
     if missing := sorted(path for path in shown if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: files are gone: {named(missing)}")
+        return Refusal("gone", f"tablet {tablet.id}: files are gone: {some_names(missing)}")
     if strange := sorted(set(chosen).difference(shown)):
         return Refusal(
-            "files", f"tablet {tablet.id}: chosen, but never shown to choose from: {named(strange)}"
+            "files",
+            f"tablet {tablet.id}: chosen, but never shown to choose from: {some_names(strange)}",
         )
     return None
 
@@ -115,9 +115,11 @@ def may_complete(tablet: Tablet, request: str, files: Collection[str]) -> Refusa
     if set(selection.files) != set(files):
         return Refusal("selected", f"{subject} has changed, ask the planner again")
     if running := running_of(tablet, request):
-        return Refusal("running", f"{subject} has attempts running: {named(running)}")
-    if rest := unfinished(selection):
-        return Refusal("results", f"{subject} has files that no job has rewritten: {named(rest)}")
+        return Refusal("running", f"{subject} has attempts running: {some_names(running)}")
+    if rest := files_not_rewritten(selection):
+        return Refusal(
+            "results", f"{subject} has files that no job has rewritten: {some_names(rest)}"
+        )
     return None
 
 
@@ -141,7 +143,7 @@ def may_cancel(tablet: Tablet, request: Request) -> Refusal | None:
     return None
 
 
-def content_of(request: Request) -> Request:
+def request_content(request: Request) -> Request:
     """Return a request as it was wanted, without what became of it."""
     return replace(
         request,
@@ -199,6 +201,6 @@ def running_of(tablet: Tablet, request: str) -> list[str]:
     return sorted(name for name, entry in tablet.running.items() if entry.request == request)
 
 
-def unfinished(selection: Selection) -> list[str]:
+def files_not_rewritten(selection: Selection) -> list[str]:
     """Return the files of a selection that no job of its request has made."""
     return sorted(set(selection.files).difference(selection.results))

@@ -1,28 +1,352 @@
 """`TabletStore` over any keyspace: changes by the executor, reads decoded here."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 
-from common.errors import MetadataError, UnavailableError
-from common.metadata import reading
-from common.metadata.changes import AddFiles, Change, CreateTable, Outcome
-from common.metadata.codec_file import unpack_files
-from common.metadata.commands import TIME, hgetall, hmget, member_at, members_after, zcard
-from common.metadata.executor import Counts, Executor, Patience, time_s
-from common.metadata.health import StoreHealth
-from common.metadata.inspected import Inspected
-from common.metadata.inspection import inspect_tablets
-from common.metadata.keys import STORE, TableKeys, TabletKeys
-from common.metadata.keyspace import Keyspace, LinkLostError
+from common.errors import BrokenValueError, MetadataError, RequestError, UnavailableError
+from common.metadata import bulk_reads
+from common.metadata.bulk_reads import RangeReader, read_raw_tablets
+from common.metadata.changes import (
+    AddFiles,
+    BeginOperation,
+    Change,
+    CreateTable,
+    Outcome,
+    SelectFiles,
+    SubmitRequest,
+)
+from common.metadata.codec import table as codec_table
+from common.metadata.codec.table import request_of_member, unpack_request
+from common.metadata.codec.tablet import unpack_files, unpack_running
+from common.metadata.commands import (
+    TIME,
+    Command,
+    Reply,
+    entry_at,
+    get,
+    hget,
+    hgetall,
+    hmget,
+    hscan,
+    last_members,
+    member_at,
+    members_after,
+    newest,
+    scan,
+    zcard,
+)
+from common.metadata.executor import (
+    Executor,
+    ExecutorCounts,
+    RetryLimits,
+    time_s,
+)
+from common.metadata.keys import (
+    COORDINATOR,
+    DOORBELLS,
+    LIMITS,
+    REQUESTS_OPEN_MAX,
+    STORE,
+    TABLE_KEYS,
+    TABLES,
+    TableKeys,
+    TabletKeys,
+    table_of_channel,
+)
+from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
 from common.metadata.mutation import transaction_for
-from common.metadata.mutation.notes import FORMAT, found_store
-from common.metadata.ranges import RangeReader
-from common.metadata.readings import Unreadable
-from common.metadata.request_changes import BeginOperation, Select, SubmitRequest
-from common.metadata.request_reads import RequestReads
+from common.metadata.mutation.control import FORMAT, found_store
+from common.metadata.store_values import (
+    AcceptedLoss,
+    AttemptOutcome,
+    CallMark,
+    CoordinatorClaim,
+    GarbageEntry,
+    HistoryEntry,
+    ListedTables,
+    Manifest,
+    NamedTable,
+    PinEntry,
+    RawTablet,
+    StoreHealth,
+    TabletChanged,
+    UnreadableTablet,
+)
 from common.model.file import DataFile
-from common.model.tablet import Record, Tablet, TabletId
+from common.model.group import LimitScope
+from common.model.request import Request
+from common.model.table import Table
+from common.model.tablet import Record, Reservation, Tablet, TabletId
 
-GROWING = (AddFiles, CreateTable, Select, SubmitRequest, BeginOperation)
+# ------------------------------------------- Tables, marks, garbage, pins, history, the change feed
+
+
+READ_TRIES_MAX = 3
+"""Tries of one read whose connection broke."""
+BUSY_TRIES_MAX, BUSY_PAUSE_S = 8, 0.25
+"""Tries of one read that the store refuses because it starts, fails over or is full."""
+SCAN_COUNT = 1000
+"""Fields of a large hash read per round trip."""
+NO_CHANGES = "0-0"
+"""The position before every entry of a stream."""
+
+
+class PlainReads:
+    """Reads that concern no tablet's files; see `common.metadata.ports.TabletStore`."""
+
+    def __init__(self, keyspace: Keyspace, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Read from `keyspace`; `sleep` waits while it is busy."""
+        self._keyspace = keyspace
+        self._sleep = sleep
+
+    async def names(self) -> Mapping[str, str]:
+        """Return name → table id."""
+        return {each.name: each.id for each in await self.named_tables()}
+
+    async def named_tables(self) -> Sequence[NamedTable]:
+        """Return every name that is taken, with the location of its table."""
+        stored = await self._read(hgetall(TABLES))
+        return [codec_table.unpack_name(name, entry) for name, entry in sorted(stored.items())]
+
+    async def listed_tables(self) -> ListedTables:
+        """Return the named tables that can be read, and what keeps others from that."""
+        broken: dict[str, str] = {}
+        ids: dict[str, str] = {}
+        for name, entry in sorted((await self._read(hgetall(TABLES))).items()):
+            try:
+                ids[name.decode(errors="replace")] = codec_table.unpack_name(name, entry).id
+            except BrokenValueError as error:
+                broken[name.decode(errors="replace")] = str(error)
+        keys = [TableKeys(table) for table in ids.values()]
+        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        tables: list[Table] = []
+        for name, each, (stored,) in zip(ids, keys, replies, strict=True):
+            try:
+                if stored:
+                    tables.append(codec_table.unpack_table(each.table, ids[name], stored))
+            except BrokenValueError as error:
+                broken[name] = str(error)
+        known = frozenset(ids[name] for name in broken if name in ids)
+        return ListedTables(tables=tuple(tables), broken=broken, broken_ids=known)
+
+    async def table_ids(self) -> Sequence[str]:
+        """Return the ids of all tables, named or not; walks over every key of the store."""
+        found: set[str] = set()
+        cursor = 0
+        while True:
+            position, keys = await self._read(scan(TABLE_KEYS, cursor, SCAN_COUNT))
+            found |= {key.decode().split("{", 1)[1].split("}", 1)[0] for key in keys}
+            if (cursor := int(position)) == 0:
+                return sorted(found)
+
+    async def tables(self) -> Sequence[Table]:
+        """Return every named table, by name."""
+        ids = list((await self.names()).values())
+        keys = [TableKeys(table) for table in ids]
+        replies = await self._fetch([[hgetall(each.table)] for each in keys])
+        found = zip(keys, replies, strict=True)
+        return [
+            codec_table.unpack_table(each.table, each.id, stored)
+            for each, (stored,) in found
+            if stored
+        ]
+
+    async def table(self, table: str) -> Table | None:
+        """Return a table by id."""
+        keys = TableKeys(table)
+        stored = await self._read(hgetall(keys.table))
+        return codec_table.unpack_table(keys.table, table, stored) if stored else None
+
+    async def table_named(self, name: str) -> Table | None:
+        """Return a table by name."""
+        stored = await self._read(hget(TABLES, name))
+        if stored is None:
+            return None
+        return await self.table(codec_table.unpack_name(name.encode(), stored).id)
+
+    async def outcome(self, table: str, attempt: str) -> AttemptOutcome | None:
+        """Return how an attempt ended."""
+        key = TableKeys(table).outcome(attempt)
+        stored = await self._read(get(key))
+        return codec_table.OUTCOME.unpack(key, stored, attempt=attempt) if stored else None
+
+    async def call(self, table: str, call: str) -> CallMark | None:
+        """Return the mark of an accepted call."""
+        key = TableKeys(table).call(call)
+        stored = await self._read(get(key))
+        return codec_table.CALL.unpack(key, stored) if stored else None
+
+    async def generation(self, table: str) -> int:
+        """Return the table's generation."""
+        return int(await self._read(get(TableKeys(table).generation)) or 0)
+
+    async def loss(self, table: str) -> AcceptedLoss | None:
+        """Return between which moments changes were lost."""
+        key = TableKeys(table).loss
+        stored = await self._read(get(key))
+        return codec_table.LOSS.unpack(key, stored) if stored else None
+
+    async def manifest(self, table: str) -> Manifest | None:
+        """Return the last published manifest."""
+        key = TableKeys(table).manifest
+        stored = await self._read(get(key))
+        return codec_table.MANIFEST.unpack(key, stored) if stored else None
+
+    async def drop_deletes(self, table: str) -> bool:
+        """Return whether a table is being dropped with all of its files."""
+        return int(await self._read(hget(TableKeys(table).table, codec_table.DELETES)) or 0) > 0
+
+    async def claim(self) -> CoordinatorClaim | None:
+        """Return who leads, and since when."""
+        stored = await self._read(get(COORDINATOR))
+        return codec_table.unpack_claim(stored) if stored else None
+
+    async def limits(self) -> Mapping[LimitScope, int]:
+        """Return the limits that operators have set; 0: none."""
+        limits: dict[LimitScope, int] = {}
+        for name, bytes_s in sorted((await self._read(hgetall(LIMITS))).items()):
+            try:
+                scope = LimitScope.parse(name.decode(errors="replace"))
+            except RequestError:
+                continue  # Nothing can run under it: no door lets such a name in.
+            try:
+                limits[scope] = int(bytes_s)
+            except ValueError as error:
+                raise MetadataError(f"{LIMITS} {scope.text} cannot be decoded: {error}") from error
+        return limits
+
+    async def garbage(self, table: str) -> Sequence[GarbageEntry]:
+        """Return the files to delete; what comes in meanwhile may be missing."""
+        key = TableKeys(table).garbage
+        found: dict[bytes, bytes] = {}
+        cursor = 0
+        while True:
+            position, words = await self._read(hscan(key, cursor, SCAN_COUNT))
+            found.update(zip(words[::2], words[1::2], strict=True))
+            if (cursor := int(position)) == 0:
+                break
+        return [
+            codec_table.GARBAGE.unpack(f"{key} {path!r}", stored, path=path.decode())
+            for path, stored in sorted(found.items())
+        ]
+
+    async def garbage_among(self, table: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of some paths that are in garbage."""
+        if not paths:
+            return ()
+        stored = await self._read(hmget(TableKeys(table).garbage, paths))
+        return [path for path, entry in zip(paths, stored, strict=True) if entry is not None]
+
+    async def uncommitted(self, table: str) -> Sequence[Reservation]:
+        """Return what attempts held that ended without a commit, until a collector has looked."""
+        key = TableKeys(table).uncommitted
+        return [*unpack_running(key, await self._read(hgetall(key))).values()]
+
+    async def pins(self, table: str) -> Sequence[PinEntry]:
+        """Return the pins."""
+        key = TableKeys(table).pins
+        stored = await self._read(hgetall(key))
+        return [
+            codec_table.PIN.unpack(f"{key} {pin!r}", entry, pin=pin.decode())
+            for pin, entry in sorted(stored.items())
+        ]
+
+    async def history(self, table: str, count: int = 100) -> Sequence[HistoryEntry]:
+        """Return the newest finished attempts."""
+        key = TableKeys(table).history
+        return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
+
+    async def tail(self, table: str) -> str:
+        """Return the position of the newest change."""
+        entries = await self._read(newest(TableKeys(table).changes, 1))
+        return entries[0][0].decode() if entries else NO_CHANGES
+
+    async def remembers(self, table: str, position: str) -> bool:
+        """Return whether an entry of a change stream is still there."""
+        if position == NO_CHANGES:
+            return True
+        return bool(await self._read(entry_at(TableKeys(table).changes, position)))
+
+    async def changes(
+        self, after: dict[str, str], count: int = 1000, block_s: float = 1.0
+    ) -> Sequence[TabletChanged]:
+        """Return changes of several tables after the given positions."""
+        if not after:
+            return ()
+        streams = {TableKeys(table).changes: table for table in after}
+        positions = {key: after[table] for key, table in streams.items()}
+        try:
+            entries = await self._keyspace.wait_entries(positions, count, block_s)
+        except LinkLostError as error:
+            raise UnavailableError(f"the metadata store does not answer: {error}") from error
+        return bulk_reads.changed_tablets(streams, entries)
+
+    async def listen(self) -> AsyncGenerator[str, None]:
+        """Yield table ids whose stream has news."""
+        async with aclosing(self._keyspace.listen(DOORBELLS)) as channels:
+            async for channel in channels:
+                table = table_of_channel(channel)
+                if table is not None:
+                    yield table
+
+    async def _read(self, command: Command) -> Reply:
+        return (await self._fetch([[command]]))[0][0]
+
+    async def _fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
+        """Read, on another connection if one broke."""
+        lost = busy = 0
+        while True:
+            try:
+                return await self._keyspace.fetch(batches)
+            except StoreBusyError as error:
+                if (busy := busy + 1) == BUSY_TRIES_MAX:
+                    message = f"the metadata store cannot be read now: {error}"
+                    raise UnavailableError(message) from error
+                await self._sleep(BUSY_PAUSE_S)
+            except LinkLostError as error:
+                if (lost := lost + 1) == READ_TRIES_MAX:
+                    message = f"the metadata store does not answer: {error}"
+                    raise UnavailableError(message) from error
+
+
+# ----------------------------------------------------------------------------------------- Requests
+
+
+class RequestReads(PlainReads):
+    """Reads of requests, besides the plain ones."""
+
+    async def request(self, table: str, request: str) -> Request | None:
+        """Return a request."""
+        key = TableKeys(table).request(request)
+        return unpack_request(key, table, request, await self._read(hgetall(key)))
+
+    async def requests(self, table: str, count: int = 100) -> Sequence[Request]:
+        """Return the newest requests, newest first."""
+        members = await self._read(last_members(TableKeys(table).requests, count))
+        return await self._requests_at(table, members)
+
+    async def open_requests(self, table: str) -> Sequence[Request]:
+        """Return the requests that something is left to do for, oldest first."""
+        key = TableKeys(table).open_requests
+        # Two that are submitted at once may both find the last free place: read some more.
+        members = await self._read(members_after(key, None, 2 * REQUESTS_OPEN_MAX))
+        return await self._requests_at(table, members)
+
+    async def _requests_at(self, table: str, members: Sequence[bytes]) -> Sequence[Request]:
+        names = [request_of_member(member) for member in members]
+        keys = [TableKeys(table).request(name) for name in names]
+        replies = await self._fetch([[hgetall(key)] for key in keys])
+        found = (
+            unpack_request(key, table, name, stored)
+            for key, name, (stored,) in zip(keys, names, replies, strict=True)
+        )
+        return [request for request in found if request is not None]
+
+
+# ------------------------------------------------------------------------------ Tablets and changes
+
+
+GROWING = (AddFiles, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
 """Changes that let a store grow, and wait while it is full; all others may use its reserve.
 
 Also reservations and commits: the files that a compaction replaces leave the store at last.
@@ -36,7 +360,7 @@ class KeyspaceStore(RequestReads):
         self,
         keyspace: Keyspace,
         *,
-        patience: Patience,
+        patience: RetryLimits,
         sleep: Callable[[float], Awaitable[None]],
         chance: Callable[[], float],
         new_store_id: Callable[[], str],
@@ -57,7 +381,7 @@ class KeyspaceStore(RequestReads):
         self._ranges = RangeReader(self._fetch)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ExecutorCounts:
         """Changes, tries, conflicts and lost connections since the start."""
         return self._executor.counts
 
@@ -116,7 +440,7 @@ class KeyspaceStore(RequestReads):
         """Return the end of every `count`-th tablet but the last."""
         index = TableKeys(table).index
         places = range(count - 1, await self._read(zcard(index)) - 1, count)
-        found = await reading.read_each(
+        found = await bulk_reads.read_each(
             self._fetch, [member_at(index, place) for place in places], lambda _number, ends: ends
         )
         return [end for ends in found for end in ends]
@@ -129,7 +453,7 @@ class KeyspaceStore(RequestReads):
     async def locate_each(self, table: str, keys: Sequence[bytes]) -> Sequence[TabletId | None]:
         """Return the tablets that hold some keys."""
         index = TableKeys(table).index
-        return await reading.read_each(
+        return await bulk_reads.read_each(
             self._fetch,
             [members_after(index, key, 1, inclusive=True) for key in keys],
             lambda _, found: TabletId(table, found[0]) if found else None,
@@ -137,16 +461,18 @@ class KeyspaceStore(RequestReads):
 
     async def tablets(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | None]:
         """Return many tablets, each read at one moment."""
-        return await reading.read_tablets(self._fetch, tablets)
+        return await bulk_reads.read_tablets(self._fetch, tablets)
 
-    async def readable(self, tablets: Sequence[TabletId]) -> Sequence[Tablet | Unreadable | None]:
+    async def readable(
+        self, tablets: Sequence[TabletId]
+    ) -> Sequence[Tablet | UnreadableTablet | None]:
         """Return many tablets, and what keeps others from being read."""
-        return await reading.read_readable(self._fetch, tablets)
+        return await bulk_reads.read_readable(self._fetch, tablets)
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
         """Return only the files of many tablets."""
         keys = [TabletKeys.of(tablet) for tablet in tablets]
-        return await reading.read_each(
+        return await bulk_reads.read_each(
             self._fetch,
             [hgetall(each.files) for each in keys],
             lambda number, stored: unpack_files(keys[number].files, stored),
@@ -157,7 +483,7 @@ class KeyspaceStore(RequestReads):
     ) -> Sequence[Collection[str]]:
         """Return those of some paths that are files of their tablet."""
         wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
-        found = await reading.read_each(
+        found = await bulk_reads.read_each(
             self._fetch,
             [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
             lambda number, stored: {
@@ -169,13 +495,13 @@ class KeyspaceStore(RequestReads):
         held = dict(zip((tablet for tablet, _ in wanted), found, strict=True))
         return [held.get(tablet, set()) for tablet in asked]
 
-    async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[Inspected]:
+    async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
         """Return everything under the keys of tablets."""
-        return await inspect_tablets(self._fetch, tablets)
+        return await read_raw_tablets(self._fetch, tablets)
 
     async def records(self, tablets: Sequence[TabletId]) -> Sequence[Record | None]:
         """Return the records only."""
-        return await reading.read_records(self._fetch, tablets)
+        return await bulk_reads.read_records(self._fetch, tablets)
 
     async def read_range(
         self, table: str, start: bytes | None = None, end: bytes | None = None

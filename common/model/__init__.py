@@ -1,1 +1,17 @@
-"""The model: frozen values without I/O, one module per idea."""
+"""The model: frozen values without I/O, one module per idea.
+
+In reading order:
+
+    outcome            refusals, and how an attempt ended
+    fields             whether the fields of a value have their types; unknown fields kept
+    table              a table: identity, schema, settings
+    key_values         the values that keys are made of, and their text
+    file               a data file with its statistics
+    job                a job, its priority, the plan that it belongs to
+    tablet             a tablet: bounds, files, reservations, selection, operation
+    keys               keys as bytes that sort like their values; bounds of keys
+    request            a user's request, its ranges, its progress
+    group              compaction groups, services, limits on bytes per second
+    service_paths      paths that only the service writes
+    location_identity  what a location is, whatever it is called
+"""

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from common.model.unknown_fields import Stored
+from common.model.fields import StoredValue
 
 FAULTY_LAYOUT = ("layout", "faulty")
 """Tag of a file of which some readers miss rows, because of where its column chunks lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataFile(Stored):
+class DataFile(StoredValue):
     """One Parquet file of one tablet. Sizes in bytes, times in seconds since the epoch.
 
     `path` is relative to the table's location, so that a copied table is still whole.

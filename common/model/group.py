@@ -1,11 +1,17 @@
-"""Compaction groups and the services that use them.
+"""Compaction groups, the services that use them, and limits on bytes per second.
 
-A group is one queue and the compactors that serve it. A service is a planner with
-the groups that its jobs may run in; a table's dispatcher names a service.
+A limit is of a compaction group, or of a volume that tables share.
+
+A group is one queue and the compactors that serve it. A service is a planner with the groups that
+its jobs may run in; a table's dispatcher names a service.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+from common.errors import RequestError
+from common.model.table import DNS_LABEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +32,97 @@ class Service:
     groups: tuple[Group, ...] = (Group(name="default"),)
     options: Mapping[str, object] = field(default_factory=dict)
     """Planner options that override the table's settings of the same name."""
+
+
+# ----------------------------------------------------------------------- Limits on bytes per second
+
+
+DEFAULT_VOLUME = "default"
+"""Of tables that name no other."""
+LIMIT_BYTES_S_MIN = 64 * 1024
+"""A lower limit than that would hold a single row group up for minutes."""
+
+
+class LimitScopeKind(StrEnum):
+    """What a limit is of."""
+
+    GROUP = "group"
+    """All attempts of a compaction group."""
+    VOLUME = "volume"
+    """All attempts on tables with this `volume` in their settings."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LimitScope:
+    """Whatever has a limit of its own; every attempt is under two, its group and its volume."""
+
+    kind: LimitScopeKind
+    name: str
+
+    @property
+    def text(self) -> str:
+        """The scope as the store and people write it: `group:default`."""
+        return f"{self.kind.value}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "LimitScope":
+        """Return the scope of a text such as `volume:fast`.
+
+        Raises:
+            RequestError: It is none.
+        """
+        kind, _, name = text.partition(":")
+        if kind not in set(LimitScopeKind) or not DNS_LABEL.fullmatch(name):
+            raise RequestError(f"{text!r} is no scope, wanted group:<name> or volume:<name>")
+        return cls(LimitScopeKind(kind), name)
+
+
+def limit_scopes(group: str, volume: str) -> tuple[LimitScope, LimitScope]:
+    """Return what an attempt of a group on a volume is under."""
+    return LimitScope(LimitScopeKind.GROUP, group), LimitScope(LimitScopeKind.VOLUME, volume)
+
+
+def checked_limit(bytes_s: int, what: str) -> int:
+    """Return a limit that may be set; 0 means none.
+
+    Args:
+        bytes_s: The limit.
+        what: What it is of, for the message.
+
+    Raises:
+        RequestError: It is too low to work under.
+    """
+    if bytes_s == 0 or bytes_s >= LIMIT_BYTES_S_MIN:
+        return bytes_s
+    raise RequestError(
+        f"limit of {what} is {bytes_s} bytes/s, wanted 0 (none) or {LIMIT_BYTES_S_MIN} at least"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateGrant:
+    """What an attempt may move from now on, until the next grant; None: no limit."""
+
+    attempt: str
+    bytes_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitStatus:
+    """A line of the listing of limits: a group or a volume, and what moves under it."""
+
+    kind: str
+    """`group` or `volume`."""
+    name: str
+    limit_bytes_s: int | None
+    """None: no limit."""
+    is_default: bool
+    """Whether nobody has set a limit of its own."""
+    rate_bytes_s: int | None
+    """The limit, or less where the storage is slow."""
+    granted_bytes_s: float | None
+    """What its attempts may be applying together; None: some have no limit."""
+    attempts: int
+    throttled: int
+    moved_bytes: int
+    waited_s: float

@@ -1,4 +1,6 @@
-"""Keys as bytes that sort like the values they stand for.
+"""Keys as bytes that sort like the values they stand for, and bounds of keys for metadata.
+
+A bound is short, however long its key is, and rounded outwards.
 
     null             00
     value            01 payload          (integers from 2^63: 02 payload)
@@ -10,20 +12,20 @@
     timestamp        12 bytes: seconds as int, nanoseconds in the second (UTC)
     string, binary   the bytes with 00 written as 00 ff, then 00 01
 
-A key is the concatenation of its values. Fewer values than columns make a prefix, which
-sorts before every key that it begins. Types are families (`KeyType`), so widening a
-column changes no byte. Versions and times are keys of one value. How a third party
-writes the same bytes: docs/design/0002-row-encoding.md.
+A key is the concatenation of its values. Fewer values than columns make a prefix, which sorts
+before every key that it begins. Types are families (`KeyType`), so widening a column changes no
+byte. Versions and times are keys of one value. How a third party writes the same bytes:
+docs/design/0002-row-encoding.md.
 """
 
 import json
 import math
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 from decimal import Decimal
 
 from common.errors import RequestError
-from common.model.key_text import value_from_text, value_to_json
 from common.model.key_values import (
     NANOS,
     KeyType,
@@ -31,6 +33,8 @@ from common.model.key_values import (
     decimal_units,
     key_type_of,
     plain_value,
+    value_from_text,
+    value_to_json,
 )
 from common.model.tablet import PLUS_INFINITY
 
@@ -45,6 +49,7 @@ __all__ = [
     "key_type_of",
     "parse_key",
 ]
+
 
 _NULL, _VALUE, _LARGE = b"\x00", b"\x01", b"\x02"
 _TERMINATOR = b"\x00\x01"
@@ -238,3 +243,93 @@ def _values_of_text(text: str, columns: int) -> Sequence[object]:
         raise RequestError(message) from error
     assert isinstance(values, list)
     return values
+
+
+# ---- Bounds of keys
+#
+# A bound of a file may be a little further out than its keys are: whoever asks whether a key may
+# be in the file is told so once too often, and never once too seldom. Ends of tablets are kept
+# shorter than any bound is cut, so that a file within a tablet is within it by its bounds, too:
+# no end lies between a key and its bound.
+
+
+BOUND_BYTES_MAX = 1024
+"""Of a bound of a file."""
+SPLIT_BYTES_MAX = 512
+"""Of an end of a tablet, or a key where outputs are cut."""
+_TEXTS = (KeyType.STRING, KeyType.BINARY)
+_TAIL_BYTES = 8
+"""Kept for what frames a text, and for a character that is not cut through."""
+_SURROGATES = range(0xD800, 0xE000)
+_LAST = 0x10FFFF
+
+
+def lower_bound(key: bytes, types: Sequence[KeyType]) -> bytes:
+    """Return a key, or a short one at or below it."""
+    if len(key) <= BOUND_BYTES_MAX:
+        return key
+    prefix, text = _cut_to_length(key, types)
+    return prefix if text is None else prefix + encode_value(text, _kind(text))
+
+
+def upper_bound(key: bytes, types: Sequence[KeyType]) -> bytes:
+    """Return a key, or a short one above it and above every key that begins as it does."""
+    if len(key) <= BOUND_BYTES_MAX:
+        return key
+    prefix, text = _cut_to_length(key, types)
+    above = None if text is None else _above(text)
+    return PLUS_INFINITY if above is None else prefix + encode_value(above, _kind(above))
+
+
+def require_short(end: bytes, what: str) -> None:
+    """Refuse a key that cannot be the end of a tablet.
+
+    Raises:
+        RequestError: It is too long; the message begins with `what`.
+    """
+    if len(end) > SPLIT_BYTES_MAX and end != PLUS_INFINITY:
+        raise RequestError(
+            f"{what} has a key of {len(end)} bytes, at most {SPLIT_BYTES_MAX} are possible"
+        )
+
+
+def _cut_to_length(key: bytes, types: Sequence[KeyType]) -> tuple[bytes, str | bytes | None]:
+    """Return the columns of a key that fit, and the beginning of the text that does not.
+
+    The text is None if what does not fit is no text.
+    """
+    prefix = b""
+    values = decode_key(key, types)
+    for value, kind in zip(values, types, strict=False):
+        part = encode_value(value, kind)
+        if len(prefix) + len(part) > BOUND_BYTES_MAX:
+            room = BOUND_BYTES_MAX - len(prefix) - _TAIL_BYTES
+            text = value if kind in _TEXTS and room > 0 else None
+            assert text is None or isinstance(text, str | bytes)
+            return prefix, None if text is None else _beginning(text, room)
+        prefix += part
+    raise AssertionError(key)
+
+
+def _beginning(text: str | bytes, room: int) -> str | bytes:
+    """Return as much of a text as fits into so many encoded bytes."""
+    kind = _kind(text)
+    sizes = range(min(room, len(text)) + 1)
+    fitting = bisect_right(sizes, room, key=lambda size: len(encode_value(text[:size], kind)))
+    return text[: max(0, fitting - 1)]
+
+
+def _above(text: str | bytes) -> str | bytes | None:
+    """Return the least text of this length or less that is above all that begin like this one."""
+    if isinstance(text, bytes):
+        short = text.rstrip(b"\xff")
+        return short[:-1] + bytes([short[-1] + 1]) if short else None
+    kept = text.rstrip(chr(_LAST))
+    if not kept:
+        return None
+    point = ord(kept[-1]) + 1
+    return kept[:-1] + chr(_SURROGATES.stop if point in _SURROGATES else point)
+
+
+def _kind(text: str | bytes) -> KeyType:
+    return KeyType.STRING if isinstance(text, str) else KeyType.BINARY

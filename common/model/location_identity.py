@@ -7,7 +7,7 @@ An identity has *names*, each a kind of storage and a path in it:
     inode 8:1:42:/t           the nearest folder that exists, by its number, and the rest
     s3 minio.example:/lake/t  an object store, its bucket and a prefix
 
-Local names are found out by `common.parquet.identities`, which asks the machine; what a URI
+Local names are found out by `common.parquet.resolved_locations`, which asks the machine; what a URI
 alone tells is worked out here. Pure.
 """
 

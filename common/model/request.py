@@ -1,14 +1,17 @@
 """A request: a user's wish to compact a range of a table, and how far it has come.
 
-The range is of keys, half open, as order-preserving bytes; the tablets in it are looked
-up at every step, for they may split and merge meanwhile. See protocol, requests.
+Also which keys tablets hold, as the half-open ranges that requests speak of.
+
+The range is of keys, half open, as order-preserving bytes; the tablets in it are looked up at
+every step, for they may split and merge meanwhile. See protocol, requests.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.unknown_fields import Stored
+from common.model.fields import StoredValue
+from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 
 class RequestState(StrEnum):
@@ -30,7 +33,7 @@ class RequestState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange(Stored):
+class KeyRange(StoredValue):
     """Keys from `start` (included) up to `until` (not included); None: no bound."""
 
     start: bytes | None = None
@@ -60,7 +63,7 @@ class TransformKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSpec(Stored):
+class TransformSpec(StoredValue):
     """A transform as it is stored: checked text, or a plug-in's name with its options."""
 
     kind: TransformKind = TransformKind.NONE
@@ -71,7 +74,7 @@ class TransformSpec(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorSpec(Stored):
+class SelectorSpec(StoredValue):
     """Which files of a tablet a request takes: a selector's name and its options."""
 
     name: str = "all"
@@ -79,7 +82,7 @@ class SelectorSpec(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSpec(Stored):
+class OutputSpec(StoredValue):
     """How outputs are written, where it differs from the table's settings."""
 
     codec: str | None = None
@@ -88,7 +91,7 @@ class OutputSpec(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Stored):
+class Request(StoredValue):
     """One user compaction. Times in seconds since the epoch (the store's)."""
 
     id: str
@@ -134,3 +137,76 @@ class TabletProgress(StrEnum):
     SELECTED = "selected"
     DONE = "done"
     CANCELLED = "cancelled"
+
+
+# ---- Ranges of tablets as requests speak of them
+#
+# Bounds exclude their start and include their end, ranges the other way round: the first key
+# behind another is that key and a zero byte. A tablet that is one partition has no keys between
+# bounds; its end stands for it.
+
+
+def first_key(bounds: Bounds) -> bytes | None:
+    """Return the first bytes that a key of a tablet may have; None: from the beginning."""
+    if bounds.partition is not None:
+        return bounds.end
+    return None if bounds.start is None else bounds.start + b"\x00"
+
+
+def key_range_of(first: Bounds, last: Bounds | None = None) -> KeyRange:
+    """Return the keys of a tablet, or of all from one to another: no other tablet meets them.
+
+    Args:
+        first: Of the first tablet.
+        last: Of the last one; None: there is only one.
+    """
+    last = first if last is None else last
+    whole = last.partition is None and last.end == PLUS_INFINITY
+    return KeyRange(first_key(first), None if whole else last.end + b"\x00")
+
+
+def covers(keys: KeyRange, bounds: Bounds) -> bool:
+    """Return whether every key of a tablet is in a range."""
+    first = first_key(bounds)
+    begins = keys.start is None or (first is not None and first >= keys.start)
+    return begins and (keys.until is None or bounds.end < keys.until)
+
+
+# ----------------------------------------------------------------------------------------- Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestProgressInTablet:
+    """How far a request has come in one tablet."""
+
+    tablet: TabletId
+    state: TabletProgress
+    reason: str
+    """Why it is not further, or what came of it: a sentence that a person understands."""
+    files: int = 0
+    """Files of its selection; 0 unless SELECTED."""
+    results: int = 0
+    """Those among them that its jobs made."""
+    bytes_left: int = 0
+    """Bytes that no job of it has rewritten yet; before it selects: of all files in its range."""
+    completed_jobs: int = 0
+    running: tuple[str, ...] = ()
+    """Its attempts under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestProgress:
+    """How far a request has come over its range."""
+
+    request: Request
+    tablets: tuple[RequestProgressInTablet, ...]
+    bytes_left: int = 0
+    """Over all tablets, less what running attempts have already read."""
+    bytes_per_s: float = 0.0
+    """What its running attempts do together; 0: none has told."""
+    eta_s: float | None = None
+    """Seconds left at that rate; None: not known."""
+
+    def count(self, state: TabletProgress) -> int:
+        """Return in how many tablets the request is in a state."""
+        return sum(1 for here in self.tablets if here.state is state)

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.field_types import check_field_types
-from common.model.unknown_fields import Stored
+from common.model.fields import StoredValue, check_field_types
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Settings of a table that nobody but planners reads."""
@@ -23,8 +22,8 @@ class TableState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Stored):
-    """A column by name; `type` in the text form of `common.rows.type_text`, such as `int64`."""
+class Column(StoredValue):
+    """A column by name; `type` in the text form of `common.rows.types`, such as `int64`."""
 
     name: str
     type: str
@@ -38,7 +37,7 @@ class Column(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings(Stored):
+class TableSettings(StoredValue):
     """How a table is compacted. Sizes in bytes, durations in seconds.
 
     Attributes' defaults follow Accumulo's where it has the setting.
@@ -99,7 +98,7 @@ class TableSettings(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table(Stored):
+class Table(StoredValue):
     """One table as its key `neve:{t}:table` tells it."""
 
     id: str

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from common.model.fields import StoredValue
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.unknown_fields import Stored
 
 PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""
@@ -47,7 +47,7 @@ class TabletId:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds(Stored):
+class Bounds(StoredValue):
     """The keys of a tablet: `(start, end]`. `start` None: from the beginning.
 
     A tablet of a partitioned table has `partition` instead (`month=1/day=2`), holds
@@ -68,7 +68,7 @@ class Bounds(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation(Stored):
+class Reservation(StoredValue):
     """One attempt alone may replace these files. Lives in `running[attempt]`."""
 
     attempt: str
@@ -97,7 +97,7 @@ class Reservation(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection(Stored):
+class Selection(StoredValue):
     """The files a request has chosen in one tablet: a hold against SYSTEM jobs."""
 
     request: str
@@ -124,7 +124,7 @@ class OperationStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Stored):
+class Operation(StoredValue):
     """A split or merge under way."""
 
     kind: OperationKind

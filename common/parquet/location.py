@@ -1,14 +1,17 @@
-"""A table's location, and the paths that may be in it.
+"""A table's location: how its storage is reached, the paths in it, and whether it can be used.
 
-Whoever adds a file names a path; none may lead out of the table's own folder: neither
-with `..`, nor with another scheme or bucket, nor through a link.
+Errors of object stores are explained here with what an operator can do about them.
 """
 
 import errno
 import os
+import posixpath
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -16,7 +19,144 @@ from pyarrow import fs as arrow_fs
 
 from common.errors import ConfigError, RequestError, UnavailableError
 from common.model.location_identity import canonical_scheme
-from common.parquet.object_store import cause_of, s3_filesystem
+
+# ---- Object stores that speak S3
+#
+# Credentials come from the default chain alone: environment, profile, web identity (IRSA),
+# instance. Endpoint and region have the names that other tools know, too:
+#
+#     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL    of a store that is not Amazon's, such as MinIO
+#     AWS_REGION, AWS_DEFAULT_REGION           unset: the bucket is asked where it is
+#
+# Bytes go through Arrow's client, never through Hadoop's.
+
+
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+REGION_WITH_ENDPOINT = "us-east-1"
+"""What stores with an endpoint of their own take for signatures, if nothing else is said."""
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 60.0
+TRIES_MAX = 5
+CLIENTS_MAX = 64
+
+_CAUSES = (
+    ("NO_SUCH_BUCKET", "there is no such bucket: create it, or correct the name"),
+    ("INVALID_ACCESS_KEY_ID", "the access key is not known there"),
+    ("INVALID_CLIENT_TOKEN_ID", "the access key is not known there"),
+    ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not fit the access key"),
+    ("EXPIRED_TOKEN", "the credentials have expired"),
+    ("MISSING_AUTHENTICATION_TOKEN", "no credentials were found"),
+    ("PermanentRedirect", "the bucket is in another region: set AWS_REGION to it"),
+    ("AuthorizationHeaderMalformed", "the bucket is in another region: set AWS_REGION to it"),
+    ("HTTP status 301", "the bucket is in another region: set AWS_REGION to it"),
+    ("HTTP status 400", "the bucket may be in another region (AWS_REGION), or no token was sent"),
+    (
+        "ACCESS_DENIED",
+        "the credentials in use do not allow it, or none were found "
+        "(environment, profile, web identity and instance were looked through)",
+    ),
+    ("NETWORK_CONNECTION", "nothing answers: look at AWS_ENDPOINT_URL and at the network"),
+)
+
+_SILENT = (
+    "AWS Error NETWORK",
+    "AWS Error SERVICE_UNAVAILABLE",
+    "AWS Error SLOW_DOWN",
+    "AWS Error THROTTLING",
+    "AWS Error INTERNAL_FAILURE",
+    "AWS Error REQUEST_TIMEOUT",
+    "HTTP status 500",
+    "HTTP status 502",
+    "HTTP status 503",
+    "HTTP status 504",
+)
+"""What an error of an object store says that did not get to the object."""
+_SILENCES = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EAGAIN,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENOTCONN,
+    }
+)
+"""What systems say of file servers that do not answer, and of themselves."""
+
+
+def s3_filesystem(bucket: str, environ: Mapping[str, str]) -> arrow_fs.FileSystem:
+    """Return the client for a bucket; the same one for the same bucket and environment.
+
+    Args:
+        bucket: Its name.
+        environ: Where endpoint and region are looked up.
+
+    Raises:
+        ConfigError: The endpoint is no URL, or nobody says where the bucket is.
+    """
+    endpoint = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
+    region = next(filter(None, map(environ.get, REGION_VARIABLES)), "")
+    # A client has threads; a forked child must have its own.
+    return _client(os.getpid(), bucket, endpoint, region)
+
+
+def error_advice(error: OSError) -> str | None:
+    """Return what an operator can do about an error of an object store; None: not known."""
+    text = str(error)
+    return next((cause for sign, cause in _CAUSES if sign in text), None)
+
+
+def is_transient(error: OSError) -> bool:
+    """Return whether an error may go away by itself; a wrong name or key does not."""
+    return error_advice(error) is None or "NETWORK_CONNECTION" in str(error)
+
+
+def is_silence(error: OSError) -> bool:
+    """Return whether an error says that a storage did not do its work, and nothing of the file.
+
+    What Parquet does not understand is an `OSError`, too, and one without a number.
+    """
+    if isinstance(error, TimeoutError | ConnectionError) or error.errno in _SILENCES:
+        return True
+    text = str(error)
+    return any(sign in text for sign in _SILENT)
+
+
+@lru_cache(CLIENTS_MAX)
+def _client(_process: int, bucket: str, endpoint: str, region: str) -> arrow_fs.FileSystem:
+    parts = urlsplit(endpoint)
+    if endpoint and (parts.scheme not in ("http", "https") or not parts.netloc):
+        message = f"endpoint {endpoint!r} is not a URL such as https://minio.example:9000"
+        raise ConfigError(message)
+    where = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if endpoint else {}
+    return arrow_fs.S3FileSystem(
+        region=region or (REGION_WITH_ENDPOINT if endpoint else _region_of(bucket)),
+        connect_timeout=CONNECT_TIMEOUT_S,
+        request_timeout=REQUEST_TIMEOUT_S,
+        retry_strategy=arrow_fs.AwsStandardS3RetryStrategy(max_attempts=TRIES_MAX),
+        **where,
+    )
+
+
+def _region_of(bucket: str) -> str:
+    try:
+        return str(arrow_fs.resolve_s3_region(bucket))
+    except OSError as error:
+        message = f"bucket {bucket}: its region is not known, set AWS_REGION: {error}"
+        raise ConfigError(message) from error
+
+
+# ---- Locations and paths
+#
+# Whoever adds a file names a path; none may lead out of the table's own folder: neither with
+# `..`, nor with another scheme or bucket, nor through a link.
+
 
 MAGIC = b"PAR1"
 """What a Parquet file ends with; one that was broken off does not."""
@@ -153,7 +293,7 @@ def _filesystem(uri: str) -> tuple[arrow_fs.FileSystem, str]:
     return s3_filesystem(host, os.environ), f"{host}/{path.strip('/')}"
 
 
-def child_of(uri: str, name: str) -> str:
+def child_uri(uri: str, name: str) -> str:
     """Return the URI of a folder in a location; what it says of its storage stays behind it."""
     folder, mark, options = uri.partition("?")
     return f"{folder.rstrip('/')}/{quote(name)}{mark}{options}"
@@ -161,7 +301,7 @@ def child_of(uri: str, name: str) -> str:
 
 def fault(location: Location, path: str, error: OSError) -> str:
     """Return the sentence about an error of a location's storage, with what to do about it."""
-    cause = cause_of(error)
+    cause = error_advice(error)
     if cause is None:
         return f"storage of {location.uri} does not answer for {path}: {error}"
     return f"storage of {location.uri} refuses {path}: {cause} ({error})"
@@ -194,7 +334,7 @@ def size_of(location: Location, path: str) -> int:
     return int(found.size)
 
 
-def existing(location: Location, paths: Sequence[str]) -> dict[str, int]:
+def existing_files(location: Location, paths: Sequence[str]) -> dict[str, int]:
     """Return those of some files that are in storage, with their sizes.
 
     Raises:
@@ -227,9 +367,9 @@ def only_copies(location: Location, outputs: Sequence[str], inputs: Sequence[str
         RequestError: A path is not below the location.
         UnavailableError: The storage does not answer.
     """
-    if existing(location, inputs).keys() == {*inputs}:
+    if existing_files(location, inputs).keys() == {*inputs}:
         return []
-    return sorted(path for path in existing(location, outputs) if _is_whole(location, path))
+    return sorted(path for path in existing_files(location, outputs) if _is_whole(location, path))
 
 
 def _is_whole(location: Location, path: str) -> bool:
@@ -248,3 +388,105 @@ def _split(uri: str) -> tuple[str, str, str]:
         message = f"{uri!r} is not a URI: {error}"
         raise RequestError(message) from error
     return parts.scheme, parts.netloc, unquote(parts.path)
+
+
+# ----------------------------------------------------------------------------- Many files at a time
+
+
+Found = TypeVar("Found")
+
+REMOTE_FILES_AT_ONCE = 8
+"""Files of an object store that one process looks into at a time."""
+
+
+def map_files(
+    location: Location, look: Callable[[str], Found], paths: Sequence[str]
+) -> list[Found]:
+    """Return what is found in each file, in their order; threads are used where ways are long.
+
+    Args:
+        location: Of the table.
+        look: Called with each path.
+        paths: Of the files.
+    """
+    if location.is_local or len(paths) < 2:
+        return [look(path) for path in paths]
+    with ThreadPoolExecutor(REMOTE_FILES_AT_ONCE) as threads:
+        return [*threads.map(look, paths)]
+
+
+# ------------------------------------------------------------ Trying whether a location can be used
+
+
+CONTENT = b"neve"
+_Step = Callable[[Location, str], None]
+
+
+def try_location(location: Location, path: str, now_s: Callable[[], float]) -> dict[str, float]:
+    """Write, list, read and delete a small file; return how many seconds each took.
+
+    Whatever fails, the file is not left behind if it can be deleted at all.
+
+    Args:
+        location: To be tried.
+        path: Of a file that is not there.
+        now_s: Tells the time.
+
+    Raises:
+        ConfigError: Says which step failed, and what may help.
+    """
+    took_s, full = {}, location.full(path)
+    for name, step in _STEPS.items():
+        begun_s = now_s()
+        try:
+            step(location, full)
+        except OSError as error:
+            if name != "delete":
+                _clean(location, full)
+            raise ConfigError(_told(location, name, error)) from error
+        took_s[name] = now_s() - begun_s
+    return took_s
+
+
+def _told(location: Location, step: str, error: OSError) -> str:
+    cause = error_advice(error)
+    what = f"{cause} ({error})" if cause else str(error)
+    return f"{location.uri}: {step} failed: {what}"
+
+
+def _clean(location: Location, full: str) -> None:
+    try:
+        location.filesystem.delete_file(full)
+    except OSError:
+        return  # The first error says more.
+
+
+def _write(location: Location, full: str) -> None:
+    if location.is_local:
+        location.filesystem.create_dir(posixpath.dirname(full), recursive=True)
+    with location.filesystem.open_output_stream(full) as stream:
+        stream.write(CONTENT)
+
+
+def _list(location: Location, full: str) -> None:
+    selector = arrow_fs.FileSelector(posixpath.dirname(full), allow_not_found=True)
+    found = {each.path: each.size for each in location.filesystem.get_file_info(selector)}
+    if found.get(full) != len(CONTENT):
+        raise OSError("a file that was just written is not listed")
+
+
+def _read(location: Location, full: str) -> None:
+    with location.filesystem.open_input_file(full) as file:
+        content = file.read_at(file.size(), 0)
+    if content != CONTENT:
+        raise OSError("a file that was just written holds something else")
+
+
+def _delete(location: Location, full: str) -> None:
+    location.filesystem.delete_file(full)
+    found = location.filesystem.get_file_info(full)
+    if found.type != arrow_fs.FileType.NotFound:
+        raise OSError("a file that was just deleted is still there")
+
+
+_STEPS: dict[str, _Step] = {"write": _write, "list": _list, "read": _read, "delete": _delete}

@@ -1,25 +1,33 @@
-"""What a manifest says: which files of a table a reader should read. Pure.
+"""Manifests: which files of a table a reader should read, and how that is written.
 
     _neve/manifest/latest.json                      the pointer: one small JSON object
     _neve/manifest/<number>-<begun>-<random>/part-<n>.parquet    one row per file
 
-For engines that know no Névé. The format is described for users in
-`docs/reference/manifest.md`; `common.parquet.manifest_files` writes it.
+Parts are written first, the pointer last; what is written never changes.
+
+For engines that know no Névé. The format is described for users in `docs/reference/manifest.md`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+from pyarrow import fs
+from pyarrow import parquet as pq
 
-from common.metadata.readings import Loss
+from common.errors import RequestError, UnavailableError
+from common.metadata.store_values import AcceptedLoss
+from common.model.fields import as_plain
 from common.model.file import DataFile
+from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.model.unknown_fields import as_plain
 from common.parquet.location import Location
+from common.parquet.service_files import read_small, write_small
 
 FORMAT = "neve-manifest"
 FORMAT_VERSION = 1
@@ -43,7 +51,7 @@ PART_SCHEMA = pa.schema(
 
 
 @dataclass(slots=True, kw_only=True)
-class Totals:
+class ManifestTotals:
     """What a manifest's files come to."""
 
     files: int = 0
@@ -65,7 +73,7 @@ class Totals:
             self.merge = self.merge or each["merge"]
 
 
-def to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
+def files_to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
     """Return the files of one tablet that can only be read together with others.
 
     Rows of a clean file that overlaps no other in keys are what a reader sees, but for
@@ -88,10 +96,10 @@ def to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
     return frozenset(merged)
 
 
-def entries_of(location: Location, table: Table, tablet: Tablet) -> list[dict[str, Any]]:
+def manifest_entries(location: Location, table: Table, tablet: Tablet) -> list[dict[str, Any]]:
     """Return what a manifest says of a tablet's files, by path: one row of a part each."""
     files = [file for _, file in sorted(tablet.files.items()) if not file.open]
-    merged = to_merge(table, files)
+    merged = files_to_merge(table, files)
     return [
         {
             "path": file.path,
@@ -123,8 +131,12 @@ def absolute_name(location: Location, path: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}/{path}"
 
 
-def header(
-    table: Table, number: int, begun_s: float, totals: Totals | None, loss: Loss | None = None
+def manifest_header(
+    table: Table,
+    number: int,
+    begun_s: float,
+    totals: ManifestTotals | None,
+    loss: AcceptedLoss | None = None,
 ) -> dict[str, Any]:
     """Return what a manifest says before it names files or parts.
 
@@ -159,3 +171,129 @@ def header(
     if totals is not None:
         body["totals"] = totals.plain()
     return body
+
+
+# ------------------------------------------------------------------------------ Files of a manifest
+
+
+POINTER_PATH = f"{MANIFEST_FOLDER}/latest.json"
+_POINTER_BYTES_MAX = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestPointer:
+    """What a pointer says, as far as the service asks it."""
+
+    number: int
+    path: str
+    """The folder of its parts."""
+
+
+def manifest_folder_name(number: int, begun_s: float, chance: str) -> str:
+    """Return the folder of a manifest's parts; its time tells when nobody needs it any more."""
+    return f"{MANIFEST_FOLDER}/{number:010d}-{int(begun_s)}-{chance}"
+
+
+def begun_of(folder: str) -> float | None:
+    """Return when a manifest was begun by the name of its folder; None: it is none."""
+    parts = posixpath.basename(folder).split("-", 2)
+    return (
+        float(parts[1]) if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else None
+    )
+
+
+def write_part(
+    location: Location, folder: str, number: int, entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Write one part; return what the pointer says of it.
+
+    Raises:
+        UnavailableError: The storage did not take it.
+    """
+    path = f"{folder}/part-{number:05d}.parquet"
+    full = location.full(path)
+    try:
+        if location.is_local:
+            location.filesystem.create_dir(posixpath.dirname(full), recursive=True)
+        with location.filesystem.open_output_stream(full) as sink:
+            rows = pa.Table.from_pylist(list(entries), PART_SCHEMA)
+            pq.write_table(rows, sink, compression="zstd")
+    except OSError as error:
+        raise UnavailableError(f"{path} of {location.uri} cannot be written: {error}") from error
+    return {"path": path, "file": absolute_name(location, path), "files": len(entries)}
+
+
+def write_pointer(location: Location, folder: str, body: Mapping[str, Any]) -> None:
+    """Point readers to a manifest whose parts are written.
+
+    Raises:
+        UnavailableError: The storage did not take it.
+    """
+    whole = {**body, "path": folder}
+    write_small(location, POINTER_PATH, json.dumps(whole, indent=1).encode() + b"\n")
+
+
+def read_pointer(location: Location) -> ManifestPointer | None:
+    """Return what the pointer of a location says; None: there is none that can be read.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    content = read_small(location, POINTER_PATH, _POINTER_BYTES_MAX)
+    try:
+        body = json.loads(content or b"")
+        return ManifestPointer(number=int(body["number"]), path=str(body["path"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def manifest_folders(location: Location) -> list[str]:
+    """Return the folders of all manifests, by their paths relative to the location.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    base = location.full(MANIFEST_FOLDER)
+    try:
+        found = location.filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+    except OSError as error:
+        raise UnavailableError(f"{location.uri} cannot be listed: {error}") from error
+    names = [posixpath.basename(each.path) for each in found]
+    return sorted(f"{MANIFEST_FOLDER}/{name}" for name in names if begun_of(name) is not None)
+
+
+def delete_others(
+    location: Location, kept: Collection[str], outdated: Collection[str], before_s: float
+) -> None:
+    """Delete manifests that are outdated, and old ones that nobody knows.
+
+    Args:
+        location: Of the table.
+        kept: Folders that somebody may read.
+        outdated: Folders that nobody reads any more.
+        before_s: Unknown ones that were begun before may go: their publisher has died.
+
+    Raises:
+        UnavailableError: The storage refused.
+    """
+    for folder in manifest_folders(location):
+        unknown = folder not in kept and (begun_of(folder) or 0.0) < before_s
+        if folder in outdated or unknown:
+            delete_folder(location, folder)
+
+
+def delete_folder(location: Location, folder: str) -> None:
+    """Delete a folder of the service with all that is in it.
+
+    Raises:
+        RequestError: It is not below `_neve/manifest`.
+        UnavailableError: The storage refused.
+    """
+    if folder != MANIFEST_FOLDER and not folder.startswith(f"{MANIFEST_FOLDER}/"):
+        raise RequestError(f"folder {folder} is not one of manifests, wanted {MANIFEST_FOLDER}")
+    try:
+        location.filesystem.delete_dir(location.full(folder))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UnavailableError(f"{folder} of {location.uri} was not deleted: {error}") from error

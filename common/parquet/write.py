@@ -7,12 +7,11 @@ from pyarrow import parquet as pq
 
 from common.errors import UnavailableError
 from common.model.table import TableSettings
-from common.parquet.inspect import FileFacts
+from common.parquet.file_inspection import FileFacts
 from common.parquet.location import Location, size_of
-from common.rows.facts import RowTally
-from common.rows.merge import joined, take_rows
+from common.rows.merge import concat_rows, sorted_rows, take_rows
+from common.rows.row_facts import RowTally
 from common.rows.rules import RowRules
-from common.rows.sort import sorted_rows
 
 ROW_GROUP_ROWS_MIN = 1024
 ROW_GROUP_ROWS_MAX = 1 << 20
@@ -46,7 +45,7 @@ def write_table(
         RequestError: The rows do not have the schema of the table.
         UnavailableError: The storage did not take the file; what is left of it is deleted.
     """
-    rows = joined([rows], rules)
+    rows = concat_rows([rows], rules)
     if rules.key:
         rows = take_rows(rows, sorted_rows(rows, rules).row)
     group_rows = row_group_rows(rows, settings.row_group_bytes)

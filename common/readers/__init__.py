@@ -7,12 +7,9 @@ each with a limit of memory and time, and lose one of these instead of themselve
     gateway, coordinator: a thread calls a function that is marked `@in_reader`
         └─ order over a socket pair ──► reader: does it, answers
         │                                  ▲ fork, a few ms
-        └─ control link ──► nursery: has imported all that readers need
+        └─ control link ──► fork server: has imported all that readers need
 
-* `door`: marks such functions, and says which readers a process has
-* `pool`: `Readers`: who is idle, what a death means
-* `nursery`: starts and ends readers, from the side of the service
-* `child`: the nursery's own process, and what a reader does
-* `frames`: messages over a socket
-* `answers`: what a reader may answer with: values of known kinds, never code
+    messages     limits, frames, orders and answers: values of known kinds, never code
+    fork_server  the process that readers are forked from, and what a reader does
+    pool         readers of a service: started, given work, ended; `@in_reader`
 """

@@ -1,17 +1,181 @@
-"""The readers of a service, and the work that they are given."""
+"""The reader processes of a service: started, given work, ended; and work that is done in them.
 
+The gateway and the coordinator say at their start which readers they have (`use_readers`); a
+function that is marked `@in_reader` is done there from then on, whoever calls it. In compactors
+and in readers themselves, which may die of a file, and in short commands, it is done at once.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from common.errors import RequestError
-from common.readers import answers
-from common.readers.frames import LinkError, receive, send
-from common.readers.limits import KEPT, ReaderLimits
-from common.readers.nursery import Nursery, Reader
+from common.errors import RequestError, UnavailableError
+from common.readers import messages
+from common.readers.messages import (
+    END,
+    FORK,
+    ID,
+    IDLE_READERS_MAX,
+    LIMITS,
+    LinkError,
+    ReaderLimits,
+    receive,
+    send,
+)
 from common.settings import ReaderSettings
 from common.telemetry import Log
+
+# ---------------------------------------------------------------------- Starting and ending readers
+
+
+COMMAND = (sys.executable, "-P", "-m", "common.readers.fork_server")
+START_WAIT_S = 60.0
+"""Longest wait for a fork; the first one waits until everything is imported."""
+
+
+@dataclass(slots=True, eq=False)
+class ReaderProcess:
+    """A reader process, and our end of its link."""
+
+    id: int
+    link: socket.socket
+    works: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderEnd:
+    """How a reader ended."""
+
+    text: str
+    """For people."""
+    too_late: bool = False
+    """Whether it had taken too long."""
+
+
+class ForkServer:
+    """The process that readers are forked from; a dead one is replaced. For many threads."""
+
+    def __init__(self, limits: ReaderLimits, modules: Collection[str] = ()) -> None:
+        """Take the limits of readers, and the modules whose work they will do."""
+        self._limits, self._modules = limits, modules
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fork(self) -> ReaderProcess:
+        """Return a new reader.
+
+        Raises:
+            UnavailableError: No process can be started on this machine now.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                with self._lock:
+                    reader = self._forked(theirs)
+            except (OSError, EOFError) as error:
+                ours.close()
+                self.close()
+                message = f"no process can be started to look into files: {error}"
+                raise UnavailableError(message) from error
+        # The reader ends itself in time; one that is stopped from outside does not.
+        ours.settimeout(self._limits.wait_s + self._limits.patience_s)
+        return ReaderProcess(reader, ours)
+
+    def end(self, reader: ReaderProcess) -> ReaderEnd:
+        """End a reader if it still runs; return how it ended."""
+        reader.link.close()
+        try:
+            with self._lock:
+                control = self._control
+                if control is None:
+                    return ReaderEnd("ended with the process that started it")
+                control.sendall(END + ID.pack(reader.id))
+                return _told(_number(control), self._limits.wait_s)
+        except (OSError, EOFError):
+            self.close()
+            return ReaderEnd("ended")
+
+    def close(self) -> None:
+        """End the process and all readers."""
+        with self._lock:
+            self._close()
+
+    def _forked(self, theirs: socket.socket) -> int:
+        if self._process is not None and self._process.poll() is not None:
+            self._close()
+        control = self._control or self._start()
+        order = LIMITS.pack(self._limits.memory_bytes, self._limits.wait_s)
+        control.sendall(FORK)
+        socket.send_fds(control, [order], [theirs.fileno()])
+        return _number(control)
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(START_WAIT_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*COMMAND, str(theirs.fileno()), *sorted(self._modules)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+            )
+        self._control = ours
+        return ours
+
+    def _close(self) -> None:
+        control, process = self._control, self._process
+        self._control = self._process = None
+        if control is not None:
+            control.close()
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return what the nursery gets: our modules where we have them, memory from the system.
+
+    Arrow's own allocators take address space by the gigabyte before they use it.
+    """
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+
+
+def _number(control: socket.socket) -> int:
+    found = b""
+    while len(found) < ID.size:
+        piece = control.recv(ID.size - len(found))
+        if not piece:
+            raise EOFError("it ended at once")
+        found += piece
+    number: int = ID.unpack(found)[0]
+    return number
+
+
+def _told(status: int, wait_s: float) -> ReaderEnd:
+    if status < 0 or not os.WIFSIGNALED(status):
+        return ReaderEnd("ended")
+    number = os.WTERMSIG(status)
+    if number == signal.SIGALRM:
+        return ReaderEnd(f"took longer than {wait_s:g} s", too_late=True)
+    return ReaderEnd(f"was ended by signal {number} ({signal.Signals(number).name})")
+
+
+# ----------------------------------------------------------------------------------------- The pool
+
 
 TRIES = 2
 """For one piece of work: somebody else may have ended a reader, for want of memory for example."""
@@ -27,11 +191,11 @@ class Readers:
     def __init__(self, limits: ReaderLimits, log: Log, modules: Collection[str] = ()) -> None:
         """Take what they may take, who hears of their deaths, and the modules of their work."""
         self._limits, self._log = limits, log
-        self._nursery = Nursery(limits, modules)
+        self._nursery = ForkServer(limits, modules)
         self._places = threading.BoundedSemaphore(limits.readers)
         self._spare = threading.BoundedSemaphore(limits.readers)
         self._lock = threading.Lock()
-        self._idle: list[Reader] = []
+        self._idle: list[ReaderProcess] = []
         self._closed = False
 
     @classmethod
@@ -41,7 +205,7 @@ class Readers:
             readers=settings.count,
             memory_bytes=settings.memory_bytes,
             wait_s=settings.wait_s,
-            kept=min(settings.count, KEPT),
+            kept=min(settings.count, IDLE_READERS_MAX),
         )
         return cls(limits, log, modules)
 
@@ -66,7 +230,7 @@ class Readers:
             RequestError: It needs too much memory, or failed in a way nobody expected.
             CompactionError: What it raised itself.
         """
-        order = answers.packed(answers.Order(work, arguments, named or {}))
+        order = messages.pack_message(messages.ReaderOrder(work, arguments, named or {}))
         how = ""
         for _ in range(TRIES):
             try:
@@ -103,16 +267,16 @@ class Readers:
         finally:
             places.release()
 
-    def _asked(self, order: bytes) -> answers.Result:
+    def _asked(self, order: bytes) -> messages.Result:
         with self._place():
             reader = self._taken()
             try:
                 send(reader.link, order)
-                found = answers.unpacked(receive(reader.link, self._limits.answer_bytes))
+                found = messages.unpack_answer(receive(reader.link, self._limits.answer_bytes))
             except (LinkError, TimeoutError) as error:
                 end = self._nursery.end(reader)
                 raise _DeathError(end.text, too_late=end.too_late) from error
-            except answers.AnswerError as error:
+            except messages.ReaderAnswerError as error:
                 self._nursery.end(reader)
                 raise _DeathError(f"gave an answer that is none ({error})") from error
             except BaseException:
@@ -121,13 +285,13 @@ class Readers:
             self._done_with(reader)
             return found
 
-    def _taken(self) -> Reader:
+    def _taken(self) -> ReaderProcess:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return self._nursery.fork()
 
-    def _done_with(self, reader: Reader) -> None:
+    def _done_with(self, reader: ReaderProcess) -> None:
         reader.works += 1
         with self._lock:
             keeps = not self._closed and len(self._idle) < self._limits.kept
@@ -136,15 +300,15 @@ class Readers:
                 return
         self._nursery.end(reader)
 
-    def _meant(self, about: str, result: answers.Result) -> Any:
+    def _meant(self, about: str, result: messages.Result) -> Any:
         match result:
-            case answers.Done(value):
+            case messages.ReaderResult(value):
                 return value
-            case answers.Refused(error):
+            case messages.ReaderRefusal(error):
                 raise error
-            case answers.Failed(cause):
+            case messages.ReaderFailure(cause):
                 raise RequestError(f"{about} cannot be read: {cause}")
-            case answers.Short():
+            case messages.ReaderOutOfMemory():
                 limit = self._limits.memory_bytes // 1024**2
                 raise RequestError(
                     f"{about} cannot be read: to look into it takes more than {limit} MiB of memory"
@@ -157,3 +321,55 @@ class _DeathError(Exception):
     def __init__(self, how: str, *, too_late: bool = False) -> None:
         super().__init__(how)
         self.too_late = too_late
+
+
+# -------------------------------------------------------------------- Work that is done in a reader
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _ProcessReaders:
+    readers: Readers | None = None
+    modules: ClassVar[set[str]] = set()
+
+
+def use_readers(readers: Readers | None) -> None:
+    """Let this process's readers do what is marked; None: it is done in the process itself."""
+    _ProcessReaders.readers = readers
+
+
+def open_readers(settings: ReaderSettings, log: Log) -> Readers:
+    """Let readers do what is marked from now on, as the settings want it; return them."""
+    readers = Readers.of(settings, log, _ProcessReaders.modules)
+    use_readers(readers)
+    return readers
+
+
+def in_reader(about: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Mark a function of a module that looks into bytes of others. It blocks.
+
+    Its arguments and its result are plain values. In a process that has readers it raises
+    `ReaderDeathError`, a `RequestError`, for what ends them.
+
+    Args:
+        about: What a call looks into, for errors: `"file {path}"`, by the function's arguments.
+    """
+
+    def marked(work: Callable[P, T]) -> Callable[P, T]:
+        shape = signature(work)
+        _ProcessReaders.modules.add(work.__module__)
+
+        @wraps(work)
+        def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+            if (readers := _ProcessReaders.readers) is None:
+                return work(*args, **kwargs)
+            told = about.format(**shape.bind(*args, **kwargs).arguments)
+            # By its name in its module, a reader finds `asked`, and has no readers itself.
+            found: T = readers.ask(told, asked, args, kwargs)
+            return found
+
+        return asked
+
+    return marked

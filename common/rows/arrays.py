@@ -34,17 +34,17 @@ def batches(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     for chunk in chunks:
         for start in range(0, len(chunk), BATCH_ROWS):
-            yield stored(chunk.slice(start, BATCH_ROWS))
+            yield storage_values(chunk.slice(start, BATCH_ROWS))
 
 
-def stored(array: pa.Array) -> pa.Array:
+def storage_values(array: pa.Array) -> pa.Array:
     """Return the values that an extension, dictionary or run-end encoding stands for."""
     if isinstance(array, pa.ExtensionArray):
-        return stored(array.storage)
+        return storage_values(array.storage)
     if is_type.is_dictionary(array.type):
-        return stored(array.dictionary_decode())
+        return storage_values(array.dictionary_decode())
     if is_type.is_run_end_encoded(array.type):
-        return stored(pc.run_end_decode(array))
+        return storage_values(pc.run_end_decode(array))
     return array
 
 
@@ -93,7 +93,7 @@ def instants(array: pa.Array) -> tuple[Int64s, Int64s]:
     return seconds, rest * (_PER_SECOND["ns"] // per_second)
 
 
-def decimal_units(array: pa.Array) -> Words:
+def decimal_words(array: pa.Array) -> Words:
     """Return decimals in units of 10^-38: four words each, the lowest first.
 
     Raises:
@@ -128,7 +128,7 @@ def big_endian(words: Words) -> Bytes:
     return words.astype(">u8").view(np.uint8).reshape(-1, 8)
 
 
-def spread(starts: Int64s, lengths: Int64s) -> Int64s:
+def range_positions(starts: Int64s, lengths: Int64s) -> Int64s:
     """Return, row after row, the positions `starts[i] … starts[i] + lengths[i] - 1`."""
     before = np.cumsum(lengths) - lengths
     total = int(lengths.sum())

@@ -6,9 +6,9 @@ import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.errors import RequestError
-from common.rows.arrays import stored
+from common.rows.arrays import storage_values
 from common.rows.schema import require_readable
-from common.rows.type_text import type_to_text
+from common.rows.types import type_to_text
 
 
 def conform(table: pa.Table, schema: pa.Schema, source: str = "table") -> pa.Table:
@@ -114,7 +114,7 @@ def widen(column: pa.ChunkedArray, field: pa.Field, source: str) -> pa.ChunkedAr
             # Arrow's cast of list views loses elements, so these go value by value.
             chunks = [pa.array(chunk.to_pylist(), field.type) for chunk in column.chunks]
             return pa.chunked_array(chunks, field.type)
-        plain = [stored(chunk).cast(field.type) for chunk in column.chunks]
+        plain = [storage_values(chunk).cast(field.type) for chunk in column.chunks]
         return pa.chunked_array(plain, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = (

@@ -1,23 +1,120 @@
-"""Merging tables under the row rules, without a Python object per row.
+"""Sorting, merging and reading rows under the row rules, without a Python object per row.
 
-Gives what `common.rows.reference` gives. Used for merge on read, by the gateway's
-appends and by kernels for rows that they do not stream.
+Rows are ordered by key, then the better row first: the higher version, then tombstones.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from common.errors import RequestError
+from common.model.key_values import KeyType
+from common.model.keys import PLUS_INFINITY
 from common.model.outcome import DroppedRows, RowCounts
-from common.rows.arrays import BATCH_ROWS, Int64s
+from common.rows.arrays import BATCH_ROWS, Flags, Int64s, batches, ordered_double_bits, validity
 from common.rows.conform import conform
-from common.rows.dead import dead_rows, droppable
-from common.rows.hash import row_hash
+from common.rows.dead_rows import dead_rows, droppable_rows
+from common.rows.key_encoding import encode_column, encode_keys
+from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema
-from common.rows.sort import SortedRows, sorted_rows
+
+# -------------------------------------------------------------------------------- The order of rows
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """Row numbers in order, with flags where a key and where a (key, version, tombstone) begins.
+
+    The three are of one length; where a key begins, a rank begins too.
+    """
+
+    row: Int64s
+    new_key: Flags
+    new_rank: Flags
+
+
+def sorted_rows(table: pa.Table, rules: RowRules) -> SortedRows:
+    """Return the order of the rows of a keyed table, which has the rules' types."""
+    assert rules.key, "rows of a table without a key have no order"
+    assert rules.version_column is not None
+    key_names = [f"key{at}" for at in range(len(rules.key))]
+    columns = {
+        label: sortable_series(table.column(name), kind)
+        for label, name, kind in zip(key_names, rules.key, rules.key_types, strict=True)
+    }
+    columns["version"] = sortable_series(table.column(rules.version_column), rules.version_type)
+    columns["tombstone"] = _tombstones(table, rules)
+    ranks = list(columns)
+    better_first = [False] * len(key_names) + [True, True]
+    frame = (
+        pl.DataFrame(columns)
+        .with_row_index("row")
+        .sort(ranks, descending=better_first, nulls_last=better_first)
+    )
+    return SortedRows(
+        row=frame["row"].to_numpy().astype(np.int64),
+        new_key=_begins(frame, key_names),
+        new_rank=_begins(frame, ranks),
+    )
+
+
+def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> pl.Series:
+    """Return a column as a series that sorts like its encoded values, nulls first."""
+    match key_type:
+        case KeyType.FLOAT:
+            chunks = [
+                pa.array(ordered_double_bits(array), mask=~validity(array))
+                for array in batches(column)
+            ]
+            return _series(pa.chunked_array(chunks, pa.uint64()))
+        case KeyType.STRING:
+            return _series(column.cast(pa.large_string()))
+        case KeyType.BINARY:
+            return _series(column.cast(pa.large_binary()))
+        case KeyType.DATE:
+            return _series(column.cast(pa.date32()).cast(pa.int32()))
+        case KeyType.TIMESTAMP:
+            return _series(column.cast(pa.int64()))
+        case KeyType.DECIMAL | KeyType.TIME:
+            return _series(pa.chunked_array([encode_column(column, key_type)]))
+        case KeyType.BOOL | KeyType.INT:
+            return _series(column)
+
+
+def _series(column: pa.ChunkedArray) -> pl.Series:
+    series = pl.from_arrow(column)
+    assert isinstance(series, pl.Series)
+    return series
+
+
+def _tombstones(table: pa.Table, rules: RowRules) -> pl.Series:
+    if rules.tombstone_column is None:
+        return pl.repeat(value=False, n=table.num_rows, dtype=pl.Boolean, eager=True)
+    return _series(table.column(rules.tombstone_column)).fill_null(value=False)
+
+
+def _begins(frame: pl.DataFrame, columns: list[str]) -> Flags:
+    """Return where one of the columns differs from the row before."""
+    if frame.height == 0:
+        return np.zeros(0, np.bool_)
+    changed = frame.select(
+        pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in columns)
+    )
+    flags: Flags = changed.to_series().to_numpy().copy()
+    flags[0] = True
+    return flags
+
+
+# ---- Merging
+#
+# Used for merge on read, by the gateway's appends and by kernels for rows that they do not
+# stream. Tests compare it with a plain reference, row by row.
+
 
 _INT32_MAX = 2**31 - 1
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
@@ -51,14 +148,14 @@ def merge_tables(
     Raises:
         RequestError: A table does not have the columns of the rules' schema.
     """
-    rows = joined(tables, rules)
+    rows = concat_rows(tables, rules)
     if not rules.key:
         return _merge_bag(rows, rules, now_s)
     ordered = sorted_rows(rows, rules)
     winners = _winners(rows, ordered)
     best = take_rows(rows, winners)
     tombstones, expired = dead_rows(best, rules, now_s)
-    gone, dropped = droppable(best, tombstones | expired, rules, drop)
+    gone, dropped = droppable_rows(best, tombstones | expired, rules, drop)
     kept = best if not gone.any() else best.filter(pa.array(~gone))
     counts = RowCounts(
         rows_in=rows.num_rows,
@@ -70,7 +167,7 @@ def merge_tables(
     return MergeResult(table=kept, counts=counts, dropped=dropped)
 
 
-def joined(tables: Sequence[pa.Table], rules: RowRules) -> pa.Table:
+def concat_rows(tables: Sequence[pa.Table], rules: RowRules) -> pa.Table:
     """Return all rows as one table of the rules' schema, in the order given."""
     schema = arrow_schema(rules.schema)
     known = [conform(table, schema) for table in tables]
@@ -127,3 +224,92 @@ def _take(column: pa.ChunkedArray, chosen: pa.Array) -> pa.ChunkedArray:
     steps = range(0, len(wide), BATCH_ROWS)
     pieces = [wide.slice(start, BATCH_ROWS).cast(column.type) for start in steps]
     return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], column.type)
+
+
+# ------------------------------------------------------------------------------------ Merge on read
+
+
+def scan_tables(
+    tables: Sequence[pa.Table],
+    rules: RowRules,
+    now_s: float,
+    *,
+    columns: Sequence[str] | None = None,
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> pa.Table:
+    """Return the visible rows, by key: neither superseded nor tombstones nor expired.
+
+    Args:
+        tables: All rows of every file that may hold keys of the range, with all their
+            columns (ties between rows are decided by the whole row).
+        rules: Of the table.
+        now_s: For expiry.
+        columns: The columns to return, in this order; None: all.
+        start: Encoded key after which the range begins; None: at the first key.
+        end: Encoded key with which the range ends; None: at the last key.
+
+    Raises:
+        RequestError: A column is not known, or a table does not fit the rules' schema.
+    """
+    known = [column.name for column in rules.schema]
+    if unknown := [name for name in columns or () if name not in known]:
+        message = f"columns {', '.join(unknown)} are not known, wanted some of {', '.join(known)}"
+        raise RequestError(message)
+    rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
+    seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)
+    return seen if columns is None else seen.select(list(columns))
+
+
+def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> int | None:
+    """Return how many rows of a keyed table a reader sees.
+
+    Args:
+        tables: All rows of every file that may hold keys of the range, but of their columns
+            only `rules.merge_columns`.
+        rules: Of the table.
+        now_s: For expiry.
+
+    Returns:
+        The number. None: whole rows are needed to tell it, as they decide a tie of a row that
+        has expired with one that has not.
+    """
+    names = rules.merge_columns
+    schema = tuple(column for column in rules.schema if column.name in names)
+    narrow = replace(rules, schema=schema, partition_by=(), time_column=None, ttl_s=None)
+    if rules.ttl_s is not None:
+        narrow = replace(narrow, time_column=rules.time_column, ttl_s=rules.ttl_s)
+    rows = concat_rows(tables, narrow)
+    if rows.num_rows == 0:
+        return 0
+    ordered = sorted_rows(rows, narrow)
+    tombstones, expired = dead_rows(rows, narrow, now_s)
+    ranks = np.flatnonzero(ordered.new_rank)
+    gone = expired[ordered.row]
+    some, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
+    first_ranks = ordered.new_key[ranks]
+    dead = tombstones[ordered.row][ranks] | every
+    unsure = some & ~dead
+    if (unsure & first_ranks).any():
+        return None
+    return int((first_ranks & ~dead).sum())
+
+
+def visible_rows(merged: pa.Table, rules: RowRules, now_s: float) -> pa.Table:
+    """Return the rows of a merged table that a reader sees."""
+    tombstones, expired = dead_rows(merged, rules, now_s)
+    dead = tombstones | expired
+    return merged.filter(pa.array(~dead)) if dead.any() else merged
+
+
+def in_range(table: pa.Table, rules: RowRules, start: bytes | None, end: bytes | None) -> pa.Table:
+    """Return the rows whose key is in `(start, end]`; a table without a key is one range."""
+    if not rules.key or (start is None and end in (None, PLUS_INFINITY)):
+        return table
+    keys = encode_keys(table, rules.key, rules.key_types)
+    inside = pc.is_valid(keys)
+    if start is not None:
+        inside = pc.and_(inside, pc.greater(keys, pa.scalar(start, pa.large_binary())))
+    if end is not None:
+        inside = pc.and_(inside, pc.less_equal(keys, pa.scalar(end, pa.large_binary())))
+    return table.filter(inside)

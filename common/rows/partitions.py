@@ -18,12 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import RequestError
-from common.model.key_text import value_from_text, value_to_json
-from common.model.key_values import NANOS, KeyType, plain_value
-from common.model.keys import encode_key, key_type_of
+from common.model.key_values import (
+    NANOS,
+    KeyType,
+    key_type_of,
+    plain_value,
+    value_from_text,
+    value_to_json,
+)
+from common.model.keys import encode_key
 from common.model.table import Table
 from common.rows.conform import widen
-from common.rows.type_text import type_to_text
+from common.rows.types import type_to_text
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255

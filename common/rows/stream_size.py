@@ -24,7 +24,7 @@ _BUFFERS, _COMPRESSION = 2, 3
 _DATA = 1
 
 
-def decoded_bytes(stream: bytes) -> int:
+def stream_memory_bytes(stream: bytes) -> int:
     """Return how many bytes the buffers of a stream take when they are not compressed.
 
     Raises:

@@ -1,10 +1,12 @@
-"""The one form of every column type that Parquet can keep.
+"""Column types: the one form of each type that Parquet can keep, and types as text.
 
-Files come with large, view and dictionary types that hold the same values; everything
-that compares types does so after making them normal.
+Files come with large, view and dictionary types that hold the same values; everything that
+compares types does so after making them normal.
 """
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyarrow import types as is_type
@@ -87,3 +89,236 @@ _KEPT: tuple[_Test, ...] = (
     is_type.is_duration,
     is_type.is_null,
 )
+
+
+# ---- Types as text
+#
+# The text form is what people write in `table create` and what the store holds:
+#
+#     bool  int8 … int64  uint8 … uint64  float16  float  double  decimal(10, 2)
+#     string  binary  binary[16]  date  time[us]  timestamp[us]  timestamp[us, UTC]
+#     duration[us]  null  list<int64>  map<string, int64>  struct<a: int64 not null, b: string>
+#
+# Arrow's own spelling (`list<item: int64>`, `timestamp[us, tz=UTC]`, `decimal128(10, 2)`,
+# `large_string`, `date32[day]`) is read as well. Elements are nullable unless `not null` follows.
+# Names that are not plain words are quoted as in JSON.
+
+
+_PLAIN_NAME = re.compile(r"\w+")
+_TOKEN = re.compile(r'\s+|("(?:[^"\\]|\\.)*+"|[\w/+-]++|[<>\[\](),:=])')
+CHARS_MAX = 64 * 1024
+DEPTH_MAX = 32
+"""Types in each other."""
+SHOWN_CHARS = 200
+_SIMPLE = {
+    "bool": pa.bool_(),
+    **{
+        f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")()
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    "float16": pa.float16(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "null": pa.null(),
+}
+_ALIASES = {
+    "boolean": "bool",
+    "int": "int32",
+    "long": "int64",
+    "bigint": "int64",
+    "halffloat": "float16",
+    "float32": "float",
+    "float64": "double",
+    "decimal128": "decimal",
+    "decimal256": "decimal",
+    "str": "string",
+    "utf8": "string",
+    "large_string": "string",
+    "string_view": "string",
+    "large_binary": "binary",
+    "binary_view": "binary",
+    "fixed_size_binary": "binary",
+    "date32": "date",
+    "date64": "date",
+    "time32": "time",
+    "time64": "time",
+    "large_list": "list",
+}
+_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
+
+
+def type_to_text(arrow: pa.DataType) -> str:
+    """Return the text form of a type, after making it normal."""
+    arrow = normal_type(arrow)
+    if arrow in _NAMES:
+        return _NAMES[arrow]
+    if is_type.is_decimal(arrow):
+        return f"decimal({arrow.precision}, {arrow.scale})"
+    if is_type.is_fixed_size_binary(arrow):
+        return f"binary[{arrow.byte_width}]"
+    if is_type.is_timestamp(arrow):
+        return f"timestamp[{arrow.unit}, {arrow.tz}]" if arrow.tz else f"timestamp[{arrow.unit}]"
+    if is_type.is_time(arrow) or is_type.is_duration(arrow):
+        return f"{'time' if is_type.is_time(arrow) else 'duration'}[{arrow.unit}]"
+    if is_type.is_list(arrow):
+        return f"list<{_element_text(arrow.value_field)}>"
+    if is_type.is_map(arrow):
+        return f"map<{type_to_text(arrow.key_type)}, {_element_text(arrow.item_field)}>"
+    fields = (f"{_name_text(field.name)}: {_element_text(field)}" for field in arrow)
+    return f"struct<{', '.join(fields)}>"
+
+
+def _element_text(field: pa.Field) -> str:
+    return type_to_text(field.type) + ("" if field.nullable else " not null")
+
+
+def _name_text(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def type_from_text(text: str) -> pa.DataType:
+    """Return the type that a text form names.
+
+    Raises:
+        RequestError: It names none.
+    """
+    if len(text) > CHARS_MAX:
+        raise RequestError(
+            f"column type {text[:SHOWN_CHARS]!r}… has {len(text)} characters, at most {CHARS_MAX}"
+            " are read"
+        )
+    try:
+        reader = _TypeReader(list(_tokens(text)))
+        arrow = reader.type()
+        reader.end()
+    except (IndexError, ValueError, KeyError, OverflowError, pa.ArrowInvalid) as error:
+        shown = text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+        message = (
+            f"column type {shown!r} is not known; write for example int64, string, decimal(10, 2)"
+        )
+        raise RequestError(message) from error
+    return arrow
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """Yield the tokens of a text; the first place where none stands ends the work."""
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(text[at])
+        at = match.end()
+        if match[1]:
+            yield match[1]
+
+
+class _TypeReader:
+    """Reads tokens of a type from left to right; `_at` is the next one."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+
+    def end(self) -> None:
+        """Refuse what is left over."""
+        if self._at != len(self._tokens):
+            raise ValueError(self._tokens[self._at])
+
+    def type(self) -> pa.DataType:
+        """Read one type."""
+        name = self._next()
+        name = _ALIASES.get(name, name)
+        if nested := {"list": self._list, "map": self._map, "struct": self._struct}.get(name):
+            self._depth += 1
+            if self._depth > DEPTH_MAX:
+                raise ValueError(f"more than {DEPTH_MAX} types in each other")
+            arrow = nested()
+            self._depth -= 1
+            return arrow
+        options = self._options()
+        if name in _SIMPLE and not (options and name == "binary"):
+            return _SIMPLE[name]
+        return _parametric(name, options)
+
+    def _list(self) -> pa.DataType:
+        self._expect("<")
+        element = self._element("element")
+        self._expect(">")
+        return pa.list_(element)
+
+    def _map(self) -> pa.DataType:
+        self._expect("<")
+        key = self.type()
+        self._expect(",")
+        item = self._element("value")
+        self._expect(">")
+        return pa.map_(key, item)
+
+    def _struct(self) -> pa.DataType:
+        self._expect("<")
+        fields: list[pa.Field] = []
+        while self._peek() != ">":
+            if fields:
+                self._expect(",")
+            name = self._next()
+            self._expect(":")
+            fields.append(
+                self._element(json.loads(name) if name.startswith('"') else name, named=True)
+            )
+        self._expect(">")
+        return pa.struct(fields)
+
+    def _element(self, name: str, *, named: bool = False) -> pa.Field:
+        if not named and self._peek(1) == ":":  # Arrow writes list<item: int64>.
+            self._at += 2
+        arrow = self.type()
+        nullable = self._peek() != "not"
+        if not nullable:
+            self._expect("not")
+            self._expect("null")
+        return pa.field(name, arrow, nullable)
+
+    def _options(self) -> list[str]:
+        if self._peek() not in ("[", "("):
+            return []
+        close = {"[": "]", "(": ")"}[self._next()]
+        options = []
+        while (token := self._next()) != close:
+            if token not in (",", "=", "tz"):
+                options.append(token)
+        return options
+
+    def _peek(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else ""
+
+    def _next(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _expect(self, token: str) -> None:
+        if self._next() != token:
+            raise ValueError(token)
+
+
+def _parametric(name: str, options: list[str]) -> pa.DataType:
+    match name, options:
+        case "decimal", [precision, *scale]:
+            wide = int(precision) > 38
+            return (pa.decimal256 if wide else pa.decimal128)(int(precision), int(*scale))
+        case "binary", [width]:
+            return pa.binary(int(width))
+        case "timestamp", [unit, *zone]:
+            # A zone such as +01:00 was read as several tokens.
+            return pa.timestamp(unit, tz="".join(zone) or None)
+        case "time", [unit]:
+            return (pa.time32 if unit in ("s", "ms") else pa.time64)(unit)
+        case "duration", [unit]:
+            return pa.duration(unit)
+        case _:
+            raise ValueError(name)

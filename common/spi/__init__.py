@@ -1,1 +1,10 @@
-"""Doors for plug-ins: one protocol and one parameter object per kind."""
+"""Interfaces of plug-ins: one protocol and one parameter object per kind.
+
+In reading order:
+
+    dispatcher  which service plans a tablet
+    planner     files of a tablet in, jobs out
+    selector    files of a tablet in, those that a request takes out
+    transform   rows in, changed rows out
+    output      how the outputs of a job are written
+"""

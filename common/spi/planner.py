@@ -13,8 +13,7 @@ from typing import Protocol
 from common.errors import CompactionError, ConfigError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Kind
-from common.model.plan import Plan
+from common.model.job import Kind, Plan
 from common.model.table import TableSettings
 from common.model.tablet import TabletId
 

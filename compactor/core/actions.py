@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from common.metadata.changes import Commit
-from common.wire import Report
+from common.metadata.changes import CommitAttempt
+from common.wire import AttemptReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ApplyGrant:
 class SendCommit:
     """Ask the store to commit. Answer: one of the four Commit… events."""
 
-    commit: Commit
+    commit: CommitAttempt
     delay_s: float = 0.0
 
 
@@ -49,7 +49,7 @@ class DeleteOutputs:
 class SendReport:
     """Tell the coordinator, however long it takes. Answer: ReportDelivered."""
 
-    report: Report
+    report: AttemptReport
 
 
 Action = (

@@ -13,9 +13,9 @@ says which.
 from dataclasses import replace
 from typing import assert_never
 
-from common.metadata.changes import Commit
+from common.metadata.changes import CommitAttempt
 from common.model.outcome import AttemptEnd, RowCounts
-from common.wire import Assignment, Report
+from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.backoff import Backoff
@@ -55,7 +55,7 @@ class Attempt:
         self.over = False
         """Whether the coordinator has been told; nothing happens after that."""
         self._cancel: on.CancelAsked | None = None
-        self._commit: Commit | None = None
+        self._commit: CommitAttempt | None = None
         self._maybe_sent = False
         self._backoff = Backoff()
         self._asked_s = now_s
@@ -121,7 +121,7 @@ class Attempt:
             return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
         assert result.counts.balanced, (self.id, result.counts)
         job = self.assignment.job
-        self._commit = Commit(
+        self._commit = CommitAttempt(
             tablet=job.tablet,
             attempt=self.id,
             outputs=result.outputs,
@@ -214,7 +214,7 @@ class Attempt:
         assert self.end is not None, self.id
         done = self._commit if self.end is AttemptEnd.COMMITTED else None
         error_class, cause = self._error
-        report = Report(
+        report = AttemptReport(
             compactor=self.assignment.reservation.compactor,
             attempt=self.id,
             end=self.end,

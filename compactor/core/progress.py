@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from common.model.limit import DEFAULT_VOLUME
+from common.model.group import DEFAULT_VOLUME
 from common.wire import AttemptProgress
 from compactor.core.result import RewriteProgress
 

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from common.errors import RequestError
 from common.model.request import OutputSpec
-from common.parquet.codecs import CODECS, LEVELS, codec_name, has_level
+from common.parquet.footer_checks import (
+    CODECS,
+    LEVELS,
+    codec_name,
+    has_level,
+)
 from common.spi.output import OutputParameters
 from common.units import parse_size_bytes
 

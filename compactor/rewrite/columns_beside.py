@@ -5,7 +5,7 @@ of its own, as a file in memory; its pages are copied into the output, its index
 footer into the output's: what stitching does with row groups of files, for columns.
 
 Columns are written in the order of the schema, whoever was ready first: readers that split
-files look for a row group where its first column is (`common/parquet/chunk_order.py`).
+files look for a row group where its first column is (`common/parquet/footer_checks.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location
-from common.rows.facts import RowFacts
+from common.rows.row_facts import RowFacts
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.kernel.parts import join_facts, key_ends, key_layout
 from compactor.rewrite.kernel.words import LongKeyError

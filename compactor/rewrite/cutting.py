@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from common.parquet.location import open_location
-from common.parquet.picking import rows_at
+from common.parquet.row_batches import rows_at
 from common.rows.conform import conform
-from common.rows.encode import encode_keys
+from common.rows.key_encoding import encode_keys
 from compactor.rewrite.apart import Copy, ends_of
 from compactor.rewrite.files import opened_input
 from compactor.rewrite.kernel.bounds import Group, Range

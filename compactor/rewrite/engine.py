@@ -8,7 +8,7 @@ from typing import Any, Self
 from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from common.model.file import DataFile
-from common.rows.facts import RowFacts, file_of
+from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
 from common.wire import Assignment
 from compactor.core.result import RewriteProgress, RewriteResult
@@ -103,7 +103,7 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
     # Inputs without tombstones: a transform has made the first ones just now.
     oldest = min(known, default=assignment.reservation.now_s)
     reservation = assignment.reservation
-    file = file_of(
+    file = data_file_of(
         rows,
         path,
         size_bytes,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from common.clock import SystemClock
 from common.errors import InputError, RequestError
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, open_location
 from common.rows.partitions import Fill, fill_of_path
 from common.rows.rules import RowRules
@@ -45,7 +45,7 @@ def opened_input(location: Location, path: str) -> Iterator[pq.ParquetFile]:
         UnavailableError: The storage does not answer.
     """
     try:
-        with opened(location, path) as parquet:
+        with open_table_file(location, path) as parquet:
             yield parquet
     except RequestError as error:
         raise InputError(str(error)) from error
@@ -73,7 +73,7 @@ def read_tables(
         UnavailableError: The storage does not answer.
     """
     try:
-        with opened(location, path) as parquet:
+        with open_table_file(location, path) as parquet:
             chosen = None
             if columns is not None:
                 known = parquet.schema_arrow.names

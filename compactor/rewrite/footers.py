@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import InputError, RequestError
-from common.parquet.codecs import codec_name
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
+from common.parquet.footer_checks import codec_name
 from common.parquet.location import Location
 from compactor.rewrite.declared import has_blooms
 from compactor.rewrite.kernel.bounds import Group, groups_of
@@ -74,7 +74,7 @@ def read_footer(
         UnavailableError: The storage does not answer.
     """
     try:
-        with opened(location, path) as parquet:
+        with open_table_file(location, path) as parquet:
             metadata, schema = parquet.metadata, parquet.schema_arrow
     except RequestError as error:
         raise InputError(str(error)) from error

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from common.errors import VerificationError
 from common.model.outcome import RowCounts
-from common.rows.facts import RowFacts
+from common.rows.row_facts import RowFacts
 from common.rows.rules import join_dropped
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.apart import Copy

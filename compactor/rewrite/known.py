@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from common.model.file import DataFile
-from common.rows.expiry import may_expire
-from common.rows.facts import RowFacts, facts_of_file
+from common.rows.dead_rows import may_expire
+from common.rows.row_facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules
 
 

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from common.errors import VerificationError
 from common.model.outcome import DroppedRows, RowCounts
-from common.rows.dead import dead_rows
-from common.rows.encode import encode_keys
-from common.rows.hash import row_hash, rows_digest
+from common.rows.dead_rows import dead_rows
+from common.rows.key_encoding import encode_keys
 from common.rows.merge import MergeResult, merge_tables
+from common.rows.row_hash import row_hash, rows_digest
 from common.rows.rules import DropRule, RowRules, join_dropped
 
 STEP_BYTES = 32 * 1024**2

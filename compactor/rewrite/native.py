@@ -14,10 +14,10 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from common.errors import RewriteError
-from common.model.keys import KeyType
+from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, open_location
-from common.rows.facts import RowFacts
+from common.rows.row_facts import RowFacts
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import folder_fill
 from compactor.rewrite.kernel.bounds import Group, Range

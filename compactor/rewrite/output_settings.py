@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from common.errors import CompactionError, ConfigError, PluginError, RewriteError
 from common.model.request import OutputSpec
-from common.parquet.codecs import codec_name, has_level
+from common.parquet.footer_checks import codec_name, has_level
 from common.plugins import load_configurer
 from common.spi.output import OutputParameters
 from common.wire import Assignment

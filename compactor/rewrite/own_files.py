@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.clock import Clock
 from common.errors import (
     CompactionError,
@@ -15,7 +15,11 @@ from common.errors import (
 )
 from common.model.table import Table
 from common.parquet.location import Location
-from common.parquet.owner import Owner, read_owner, refuse_other
+from common.parquet.service_files import (
+    LocationOwner,
+    read_owner,
+    refuse_other_owner,
+)
 from common.storage_threads import StorageThreads
 from compactor.core.backoff import Backoff
 from compactor.rewrite.files import delete_file, table_location
@@ -60,7 +64,7 @@ class StorageFiles:
         ours = await self._ours()
         found = await self._threads.run(table.location, _owner, table.location)
         try:
-            refuse_other(table.location, found, ours, table.id)
+            refuse_other_owner(table.location, found, ours, table.id)
         except RefusedError as error:
             raise InputError(str(error)) from error
         self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
@@ -86,7 +90,7 @@ class StorageFiles:
                 await self._threads.run(table.location, _delete, table, paths)
 
 
-def _owner(uri: str) -> Owner | None:
+def _owner(uri: str) -> LocationOwner | None:
     return read_owner(table_location(uri))
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from common.errors import InputError, RequestError, RewriteError
-from common.parquet.codecs import codec_name
-from common.rows.facts import RowFacts
+from common.parquet.footer_checks import codec_name
+from common.rows.row_facts import RowFacts
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.rows.types import normal_field

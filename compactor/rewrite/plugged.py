@@ -10,7 +10,7 @@ from common.errors import ConfigError, PluginError, RequestError, TransformError
 from common.plugins import load_transform
 from common.rows.arrays import Flags
 from common.rows.conform import conform
-from common.rows.hash import row_hash
+from common.rows.row_hash import row_hash
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite.change_counts import ChangeCounts
 from compactor.rewrite.plan import RewritePlan

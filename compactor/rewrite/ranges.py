@@ -8,7 +8,7 @@ of its range, and if that is too much, row groups are first merged into longer r
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from common.rows.facts import greatest, least
+from common.rows.row_facts import greatest, least
 from compactor.rewrite.kernel.bounds import Group, Range
 
 CHUNK_BYTES = 2048

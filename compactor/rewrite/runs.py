@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from common.rows.encode import encode_keys
+from common.rows.key_encoding import encode_keys
 from compactor.rewrite.kernel.bounds import TEXT_BYTES, Group, is_text, key_bytes
 from compactor.rewrite.kernel.layout import Held, Layout
 from compactor.rewrite.kernel.named_errors import NamedErrors

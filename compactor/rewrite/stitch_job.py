@@ -14,10 +14,14 @@ import pyarrow as pa
 from common.errors import NotStitchableError
 from common.model.file import DataFile
 from common.model.outcome import RowCounts
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
-from common.rows.expiry import may_expire
-from common.rows.facts import RowFacts, facts_of_file, united
+from common.rows.dead_rows import may_expire
+from common.rows.row_facts import (
+    RowFacts,
+    facts_of_file,
+    unite_facts,
+)
 from common.wire import Assignment
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import delete_file, table_location
@@ -53,7 +57,7 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
     files = _in_order(plan, assignment)
     if files is None:
         return None
-    facts = united(list(map(facts_of_file, files)))
+    facts = unite_facts(list(map(facts_of_file, files)))
     return StitchPlan(
         paths=tuple(file.path for file in files),
         size_bytes=sum(file.size_bytes for file in files),
@@ -120,7 +124,7 @@ def _in_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...]
 
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:
     """Refuse an output that readers would see with other columns than they should."""
-    with opened(location, output) as parquet:
+    with open_table_file(location, output) as parquet:
         found = parquet.schema_arrow
     if not found.equals(schema):
         raise NotStitchableError(f"output {output} has columns {found}, not {schema}")

@@ -17,10 +17,10 @@ import pyarrow as pa
 from common.errors import CompactionError, InputError, MemoryShortError, RequestError
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import conform
-from common.rows.encode import encode_keys
-from common.rows.facts import RowFacts
+from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables
 from common.rows.partitions import filled
+from common.rows.row_facts import RowFacts
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.carriers import carried, restored
 from compactor.rewrite.changes import Change, change_of

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from common.model.request import KeyRange
 from common.rows.arrays import Flags, Int64s
-from common.rows.encode import encode_keys
+from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 
 

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from common.errors import RequestError, RewriteError, TransformError
+from common.expressions.request_transform import (
+    Transform,
+    parse_transform,
+    protected_columns,
+)
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.rows.arrays import Flags
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
-from common.transforms import Transform, parse_transform, protected_columns
 from common.wire import Assignment
 from compactor.rewrite.touching import meant
 

@@ -18,13 +18,12 @@ from common.errors import (
     UnavailableError,
     VerificationError,
 )
-from common.parquet.chunk_order import chunk_fault
-from common.parquet.inspect import opened
-from common.parquet.location import Location, fault, size_of
-from common.parquet.object_store import is_silence
-from common.parquet.opening import parquet_of
-from common.rows.encode import encode_keys
-from common.rows.facts import RowFacts, RowTally
+from common.parquet.file_inspection import open_table_file
+from common.parquet.footer_checks import chunk_fault
+from common.parquet.location import Location, fault, is_silence, size_of
+from common.parquet.row_batches import open_parquet_file
+from common.rows.key_encoding import encode_keys
+from common.rows.row_facts import RowFacts, RowTally
 from compactor.rewrite.files import table_location
 from compactor.rewrite.merging import DIGEST_MODULUS, digest_of, in_order
 from compactor.rewrite.plan import RewritePlan
@@ -126,7 +125,7 @@ def _verified_footers(
     for file, facts in zip(result.files, result.facts or (), strict=True):
         try:
             size_bytes = size_of(location, file.path)
-            with opened(location, file.path) as parquet:
+            with open_table_file(location, file.path) as parquet:
                 _check_footer(plan, file, parquet, size_bytes)
                 rows = parquet.metadata.num_rows
         except RequestError as error:
@@ -166,7 +165,7 @@ def _read_back(
         size_bytes = size_of(location, file.path)
         with (
             location.filesystem.open_input_file(location.full(file.path)) as source,
-            parquet_of(source) as parquet,
+            open_parquet_file(source) as parquet,
         ):
             _check_footer(plan, file, parquet, size_bytes)
             for batch in parquet.iter_batches(batch_size=plan.read_rows_max):

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 
 from common.errors import RewriteError, UnavailableError
 from common.model.outcome import DroppedRows
-from common.parquet.location import Location
-from common.parquet.object_store import is_silence
-from common.rows.encode import encode_keys
-from common.rows.facts import greatest
+from common.parquet.location import Location, is_silence
+from common.rows.key_encoding import encode_keys
+from common.rows.row_facts import greatest
 from compactor.rewrite.allowance import allowance_of
 from compactor.rewrite.files import NewFile, delete_file, table_location
 from compactor.rewrite.plan import RewritePlan

@@ -15,11 +15,16 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.metadata.changes import Applied, Commit, Refused, Unknown
+from common.metadata.changes import (
+    Applied,
+    CommitAttempt,
+    Refused,
+    Unknown,
+)
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.telemetry import Log
-from common.wire import Report
+from common.wire import AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
@@ -156,7 +161,7 @@ class AttemptRunner:
         self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
         return on.RewriteFailed(error_class=name, cause=str(error), end=end)
 
-    async def _commit(self, commit: Commit) -> on.Event:
+    async def _commit(self, commit: CommitAttempt) -> on.Event:
         try:
             outcome = await self._store.apply(commit)
         except ConflictError as error:
@@ -185,7 +190,7 @@ class AttemptRunner:
             return on.OutcomeRead(end=None)
         return on.OutcomeRead(end=mark.end, cause=mark.cause)
 
-    async def _report(self, report: Report) -> on.Event:
+    async def _report(self, report: AttemptReport) -> on.Event:
         backoff = Backoff()
         while True:
             try:

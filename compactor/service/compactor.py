@@ -10,7 +10,12 @@ from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.telemetry import Log
-from common.wire import Assignment, Beat, BeatReply, TakeRequest
+from common.wire import (
+    Assignment,
+    Heartbeat,
+    HeartbeatReply,
+    TakeRequest,
+)
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.backoff import Backoff
@@ -124,9 +129,9 @@ class CompactorService:
             return False
         return True
 
-    def status(self) -> Beat:
+    def status(self) -> Heartbeat:
         """Return what a heartbeat would say now."""
-        return Beat(
+        return Heartbeat(
             compactor=self._compactor,
             incarnation=self.incarnation,
             group=self._group,
@@ -160,7 +165,7 @@ class CompactorService:
                 self._log("engine restarted", cause=stall.cause, stalled=list(stall.attempts))
                 await self._runner.give_up(stall)
 
-    async def _obey(self, reply: BeatReply) -> None:
+    async def _obey(self, reply: HeartbeatReply) -> None:
         if reply.drain:
             self.drain()
         for name in reply.cancel:

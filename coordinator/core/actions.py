@@ -5,8 +5,8 @@ The answer of an action comes back as an event; no action is remembered by the s
 
 from dataclasses import dataclass
 
+from common.model.group import RateGrant
 from common.model.job import Job
-from common.model.limit import Grant
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Analysis, TabletId
 
@@ -71,7 +71,7 @@ class AnswerBeat:
     compactor: str
     cancel: tuple[str, ...]
     drain: bool
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[RateGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ like "all" ends; but a file that came to be chosen by time since it was made is.
 
 from common.digests import digest
 from common.model.file import DataFile
-from common.model.request import Request, SelectorSpec
+from common.model.request import Request, SelectorSpec, key_range_of
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.model.tablet_range import range_of
 from common.spi.selector import Chosen
 
 PREFIX = "auto-"
@@ -75,7 +74,7 @@ def automatic_request(
     return Request(
         id=f"{ours}-{digest(parts)}",
         table=tablet.id.table,
-        range=range_of(tablet.bounds),
+        range=key_range_of(tablet.bounds),
         selector=spec,
         automatic=True,
     )

@@ -2,9 +2,13 @@
 
 from collections.abc import Collection
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
+from common.model.group import (
+    DEFAULT_VOLUME,
+    LimitScope,
+    limit_scopes,
+)
 from common.model.job import Job
-from common.model.limit import DEFAULT_VOLUME, Scope, scopes_of
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from coordinator.core.capacity import Capacity
@@ -116,9 +120,9 @@ class Books:
         known = self.attempts.get(attempt)
         return known is not None and known.state is AttemptState.RUNNING
 
-    def scopes_of(self, attempt: Attempt) -> tuple[Scope, Scope]:
+    def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, LimitScope]:
         """Return which limits an attempt is under."""
-        return scopes_of(attempt.group, self.volume_of(attempt.tablet.table))
+        return limit_scopes(attempt.group, self.volume_of(attempt.tablet.table))
 
     def volume_of(self, table: str) -> str:
         """Return the volume of a table; of one that is not known: the default."""

@@ -7,12 +7,10 @@ left alone until the split is over, which is soon.
 
 from collections.abc import Sequence
 
-from common.metadata.predicates import crosses
+from common.metadata.predicates import may_cross
 from common.model.file import DataFile
 from common.model.group import Group, Service
-from common.model.job import Job, Kind, job_id
-from common.model.plan import TabletPlan
-from common.model.priority import cut_priority
+from common.model.job import Job, Kind, TabletPlan, cut_priority, job_id
 from common.model.table import Table
 from common.model.tablet import Operation, OperationKind, OperationStep, Tablet
 from common.units import format_bytes
@@ -33,7 +31,7 @@ def crossing_files(tablet: Tablet) -> tuple[DataFile, ...]:
     operation = tablet.operation
     if operation is None or operation.at is None or operation.kind is OperationKind.MERGE:
         return ()
-    over = [file for file in tablet.files.values() if crosses(file, operation.at)]
+    over = [file for file in tablet.files.values() if may_cross(file, operation.at)]
     return tuple(sorted(over, key=lambda file: (file.size_bytes, file.path)))
 
 

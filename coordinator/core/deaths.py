@@ -7,7 +7,7 @@ had run out of memory, and its inputs pause, in the end for good, as if it had f
 
 from dataclasses import dataclass, replace
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.model.tablet import TabletId
 from coordinator.core.retry import Inputs
 

@@ -8,7 +8,7 @@ it there, so that a tablet whose time has not come still costs one read.
 
 from operator import attrgetter
 
-from common.model.plan import TabletPlan
+from common.model.job import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet
 from coordinator.core.settle import MARKS_PER_RETENTION, Marks, next_marks

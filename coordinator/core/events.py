@@ -9,10 +9,9 @@ never.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from common.model.job import Job
-from common.model.limit import Scope
+from common.model.group import LimitScope
+from common.model.job import Job, TabletPlan
 from common.model.outcome import AttemptEnd
-from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Record, Reservation, TabletId
 from common.wire import AttemptProgress
@@ -217,7 +216,7 @@ class QuarantineLifted:
 class LimitsSeen:
     """These limits of scopes are in the store: all that there are."""
 
-    limits: Mapping[Scope, int]
+    limits: Mapping[LimitScope, int]
     """Scope → bytes/s; 0: no limit."""
 
 

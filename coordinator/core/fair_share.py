@@ -9,7 +9,7 @@ Over time tables of a class get bytes in proportion to their weights.
 Rules, in this order:
 
 1. Classes are strict: urgent before over the limit before USER before SYSTEM
-   (`common.model.priority`).
+   (`common.model.job`).
 2. Except for age: if the best job of the whole queue is of a lower class, it has waited
    so long that it outranks every job of the higher ones, and it goes, itself.
 3. Inside the class, the lane with the lowest clock gives its best job; equal clocks:
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from operator import itemgetter
 
-from common.model.priority import PriorityClass
+from common.model.job import PriorityClass
 
 JOB_COST_BYTES = 4 * 1024**2
 """What a job costs beside its bytes, so that a flood of tiny jobs is not free."""

@@ -8,8 +8,13 @@ since, whichever is more.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from common.bounded import BoundedMap
-from common.model.limit import Grant, Scope, ScopeStatus, scopes_of
+from common.bounded_map import BoundedMap
+from common.model.group import (
+    LimitScope,
+    LimitStatus,
+    RateGrant,
+    limit_scopes,
+)
 from common.wire import AttemptProgress
 from coordinator.core.dividing import UNLIMITED, Claim, divide
 from coordinator.core.holders import Holder, Holders
@@ -46,10 +51,16 @@ class Grants:
         self.scopes = ScopeLimits(limits)
         self._holders = Holders()
         self._targets: dict[str, float] = {}
-        self._moved: BoundedMap[Scope, Moved] = BoundedMap(SCOPES_MAX)
+        self._moved: BoundedMap[LimitScope, Moved] = BoundedMap(SCOPES_MAX)
 
     def begin(
-        self, attempt: str, compactor: str, scopes: tuple[Scope, ...], now_s: float, *, blind: bool
+        self,
+        attempt: str,
+        compactor: str,
+        scopes: tuple[LimitScope, ...],
+        now_s: float,
+        *,
+        blind: bool,
     ) -> float | None:
         """Return what an attempt that is handed out now begins with; None: no limit.
 
@@ -98,7 +109,7 @@ class Grants:
             if attempt not in seen and not begins(attempt):
                 self.end(attempt)
 
-    def answer(self, listed: Iterable[AttemptProgress]) -> tuple[Grant, ...]:
+    def answer(self, listed: Iterable[AttemptProgress]) -> tuple[RateGrant, ...]:
         """Return the grants of attempts that shall apply others than they do."""
         grants = []
         for each in listed:
@@ -106,7 +117,7 @@ class Grants:
             grant = None if holder is None else self._next(holder)
             if holder is not None and grant is not None:
                 self._holders.put(replace(holder, may_bytes_s=max(holder.may_bytes_s, grant)))
-                grants.append(Grant(attempt=each.attempt, bytes_s=_told(grant)))
+                grants.append(RateGrant(attempt=each.attempt, bytes_s=_told(grant)))
         return tuple(grants)
 
     def report(self, attempt: str, moved_bytes: int, waited_s: float) -> None:
@@ -138,7 +149,7 @@ class Grants:
             self._targets = {}
             return
         even = {scope: rate / len(self._holders.of_scope(scope)) for scope, rate in limits.items()}
-        claims: dict[str, Claim[Scope]] = {}
+        claims: dict[str, Claim[LimitScope]] = {}
         for each in self._holders:
             if under := tuple(scope for scope in each.scopes if scope in limits):
                 least = WANTED_MIN * min(even[scope] for scope in under)
@@ -155,7 +166,7 @@ class Grants:
         """Return what is known of an attempt, or None."""
         return self._holders.get(attempt)
 
-    def statuses(self) -> tuple[ScopeStatus, ...]:
+    def statuses(self) -> tuple[LimitStatus, ...]:
         """Return every scope that has a limit of its own, or under which something moves."""
         known = {*self._holders.scopes(), *self.scopes.said()}
         known |= {scope for scope, _ in self._moved}
@@ -165,9 +176,9 @@ class Grants:
         """Assert what is always true of the book; for tests."""
         self._holders.check()
 
-    def _status(self, scope: Scope) -> ScopeStatus:
+    def _status(self, scope: LimitScope) -> LimitStatus:
         holders, moved = self._holders.of_scope(scope), self._moved.get(scope) or Moved()
-        return ScopeStatus(
+        return LimitStatus(
             kind=scope.kind.value,
             name=scope.name,
             limit_bytes_s=self.scopes.limit(scope),
@@ -180,7 +191,7 @@ class Grants:
             waited_s=moved.waited_s,
         )
 
-    def _first(self, scopes: tuple[Scope, ...], *, blind: bool) -> float:
+    def _first(self, scopes: tuple[LimitScope, ...], *, blind: bool) -> float:
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
         if not rates:
             return UNLIMITED
@@ -205,7 +216,7 @@ class Grants:
             return None
         return target
 
-    def _room(self, scopes: tuple[Scope, ...], share: float = 1.0) -> float:
+    def _room(self, scopes: tuple[LimitScope, ...], share: float = 1.0) -> float:
         """Return how much nobody applies of a share of what an attempt is under."""
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
         rooms = [share * rate - self._holders.may_bytes_s(scope) for scope, rate in rates.items()]
@@ -223,7 +234,7 @@ class Grants:
             before = Holder(
                 attempt=told.attempt,
                 compactor=compactor,
-                scopes=scopes_of(group, told.volume),
+                scopes=limit_scopes(group, told.volume),
                 applied_bytes_s=UNLIMITED,
                 may_bytes_s=UNLIMITED,
                 heard_s=now_s,

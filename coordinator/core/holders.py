@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import TypeVar
 
-from common.model.limit import Scope
+from common.model.group import LimitScope
 from common.wire import AttemptProgress
 from coordinator.core.dividing import UNLIMITED
 
@@ -26,7 +26,7 @@ class Holder:
 
     attempt: str
     compactor: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[LimitScope, ...]
     applied_bytes_s: float
     """What its compactor applies, as it was heard last."""
     may_bytes_s: float
@@ -67,10 +67,10 @@ class Holders:
     def __init__(self) -> None:
         self._holders: dict[str, Holder] = {}
         self._by_compactor: dict[str, dict[str, None]] = {}
-        self._by_scope: dict[Scope, dict[str, None]] = {}
-        self._sums: dict[Scope, float] = {}
+        self._by_scope: dict[LimitScope, dict[str, None]] = {}
+        self._sums: dict[LimitScope, float] = {}
         """What the attempts of a scope may be applying, those without a limit left out."""
-        self._unlimited: Counter[Scope] = Counter()
+        self._unlimited: Counter[LimitScope] = Counter()
         """How many attempts of a scope may be applying no limit at all."""
 
     def __iter__(self) -> Iterator[Holder]:
@@ -80,7 +80,7 @@ class Holders:
         """Return an attempt, or None."""
         return self._holders.get(attempt)
 
-    def scopes(self) -> list[Scope]:
+    def scopes(self) -> list[LimitScope]:
         """Return the scopes that somebody is under."""
         return list(self._by_scope)
 
@@ -88,11 +88,11 @@ class Holders:
         """Return the ids of a compactor's attempts."""
         return list(self._by_compactor.get(compactor, {}))
 
-    def of_scope(self, scope: Scope) -> list[Holder]:
+    def of_scope(self, scope: LimitScope) -> list[Holder]:
         """Return the attempts of a scope."""
         return [self._holders[each] for each in self._by_scope.get(scope, {})]
 
-    def may_bytes_s(self, scope: Scope) -> float:
+    def may_bytes_s(self, scope: LimitScope) -> float:
         """Return what the attempts of a scope may be applying together."""
         return UNLIMITED if self._unlimited[scope] else self._sums.get(scope, 0.0)
 
@@ -117,7 +117,7 @@ class Holders:
             if scope not in self._by_scope:  # What is left is of rounding.
                 del self._sums[scope], self._unlimited[scope]
 
-    def _add(self, scope: Scope, may_bytes_s: float, times: int) -> None:
+    def _add(self, scope: LimitScope, may_bytes_s: float, times: int) -> None:
         finite = may_bytes_s < UNLIMITED
         self._sums[scope] = self._sums.get(scope, 0.0) + (times * may_bytes_s if finite else 0.0)
         self._unlimited[scope] += 0 if finite else times

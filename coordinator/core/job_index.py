@@ -7,8 +7,7 @@ come in, and at which rank, is the affair of `coordinator.core.job_queue`.
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from common.model.job import Job
-from common.model.priority import class_of
+from common.model.job import Job, class_of
 from common.model.tablet import TabletId
 from coordinator.core.fair_share import FairShare
 from coordinator.core.ranked import Ranked

@@ -10,8 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 
 from common.errors import ConfigError
-from common.model.job import Job
-from common.model.priority import class_of
+from common.model.job import Job, class_of
 from common.model.tablet import TabletId
 from coordinator.core.admission import (
     Accepted,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId

@@ -6,7 +6,7 @@ memory and turns small, with defaults that nobody should need to change.
 
 from dataclasses import dataclass
 
-from common.model.priority import AGEING_PER_S
+from common.model.job import AGEING_PER_S
 from common.settings import CoordinatorSettings
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.wire import AttemptProgress
 
 INCARNATIONS_MAX = 8

@@ -27,8 +27,12 @@ merged has less than half of what is split; so without new bytes it comes to res
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.metadata.bounds_predicates import may_end, may_step
-from common.metadata.request_changes import AbandonOperation, EndOperation, StepOperation
+from common.metadata.changes import (
+    AbandonOperation,
+    EndOperation,
+    StepOperation,
+)
+from common.metadata.split_merge_predicates import may_end, may_step
 from common.model.table import Table, TableState
 from common.model.tablet import OperationKind, OperationStep, Record, Tablet, TabletId
 from common.units import format_bytes

@@ -7,9 +7,8 @@ about the other half is not worth the risk.
 from collections.abc import Sequence
 
 from common.errors import PluginError
-from common.model.job import Job, Kind, job_id
-from common.model.key_bounds import SPLIT_BYTES_MAX
-from common.model.plan import Plan, PlannedJob
+from common.model.job import Job, Kind, Plan, PlannedJob, job_id
+from common.model.keys import SPLIT_BYTES_MAX
 from common.spi.planner import PlanParameters
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.job import Job, Kind
-from common.model.plan import Plan, TabletPlan
+from common.model.job import Job, Kind, Plan, TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
 from common.spi.dispatcher import Dispatcher, DispatchParameters

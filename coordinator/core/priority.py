@@ -7,7 +7,7 @@ are whole, so that jobs offered within one step still tie, and ties are settled 
 number of files and then by age.
 """
 
-from common.model.priority import AGEING_PER_S
+from common.model.job import AGEING_PER_S
 
 AGEING_S = 1 / AGEING_PER_S
 """Seconds of waiting that are worth one point of priority."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.metadata.readings import Manifest
+from common.metadata.store_values import Manifest
 
 GAPS_PER_GRACE = 16
 """Manifests are kept for the grace, so that many of them are stored at a time at most."""

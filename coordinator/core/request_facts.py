@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from common.errors import RequestError
 from common.expressions.file_pruning import ColumnBounds, may_be_true
-from common.metadata.request_predicates import meets
+from common.metadata.request_predicates import may_hold_range
 from common.model.file import DataFile
-from common.model.key_values import NANOS
-from common.model.keys import KeyType, encode_value, key_type_of
+from common.model.key_values import NANOS, KeyType, key_type_of
+from common.model.keys import encode_value
 from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
@@ -23,7 +23,7 @@ TIMES_MAX_S = 1e11
 
 def concerns(request: Request, bounds: Bounds) -> bool:
     """Return whether a tablet may hold rows of a request's range."""
-    return meets(request.range, bounds)
+    return may_hold_range(request.range, bounds)
 
 
 def closed_files(tablet: Tablet) -> tuple[DataFile, ...]:

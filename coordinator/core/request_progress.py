@@ -3,8 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from common.metadata.request_predicates import cancelled_here
-from common.model.progress import ProgressHere, RequestProgress
-from common.model.request import Request, RequestState, TabletProgress
+from common.model.request import (
+    Request,
+    RequestProgress,
+    RequestProgressInTablet,
+    RequestState,
+    TabletProgress,
+)
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
 from coordinator.core.request_facts import concerns, running, shown_files
@@ -51,7 +56,9 @@ def request_progress(
     )
 
 
-def progress_here(request: Request, tablet: Tablet, others: Iterable[Request] = ()) -> ProgressHere:
+def progress_here(
+    request: Request, tablet: Tablet, others: Iterable[Request] = ()
+) -> RequestProgressInTablet:
     """Return how far a request has come in one tablet of its range."""
     state = _state(request, tablet)
     selection = tablet.selection
@@ -64,7 +71,7 @@ def progress_here(request: Request, tablet: Tablet, others: Iterable[Request] = 
         left = sum(tablet.files[path].size_bytes for path in rest if path in tablet.files)
     elif state in {TabletProgress.PENDING, TabletProgress.WAITING}:
         left = sum(file.size_bytes for file in shown_files(request, tablet))
-    return ProgressHere(
+    return RequestProgressInTablet(
         tablet=tablet.id,
         state=state,
         reason=_reason(request, tablet, state, tuple(others)),

@@ -8,13 +8,13 @@ rules hold: then the tablet is looked at again. See `docs/design/0003-user-compa
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     CancelHere,
     CompleteHere,
     FinishHere,
     MarkWaiting,
     MoveRequest,
-    Select,
+    SelectFiles,
 )
 from common.metadata.request_predicates import cancelled_here
 from common.model.request import Request, RequestState
@@ -67,7 +67,7 @@ Step = (
     | AskPlanner
     | Fail
     | MarkWaiting
-    | Select
+    | SelectFiles
     | CompleteHere
     | CancelHere
     | FinishHere
@@ -205,7 +205,7 @@ def _to_selection(request: Request, tablet: Tablet, asked: Asked) -> Step:
     chosen = asked.chosen if shown else Chosen(reason="no file has keys of the range")
     if chosen is None:
         return AskSelector()
-    return Select(
+    return SelectFiles(
         tablet=tablet.id,
         request=request.id,
         chosen=chosen.files,

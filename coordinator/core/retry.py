@@ -22,7 +22,7 @@ that failed, not the tablet: as soon as the planner wants other files, those run
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.model.job import Job
 from common.model.tablet import TabletId
 from coordinator.core.limits import Limits

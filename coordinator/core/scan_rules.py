@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.digests import digest
-from common.model.plan import TabletPlan
+from common.model.job import TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Record, Tablet
 from coordinator.core.automatic import spec_of, wants_answer

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from common.model.limit import Scope, ScopeKind
+from common.model.group import LimitScope, LimitScopeKind
 from coordinator.core.adaptive_rate import AdaptiveRate
 from coordinator.core.limits import Limits
 
@@ -15,34 +15,34 @@ class ScopeLimits:
     """Limits by scope, in bytes/s. What operators say is replaced as a whole."""
 
     def __init__(self, limits: Limits) -> None:
-        self._said: dict[Scope, int] = {}
+        self._said: dict[LimitScope, int] = {}
         self._defaults = {
-            ScopeKind.GROUP: limits.group_limit_bytes_s,
-            ScopeKind.VOLUME: limits.volume_limit_bytes_s,
+            LimitScopeKind.GROUP: limits.group_limit_bytes_s,
+            LimitScopeKind.VOLUME: limits.volume_limit_bytes_s,
         }
         self._least = limits.volume_least_bytes_s
         self._threshold_s = limits.volume_latency_s
-        self._rates: dict[Scope, AdaptiveRate] = {}
-        self._synced: dict[Scope, tuple[int, float]] = {}
+        self._rates: dict[LimitScope, AdaptiveRate] = {}
+        self._synced: dict[LimitScope, tuple[int, float]] = {}
         self._looked_s = 0.0
 
-    def say(self, limits: Mapping[Scope, int]) -> None:
+    def say(self, limits: Mapping[LimitScope, int]) -> None:
         """Note what operators have said of scopes; 0: no limit. Others have the default."""
         self._said = dict(limits)
 
-    def said(self) -> list[Scope]:
+    def said(self) -> list[LimitScope]:
         """Return the scopes that operators have said something of, in order."""
         return sorted(self._said)
 
-    def is_default(self, scope: Scope) -> bool:
+    def is_default(self, scope: LimitScope) -> bool:
         """Return whether nobody has said anything of a scope."""
         return scope not in self._said
 
-    def limit(self, scope: Scope) -> int | None:
+    def limit(self, scope: LimitScope) -> int | None:
         """Return the limit that was said, or that is the default; None: there is none."""
         return self._said.get(scope, self._defaults[scope.kind]) or None
 
-    def rate(self, scope: Scope) -> int | None:
+    def rate(self, scope: LimitScope) -> int | None:
         """Return what a scope may move now, its latency looked at; None: no limit."""
         limit = self.limit(scope)
         if limit is None or not self._adapts(scope):
@@ -50,7 +50,7 @@ class ScopeLimits:
         known = self._rates.get(scope)
         return limit if known is None else known.bounded(limit).rate
 
-    def synced(self, scope: Scope, size_bytes: int, took_s: float) -> None:
+    def synced(self, scope: LimitScope, size_bytes: int, took_s: float) -> None:
         """Count how long a volume took to make so many bytes durable."""
         if size_bytes > 0 and self._adapts(scope):
             known_bytes, known_s = self._synced.get(scope, (0, 0.0))
@@ -75,5 +75,5 @@ class ScopeLimits:
             if latency_s is None and self._rates[scope].rate == limit:
                 del self._rates[scope]
 
-    def _adapts(self, scope: Scope) -> bool:
-        return scope.kind is ScopeKind.VOLUME and self._least > 0
+    def _adapts(self, scope: LimitScope) -> bool:
+        return scope.kind is LimitScopeKind.VOLUME and self._least > 0

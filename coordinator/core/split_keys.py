@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from common.metadata.predicates import crosses
+from common.metadata.predicates import may_cross
 from common.model.file import DataFile
-from common.model.key_bounds import SPLIT_BYTES_MAX
+from common.model.keys import SPLIT_BYTES_MAX
 from common.model.tablet import PLUS_INFINITY, Bounds
 
 SLACK = 0.2
@@ -115,7 +115,7 @@ def split_keys(
 def is_sure(cut: bytes, files: Sequence[DataFile]) -> bool:
     """Return whether nearly all bytes lie on one side of a cut for sure."""
     total = sum(file.size_bytes for file in files)
-    return sum(file.size_bytes for file in files if crosses(file, cut)) <= SURE_SHARE * total
+    return sum(file.size_bytes for file in files if may_cross(file, cut)) <= SURE_SHARE * total
 
 
 def _candidates(bounds: Bounds, pieces: Sequence[Piece]) -> list[bytes]:
@@ -157,7 +157,7 @@ def _cheapest(cuts: Sequence[bytes], files: Sequence[DataFile]) -> bytes:
     """Return the first of those cuts for which the fewest bytes are rewritten."""
 
     def rewritten(cut: bytes) -> int:
-        return sum(file.size_bytes for file in files if crosses(file, cut))
+        return sum(file.size_bytes for file in files if may_cross(file, cut))
 
     return min(cuts, key=rewritten)
 

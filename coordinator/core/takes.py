@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.model.job import Job
 from common.model.tablet import TabletId
 

@@ -17,10 +17,10 @@ from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError, UnavailableError
 from common.ids import RandomIds
 from common.log_files import LogFiles
-from common.memory_limit import limit_data
+from common.memory_limit import limit_memory
 from common.metadata.redis import connect
-from common.metadata.silence import StoreWatch
-from common.readers.door import open_readers
+from common.metadata.store_watch import StoreWatch
+from common.readers.pool import open_readers
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import event_log
@@ -140,7 +140,7 @@ class GatewayActor:
         self._log_files.take_output(LOG_PART)
         self._log = event_log("gateway")
         gateway = settings.gateway
-        limit_data(gateway.memory_max)
+        limit_memory(gateway.memory_max)
         locations_of(gateway)  # What nobody can use shall end the start.
         self._store = connect(settings.store)
         clock = SystemClock()

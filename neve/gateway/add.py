@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 
 from common.errors import CompactionError, RefusedError
 from common.metadata.changes import AddFiles, Applied
-from common.metadata.mutation.adds import files_digest, names_digest
-from common.metadata.readings import CallKind, CallMark
+from common.metadata.mutation.files import files_digest, names_digest
+from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from common.parquet.inspect import FileFacts
+from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
-from common.rows.evolution import schema_id_of
 from common.rows.partitions import partition_of_path
+from common.rows.schema import schema_id_of
 from neve import api
 from neve.gateway.calls import checked_call, once, repeated_view, require_same
 from neve.gateway.columns import refuse_unknown

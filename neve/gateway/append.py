@@ -14,18 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import RequestError
-from common.metadata.readings import CallKind, CallMark
-from common.model.append_names import names_of_try
-from common.model.own_paths import APPEND_FOLDER
+from common.metadata.store_values import CallKind, CallMark
+from common.model.service_paths import APPEND_FOLDER, append_file_names
 from common.model.table import Table
 from common.rows.conform import conform, refuse_nulls
-from common.rows.encode import encode_column, encode_keys
-from common.rows.facts import RowTally
-from common.rows.hash import row_hash, rows_digest
+from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.partitions import Partition, partition_of, partition_types
+from common.rows.row_facts import RowTally
+from common.rows.row_hash import row_hash, rows_digest
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from common.rows.stream_size import decoded_bytes
+from common.rows.stream_size import stream_memory_bytes
 from neve import api
 from neve.gateway.add import Incoming, bring_in
 from neve.gateway.calls import checked_call, once, require_same
@@ -99,7 +98,7 @@ async def _append(services: Services, table: Table, rows: pa.Table, call: str) -
         routed = Routed()
         parts = await services.rows.run(table.location, cut, rows, table, places)
         # Names of its own for every try: a sweep may have an eye on the one before.
-        names = names_of_try(call, services.ids.next("try"), len(parts))
+        names = append_file_names(call, services.ids.next("try"), len(parts))
         for part, name in zip(parts, names, strict=True):
             path = part.path(name)
             write = services.files.write
@@ -155,7 +154,7 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     """
     try:
         # Before Arrow allocates anything: compressed buffers may claim any length.
-        if decoded_bytes(body) > bytes_max:
+        if stream_memory_bytes(body) > bytes_max:
             raise TooLargeError(f"the rows take more than {bytes_max} bytes: append them in parts")
         with pa.ipc.open_stream(body) as reader:
             _require_text(reader.schema)

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from common.digests import call_time_s
 from common.errors import ConflictError, RefusedError, RequestError
 from common.ids import call_id
-from common.metadata.mutation.calls import other_content, refused_call
-from common.metadata.readings import CallKind, CallMark
+from common.metadata.mutation.call_marks import refused_call, refused_other_content
+from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from neve import api
@@ -93,7 +93,7 @@ def require_same(call: str, mark: CallMark, kind: CallKind, content: str) -> Non
     Raises:
         RefusedError: It was.
     """
-    if refusal := other_content(call, mark, kind, content):
+    if refusal := refused_other_content(call, mark, kind, content):
         raise ChangeRefusedError(refusal.reason, refusal.code)
 
 

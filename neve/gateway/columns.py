@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from common.errors import RequestError
 from common.model.table import Table
-from common.rows.type_text import type_to_text
-from common.rows.types import normal_type
+from common.rows.types import normal_type, type_to_text
 
 
 def refuse_unknown(table: Table, sources: Sequence[tuple[str, pa.Schema]]) -> None:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from common.errors import RequestError, UnavailableError
-from common.model.key_bounds import require_short
-from common.model.key_values import KeyType
-from common.model.keys import PLUS_INFINITY, key_type_of, parse_key
+from common.model.fields import known_fields
+from common.model.key_values import KeyType, key_type_of
+from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Table, TableSettings, TableState
-from common.model.unknown_fields import known_fields
-from common.parquet.identities import Site
+from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.operations import has_ranges
@@ -117,7 +116,7 @@ class TableDoor:
         """Return the door of a gateway."""
         return cls(services.locations, services.footers, services.settings.services)
 
-    async def site(self, written: str) -> Site:
+    async def site(self, written: str) -> ResolvedLocation:
         """Return a location where a table may be.
 
         Raises:

@@ -16,12 +16,12 @@ from common.model.file import DataFile
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.batches import OpenFile, row_batches
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import open_location
-from common.readers.door import in_reader
+from common.parquet.row_batches import OpenFile, row_batches
+from common.readers.pool import in_reader
 from common.rows.conform import conform
-from common.rows.encode import encode_keys
+from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
@@ -146,7 +146,7 @@ def _counted(table: Table, file: DataFile, keys: KeyRange) -> int:
     schema = pa.schema([full.field(name) for name in rules.key])
     rows = 0
     location = open_location(table.location)
-    with opened(location, file.path) as source:
+    with open_table_file(location, file.path) as source:
         known = [name for name in schema.names if name in source.schema_arrow.names]
         for batch in row_batches(OpenFile(location, file.path, source), known):
             part = conform(batch, schema, f"file {file.path}")

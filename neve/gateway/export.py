@@ -3,10 +3,14 @@
 import json
 from collections.abc import AsyncGenerator
 
-from common.metadata.walk import walk_tiles
+from common.metadata.table_walk import walk_tiles
 from common.model.table import Table
 from common.parquet.location import open_location
-from common.parquet.manifest import Totals, entries_of, header
+from common.parquet.manifest import (
+    ManifestTotals,
+    manifest_entries,
+    manifest_header,
+)
 from neve.gateway.scan import pinned
 from neve.gateway.services import Services, check_admitted
 
@@ -19,15 +23,15 @@ async def exported(services: Services, table: Table) -> AsyncGenerator[bytes, No
         ConflictError: Its tablets keep changing; try again.
     """
     await check_admitted(services, table)
-    location, totals = open_location(table.location), Totals()
+    location, totals = open_location(table.location), ManifestTotals()
     async with pinned(services, table) as pin:
         begun_s = await services.store.now_s()
-        head = json.dumps(header(table, 0, begun_s, None), indent=1)
+        head = json.dumps(manifest_header(table, 0, begun_s, None), indent=1)
         yield head.removesuffix("\n}").encode() + b',\n "files": ['
         comma = b"\n"
         async for page in walk_tiles(services.store, table):
             for tablet in page:
-                entries = entries_of(location, table, tablet)
+                entries = manifest_entries(location, table, tablet)
                 totals.add(entries)
                 for entry in entries:
                     yield comma + b"  " + json.dumps(entry).encode()
@@ -44,7 +48,7 @@ async def exported_names(services: Services, table: Table) -> AsyncGenerator[byt
         yield b""  # What is refused is refused before the answer begins.
         async for page in walk_tiles(services.store, table):
             for tablet in page:
-                names = [entry["file"] for entry in entries_of(location, table, tablet)]
+                names = [entry["file"] for entry in manifest_entries(location, table, tablet)]
                 pin.check()
                 if names:
                     yield "".join(f"{name}\n" for name in names).encode()

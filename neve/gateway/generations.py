@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from common.errors import RefusedError
 from common.metadata.ports import TabletStore
 from common.model.table import Table
-from common.parquet.generation import behind
+from common.parquet.service_files import generation_fault
 
 CHECK_INTERVAL_S = 60.0
 TABLES_MAX = 100_000
@@ -45,7 +45,7 @@ class Generations:
             return known
         # The location first: what is counted up meanwhile is then not taken for a lag.
         written = await read()
-        reason = behind(table.name, await store.generation(table.id), written)
+        reason = generation_fault(table.name, await store.generation(table.id), written)
         if reason is not None:
             raise RefusedError(reason)
         if len(self._seen) >= TABLES_MAX:

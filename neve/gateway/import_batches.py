@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from common.digests import digest
 from common.errors import CompactionError, RefusedError, RequestError
-from common.metadata.walk import walk_tiles
+from common.metadata.table_walk import walk_tiles
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from neve import api

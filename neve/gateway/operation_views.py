@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from common.metadata.bounds_predicates import operated
+from common.metadata.split_merge_predicates import operation_tablets
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.operations import Wait, next_change
@@ -45,7 +45,7 @@ async def operating(services: Services, table: Table, tablet: str | None) -> Asy
 
 async def tablets_of(services: Services, tablet: Tablet) -> tuple[TabletId, ...]:
     """Return all tablets of the operation in a tablet, the left one first."""
-    tablets = operated(tablet)
+    tablets = operation_tablets(tablet)
     if tablets is not None:
         return tablets
     following = await services.store.tablet_ids(tablet.id.table, tablet.id.end, 1)

@@ -7,10 +7,10 @@ may be sent again. The coordinator hears of what has begun, and does the rest.
 from collections.abc import Iterator, Sequence
 
 from common.errors import RefusedError, RequestError
-from common.metadata.bounds_predicates import operated
-from common.metadata.request_changes import AbandonOperation, BeginOperation
-from common.model.key_bounds import require_short
-from common.model.keys import PLUS_INFINITY, KeyType, parse_key
+from common.metadata.changes import AbandonOperation, BeginOperation
+from common.metadata.split_merge_predicates import operation_tablets
+from common.model.key_values import KeyType
+from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
 from coordinator.core.operations import has_ranges
@@ -199,5 +199,7 @@ def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:
     """Return whether just these two are being merged, seen from the right one."""
     present = tablet.operation
     return (
-        present is not None and present.kind is OperationKind.MERGE and operated(tablet) == tablets
+        present is not None
+        and present.kind is OperationKind.MERGE
+        and operation_tablets(tablet) == tablets
     )

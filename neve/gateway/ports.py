@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from common.model.plan import TabletPlan
+from common.model.job import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.wire import (

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from common.digests import digest
 from common.errors import ConfigError, RequestError
+from common.expressions.request_transform import parse_transform
+from common.model.job import BOOST_MAX
 from common.model.keys import PLUS_INFINITY, parse_key
-from common.model.priority import BOOST_MAX
 from common.model.request import (
     KeyRange,
     OutputSpec,
@@ -20,10 +21,14 @@ from common.model.request import (
     TransformSpec,
 )
 from common.model.table import Table
-from common.parquet.codecs import CODECS, LEVELS, codec_name, has_level
+from common.parquet.footer_checks import (
+    CODECS,
+    LEVELS,
+    codec_name,
+    has_level,
+)
 from common.plugins import TRANSFORMS, require_options
 from common.spi.selector import Selector
-from common.transforms import parse_transform
 from common.units import parse_duration_s, parse_size_bytes
 from coordinator.registry import load_selector
 from neve.api_requests import NewRequest, Output, Plugin

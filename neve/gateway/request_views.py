@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from common.model.keys import KeyType, format_key, key_type_of
-from common.model.progress import ProgressHere
+from common.model.fields import as_plain
+from common.model.key_values import KeyType, key_type_of
+from common.model.keys import format_key
 from common.model.request import (
     KeyRange,
     OutputSpec,
     Request,
+    RequestProgressInTablet,
     RequestState,
     TabletProgress,
     TransformKind,
@@ -17,7 +19,6 @@ from common.model.request import (
 )
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.model.unknown_fields import as_plain
 from common.wire import AttemptProgress
 from coordinator.core.settle import MARKS_PER_RETENTION
 from neve import api_requests
@@ -57,7 +58,7 @@ class Followed:
         self._files_left = self._running = self._bytes_left = self._bytes_done = 0
         self._bytes_per_s = 0.0
 
-    def add(self, tablet: Tablet, here: ProgressHere) -> None:
+    def add(self, tablet: Tablet, here: RequestProgressInTablet) -> None:
         """Count a tablet.
 
         Args:
@@ -110,7 +111,7 @@ class Followed:
             return max(self._bytes_left, 0) * elapsed_s / self._bytes_done
         return None
 
-    def _view(self, tablet: Tablet, here: ProgressHere) -> api_requests.RequestTablet:
+    def _view(self, tablet: Tablet, here: RequestProgressInTablet) -> api_requests.RequestTablet:
         bounds = tablet.bounds
         return api_requests.RequestTablet(
             tablet=tablet.id.text,

@@ -4,14 +4,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
-from common.metadata.changes import Outcome
-from common.metadata.readings import CallKind
-from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
+from common.metadata.changes import (
+    CancelRange,
+    MoveRequest,
+    Outcome,
+    SubmitRequest,
+)
+from common.metadata.store_values import CallKind
 from common.model.keys import PLUS_INFINITY
-from common.model.request import KeyRange, Request, RequestState
+from common.model.request import KeyRange, Request, RequestState, covers, key_range_of
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
-from common.model.tablet_range import covers, range_of
 from common.wire import AttemptProgress
 from coordinator.core.request_facts import concerns
 from coordinator.core.request_progress import progress_here
@@ -161,7 +164,7 @@ async def _part(
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
     else:
         raise RequestError("tablet is given, and start or end, too: wanted one way to say it")
-    return range_of(inside[0], inside[-1])
+    return key_range_of(inside[0], inside[-1])
 
 
 async def _wholly_between(

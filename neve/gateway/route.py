@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from common.errors import RequestError, UnknownTableError
 from common.model.file import DataFile
-from common.model.own_paths import is_own
+from common.model.service_paths import is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
@@ -108,7 +108,7 @@ def distinct(paths: Iterable[str], most: int) -> Sequence[str]:
         twice = next(each for each in listed if listed.count(each) > 1)
         raise RequestError(f"file {twice} is given twice, wanted each once")
     for path in listed:
-        if is_own(path):
+        if is_service_path(path):
             raise RequestError(
                 f"file {path} lies in _neve/, which the service keeps for itself; "
                 "wanted a file elsewhere below the table's location"

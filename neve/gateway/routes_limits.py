@@ -4,7 +4,11 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from common.model.limit import Scope, ScopeKind, checked_limit
+from common.model.group import (
+    LimitScope,
+    LimitScopeKind,
+    checked_limit,
+)
 from common.units import parse_size_bytes
 from neve import api_limits as api
 from neve.client_decode import decode
@@ -34,24 +38,24 @@ class LimitRoutes:
 
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
         """Limit what the rewrites of a compaction group read and write together, per second."""
-        await self._set(ScopeKind.GROUP, group, body.limit)
+        await self._set(LimitScopeKind.GROUP, group, body.limit)
 
     async def unlimit_group(self, group: str) -> None:
         """Let the settings say again what a group may move."""
-        await self._set(ScopeKind.GROUP, group, None)
+        await self._set(LimitScopeKind.GROUP, group, None)
 
     async def limit_volume(self, volume: str, body: api.LimitWish) -> None:
         """Limit what all rewrites on a volume read and write together, per second."""
-        await self._set(ScopeKind.VOLUME, volume, body.limit)
+        await self._set(LimitScopeKind.VOLUME, volume, body.limit)
 
     async def unlimit_volume(self, volume: str) -> None:
         """Let the settings say again what a volume's rewrites may move."""
-        await self._set(ScopeKind.VOLUME, volume, None)
+        await self._set(LimitScopeKind.VOLUME, volume, None)
 
-    async def _set(self, kind: ScopeKind, name: str, limit: int | str | None) -> None:
-        if kind is ScopeKind.GROUP:
+    async def _set(self, kind: LimitScopeKind, name: str, limit: int | str | None) -> None:
+        if kind is LimitScopeKind.GROUP:
             await known_group(self._services, name)
-        scope = Scope(kind, checked_label(name, f"{kind.value} name"))
+        scope = LimitScope(kind, checked_label(name, f"{kind.value} name"))
         what = f"limit of {kind.value} {name}"
         bytes_s = None if limit is None else parse_size_bytes(limit, what)
         checked_limit(bytes_s or 0, f"{kind.value} {name}")

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 
 from common.errors import BrokenValueError, RefusedError
 from common.metadata.changes import ChangeTable, Refused
-from common.metadata.readings import Unreadable
+from common.metadata.store_values import UnreadableTablet
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import Tablet, TabletId
-from common.rows.evolution import changed_schema
+from common.rows.schema import changed_schema
 from neve import api
 from neve.gateway.create import check_settings, create_table
 from neve.gateway.dropping import drop_table
@@ -125,7 +125,9 @@ class TableRoutes:
         read = await services.store.readable(ids)
         return api.TabletPage(
             tablets=tuple(tablet_view(each, types) for each in read if isinstance(each, Tablet)),
-            unreadable={each.id.text: each.cause for each in read if isinstance(each, Unreadable)},
+            unreadable={
+                each.id.text: each.cause for each in read if isinstance(each, UnreadableTablet)
+            },
             next=ids[-1].text if len(ids) == count else None,
         )
 
@@ -166,5 +168,7 @@ class TableRoutes:
     async def _sorted_out(self, ids: Sequence[TabletId]) -> tuple[list[TabletId], dict[str, str]]:
         """Return the tablets that can be read, and what keeps the others from that."""
         read = await self._services.store.readable(ids)
-        unreadable = {each.id.text: each.cause for each in read if isinstance(each, Unreadable)}
+        unreadable = {
+            each.id.text: each.cause for each in read if isinstance(each, UnreadableTablet)
+        }
         return [each for each in ids if each.text not in unreadable], unreadable

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from common.errors import PluginError
-from common.model.plan import TabletPlan
+from common.model.job import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet
 from neve import api_work

@@ -15,7 +15,13 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
-from common.model.keys import PLUS_INFINITY, KeyType, decode_key, encode_key, parse_key
+from common.model.key_values import KeyType
+from common.model.keys import (
+    PLUS_INFINITY,
+    decode_key,
+    encode_key,
+    parse_key,
+)
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet

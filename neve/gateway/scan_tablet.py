@@ -14,14 +14,18 @@ import pyarrow as pa
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.first_looks import AT_ONCE, FirstLooks
-from common.parquet.inspect import read_rows, stream_rows
+from common.parquet.file_inspection import AT_ONCE, ProbedFiles, read_rows, stream_rows
 from common.parquet.location import open_location
-from common.parquet.manifest import to_merge
-from common.rows.encode import encode_keys
-from common.rows.expiry import may_expire
+from common.parquet.manifest import files_to_merge
+from common.rows.dead_rows import may_expire
+from common.rows.key_encoding import encode_keys
+from common.rows.merge import (
+    count_visible,
+    in_range,
+    scan_tables,
+    visible_rows,
+)
 from common.rows.rules import RowRules
-from common.rows.scan import count_visible, in_range, scan_tables, visible
 from common.rows.schema import arrow_schema
 from neve.gateway.scan_weights import ScanWeights
 
@@ -44,7 +48,7 @@ class TabletReader:
         table: Table,
         now_s: float,
         columns: Sequence[str],
-        looks: FirstLooks,
+        looks: ProbedFiles,
         weights: ScanWeights,
     ) -> None:
         self._table = table
@@ -95,7 +99,7 @@ class TabletReader:
         self._looks.take(self._location, [file])
         names = list(self._rules.merge_columns)
         for rows in stream_rows(self._location, file.path, self._rules, names):
-            yield visible(rows, self._rules, self._now_s).num_rows
+            yield visible_rows(rows, self._rules, self._now_s).num_rows
 
     def _known(
         self, tablet: Tablet, files: Sequence[DataFile], start: bytes | None, end: bytes | None
@@ -104,7 +108,7 @@ class TabletReader:
         every = [file for file in tablet.files.values() if file.rows]
         if any(file.key_min is None or file.key_max is None for file in every):
             return []  # It may hold any key.
-        merged = to_merge(self._table, every)
+        merged = files_to_merge(self._table, every)
         return [
             file
             for file in files
@@ -144,7 +148,7 @@ class TabletReader:
         """Yield a file's visible rows as they lie: none of them hides another."""
         for rows in stream_rows(self._location, file.path, self._rules):
             inside = in_range(rows, self._rules, start, end)
-            yield visible(inside, self._rules, self._now_s)
+            yield visible_rows(inside, self._rules, self._now_s)
 
     def _ranges(
         self,

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.model.file import DataFile
-from common.parquet.at_once import look_at_each
-from common.parquet.batches import OpenFile, decoded_bytes
-from common.parquet.inspect import opened
-from common.parquet.location import Location
+from common.parquet.file_inspection import open_table_file
+from common.parquet.location import Location, map_files
+from common.parquet.row_batches import OpenFile, decoded_bytes
 
 KNOWN_MAX = 50_000
 """Weights that are remembered, some 10 MB; the oldest are forgotten."""
@@ -43,7 +42,7 @@ class ScanWeights:
         with self._lock:
             known = {file.path: self._known.get((location.uri, file.path, names)) for file in files}
         fresh = [path for path, weight in known.items() if weight is None]
-        found = look_at_each(location, partial(_weight, location, names), fresh)
+        found = map_files(location, partial(_weight, location, names), fresh)
         weights = dict(zip(fresh, found, strict=True))
         with self._lock:
             for path, weight in weights.items():
@@ -52,6 +51,6 @@ class ScanWeights:
 
 
 def _weight(location: Location, names: tuple[str, ...], path: str) -> int:
-    with opened(location, path) as parquet:
+    with open_table_file(location, path) as parquet:
         known = [name for name in names if name in parquet.schema_arrow.names]
         return decoded_bytes(OpenFile(location, path, parquet), known)

@@ -10,7 +10,7 @@ from common.clock import Clock
 from common.errors import RequestError, UnknownGroupError, UnknownTableError, UnknownTabletError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
-from common.metadata.silence import StoreWatch
+from common.metadata.store_watch import StoreWatch
 from common.model.table import DNS_LABEL, Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings

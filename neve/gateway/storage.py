@@ -5,7 +5,7 @@
           that is private to the service → below a folder or bucket that the operator named
 
 What lies below a location is confined by `common.parquet.location`, its mark is read and
-written by `common.parquet.owner`. Credentials come from the environment's own chains,
+written by `common.parquet.service_files`. Credentials come from the environment's own chains,
 never from a URI.
 """
 
@@ -23,11 +23,11 @@ from common.model.location_identity import (
     normal_path,
 )
 from common.model.table import Column, Table
-from common.parquet.identities import Site, site_of
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import SCHEMES, open_location
-from common.parquet.owner import Owner, refuse_other
-from common.readers.door import in_reader
+from common.parquet.resolved_locations import ResolvedLocation, resolve_location
+from common.parquet.service_files import LocationOwner, refuse_other_owner
+from common.readers.pool import in_reader
 from common.redaction import redacted
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings
@@ -119,7 +119,7 @@ class _Root:
     @property
     def identity(self) -> LocationIdentity:
         """What it is now: folders may be made, mounted and linked after the start."""
-        return site_of(self.uri).identity
+        return resolve_location(self.uri).identity
 
 
 class Locations:
@@ -145,7 +145,7 @@ class Locations:
                     "is the system's: no table can be there"
                 )
 
-    def admitted(self, written: str) -> Site:
+    def admitted(self, written: str) -> ResolvedLocation:
         """Return the location that somebody names, if a table may be there.
 
         Raises:
@@ -154,7 +154,7 @@ class Locations:
         """
         uri = normal_location(written, options="?" in written)
         options = urlsplit(uri).query
-        site = site_of(uri)
+        site = resolve_location(uri)
         if folder := _system_folder(uri, site.identity):
             raise RefusedError(
                 f"location {_told(uri, site)} is in or around {folder}: no table can be there"
@@ -176,7 +176,7 @@ class Locations:
             )
         return site
 
-    def _refuse_private(self, uri: str, site: Site) -> None:
+    def _refuse_private(self, uri: str, site: ResolvedLocation) -> None:
         for private in self._private:
             own = private.identity
             if not site.identity.overlaps(own):
@@ -197,7 +197,7 @@ def _system_folder(uri: str, identity: LocationIdentity) -> str | None:
     """Return the folder of the system that a location is in or around."""
     for folder in SYSTEM_FOLDERS:
         # By its text, too: some of them hold links that no path can tell.
-        own = site_of(f"file://{folder}").identity
+        own = resolve_location(f"file://{folder}").identity
         if uri.startswith(f"file://{folder}/") or identity.overlaps(own):
             return folder
     return None
@@ -209,7 +209,7 @@ def _is_below(identity: LocationIdentity, root: LocationIdentity) -> bool:
     return path is not None and not any(part.startswith(".") for part in path.split("/"))
 
 
-def _told(uri: str, site: Site) -> str:
+def _told(uri: str, site: ResolvedLocation) -> str:
     return redacted(uri) if uri == site.uri else f"{redacted(uri)}, which is {redacted(site.uri)},"
 
 
@@ -231,14 +231,14 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
         RequestError: It is not below it, missing or no Parquet file.
     """
     place = open_location(location)
-    with opened(place, place.relative(path)) as file:
+    with open_table_file(place, place.relative(path)) as file:
         return columns_of(file.schema_arrow)
 
 
 class SignedLocations(Protocol):
     """Tells who has signed the locations of tables."""
 
-    def owner(self, table: Table) -> Owner | None:
+    def owner(self, table: Table) -> LocationOwner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
         ...
 
@@ -258,7 +258,7 @@ class Owners:
             UnavailableError: The storage does not answer.
         """
         if not _lately(self._seen_s, table.id, now_s):
-            refuse_other(table.location, files.owner(table), store, table.id)
+            refuse_other_owner(table.location, files.owner(table), store, table.id)
             self._seen_s[table.id] = now_s
 
     def admit(self, table: Table, locations: Locations, now_s: float) -> None:

@@ -12,11 +12,19 @@ import pyarrow as pa
 from common.errors import CompactionError, UnavailableError
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.first_looks import FirstLooks
-from common.parquet.generation import written_generation
-from common.parquet.inspect import FileFacts, inspect_file, inspect_new_files
-from common.parquet.location import Location, existing, fault, open_location
-from common.parquet.owner import Owner, read_owner
+from common.parquet.file_inspection import (
+    FileFacts,
+    ProbedFiles,
+    inspect_file,
+    inspect_new_files,
+)
+from common.parquet.location import (
+    Location,
+    existing_files,
+    fault,
+    open_location,
+)
+from common.parquet.service_files import LocationOwner, read_owner, written_generation
 from common.parquet.write import TABLE_FOOTER, write_table
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
@@ -53,7 +61,7 @@ class TableFiles(Protocol):
     to the location.
     """
 
-    def owner(self, table: Table) -> Owner | None:
+    def owner(self, table: Table) -> LocationOwner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
         ...
 
@@ -93,9 +101,9 @@ class StoredFiles:
 
     def __init__(self) -> None:
         """Have looked at no file."""
-        self._looks, self._weights = FirstLooks(), ScanWeights()
+        self._looks, self._weights = ProbedFiles(), ScanWeights()
 
-    def owner(self, table: Table) -> Owner | None:
+    def owner(self, table: Table) -> LocationOwner | None:
         """Return which store and table a location is signed for, or None if it is not signed."""
         return read_owner(open_location(table.location))
 
@@ -105,7 +113,7 @@ class StoredFiles:
 
     def sizes(self, table: Table, paths: Sequence[str]) -> dict[str, int]:
         """Return the sizes of those files that are there."""
-        return existing(open_location(table.location), paths)
+        return existing_files(open_location(table.location), paths)
 
     def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
         """Return what files that are to be added hold, or why they cannot be, in their order."""

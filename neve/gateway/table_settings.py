@@ -10,7 +10,11 @@ from typing import Any
 
 from common.errors import ConfigError, RequestError
 from common.model.table import DNS_LABEL, TableSettings
-from common.parquet.codecs import CODECS, LEVELS, has_level
+from common.parquet.footer_checks import (
+    CODECS,
+    LEVELS,
+    has_level,
+)
 from common.plugins import load_configurer, require_options
 from common.spi.output import OutputConfigurer
 from common.spi.selector import Selector

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from common.metadata.ports import HistoryEntry
+from common.model.fields import as_plain
 from common.model.file import DataFile
-from common.model.job import Job
-from common.model.keys import PLUS_INFINITY, KeyType, format_key, key_type_of
-from common.model.plan import TabletPlan
+from common.model.job import Job, TabletPlan
+from common.model.key_values import KeyType, key_type_of
+from common.model.keys import PLUS_INFINITY, format_key
 from common.model.table import Table
 from common.model.tablet import Record, Tablet
-from common.model.unknown_fields import as_plain
 from common.wire import (
     CompactorStatus,
     CoordinatorStatus,

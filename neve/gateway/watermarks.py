@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from common.errors import BrokenValueError, RequestError
 from common.metadata import recent_adds
-from common.metadata.repair_changes import LowerWatermark
+from common.metadata.changes import LowerWatermark
 from common.model.keys import format_key, parse_key
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId

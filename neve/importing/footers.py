@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import RequestError
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
-from common.readers.door import in_reader
+from common.readers.pool import in_reader
 from neve.importing.listing import Found
 
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
@@ -56,7 +56,7 @@ def look(location: Location, file: Found, names: Sequence[str]) -> Footer | str:
 @in_reader("file {file.path}")
 def _look(location: Location, file: Found, names: Sequence[str]) -> Footer | str:
     try:
-        with opened(location, file.path) as parquet:
+        with open_table_file(location, file.path) as parquet:
             metadata = parquet.metadata
             schema = parquet.schema_arrow.remove_metadata()
             return Footer(schema, metadata.num_rows, _columns(metadata, schema, names))

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.parquet.location import Location
-from common.parquet.owner import OWNER_PATH, owner_of
+from common.parquet.service_files import OWNER_PATH, owner_of
 from neve.recovery.stored import Whose, list_location
 
 FILES_MAX = 1_000_000

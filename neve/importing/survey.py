@@ -17,7 +17,7 @@ from common.model.key_values import KeyType, key_type_of, plain_value
 from common.model.table import Column, Table
 from common.rows.partitions import folders_of, partition_of, value_of_folder
 from common.rows.schema import columns_of
-from common.rows.type_text import type_from_text
+from common.rows.types import type_from_text
 from neve.importing.folders import type_of_values, usual_columns
 from neve.importing.footers import Footer
 from neve.importing.listing import Found

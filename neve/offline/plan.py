@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import ConfigError, RequestError
-from common.model.job import Kind
-from common.model.plan import Plan
+from common.model.job import Kind, Plan
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import Planner, PlanParameters, RequestFacts
 from coordinator.core.plan_check import checked_jobs

@@ -7,7 +7,7 @@ the newest whole try counts: should another one have been added, its rows are th
 
 from collections.abc import Collection, Iterable, Mapping
 
-from common.model.append_names import AppendTry, try_of
+from common.model.service_paths import AppendTry, append_try_of
 from neve.recovery.stored import StoredFile
 
 NEVER_S = float("-inf")
@@ -23,12 +23,12 @@ def abandoned(
         held: Files that were in the table at some time, in storage or not.
         stored: All that lies in the location.
     """
-    proven = {found: path for path in held if (found := try_of(path)) is not None}
+    proven = {found: path for path in held if (found := append_try_of(path)) is not None}
     calls: dict[str, dict[AppendTry, list[str]]] = {}
     for found in proven:
         calls.setdefault(found.call, {}).setdefault(found, [])
     for path in added:
-        if (found := try_of(path)) is not None:
+        if (found := append_try_of(path)) is not None:
             calls.setdefault(found.call, {}).setdefault(found, []).append(path)
     left: dict[str, str] = {}
     for tries in calls.values():

@@ -26,12 +26,12 @@ from math import isfinite
 from typing import IO, Any
 
 from common.errors import MetadataError, RequestError
-from common.metadata.codec_file import FILE, unpack_file
+from common.metadata.codec.tablet import FILE, unpack_file
+from common.model.fields import known_fields
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds
-from common.model.unknown_fields import known_fields
-from common.parquet.description import table_from_plain
+from common.parquet.service_files import table_from_plain
 from common.rows.partitions import partition_of_path
 
 FORMAT = "neve-archive"

@@ -19,10 +19,14 @@ from pyarrow import fs
 from common.errors import RefusedError, UnavailableError
 from common.ids import IdSource
 from common.metadata.file_pin import FilePin
-from common.metadata.walk import walk_tiles
+from common.metadata.table_walk import walk_tiles
 from common.model.tablet import Tablet
-from common.parquet.description import table_to_plain, write_description
-from common.parquet.location import Location, child_of, open_location
+from common.parquet.location import (
+    Location,
+    child_uri,
+    open_location,
+)
+from common.parquet.service_files import table_to_plain, write_description
 from neve.recovery.archive import FORMAT, FORMAT_VERSION, Digest, file_to_plain, line_of
 from neve.recovery.founding import Neighbours, find_free_site, neighbours_of
 from neve.recovery.scope import Door, Scope, in_turn
@@ -114,7 +118,7 @@ async def _targets(
     near: Neighbours | None = None
     for scope in scopes if options.copy_to else ():
         near = near or await neighbours_of(scope.store, scope.threads)
-        site = await door.site(child_of(options.copy_to or "", scope.table.name))
+        site = await door.site(child_uri(options.copy_to or "", scope.table.name))
         free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
         target = open_location(free.site.uri)
         if there := await scope.threads.run(target.uri, list_location, target):

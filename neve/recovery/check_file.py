@@ -8,15 +8,18 @@ import pyarrow as pa
 from pyarrow import fs
 
 from common.errors import InputError, RequestError, UnavailableError
-from common.metadata.repair_changes import ForgetFiles, RestateFile
+from common.metadata.changes import CorrectFile, ForgetFiles
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.tablet import TabletId
-from common.parquet.batches import OpenFile, row_batches
-from common.parquet.chunk_order import chunk_fault
-from common.parquet.inspect import FileFacts, inspect_file, opened
+from common.parquet.file_inspection import (
+    FileFacts,
+    inspect_file,
+    open_table_file,
+)
+from common.parquet.footer_checks import chunk_fault
 from common.parquet.location import Location, fault
-from common.parquet.opening import parquet_of
-from common.readers.door import in_reader
+from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches
+from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from compactor.rewrite.stitch.sources import layout_of, opened_source
 from neve.recovery.findings import Code, Finding
@@ -83,7 +86,7 @@ def _unreadable(tablet: TabletId, file: DataFile, error: Exception) -> Finding:
 @in_reader("file {path}")
 def _looked(location: Location, path: str, size: int, deep: bool) -> tuple[int, str | None]:
     """Return a file's rows, and why some readers miss some of them if they do."""
-    with opened(location, path) as parquet:
+    with open_table_file(location, path) as parquet:
         rows = parquet.metadata.num_rows
         fault = chunk_fault(parquet.metadata, size)
     if deep:
@@ -109,7 +112,7 @@ def _decode(location: Location, path: str) -> None:
     """Read a file whole, with the checksums of its pages."""
     with (
         location.open_file(path) as source,
-        parquet_of(source) as parquet,
+        open_parquet_file(source) as parquet,
     ):
         for _ in row_batches(OpenFile(location, path, parquet), parquet.schema_arrow.names):
             pass
@@ -128,7 +131,7 @@ def _laid_out(how: FileCheck, tablet: TabletId, file: DataFile, fault: str) -> F
     """Return the finding of a file of which some readers miss rows."""
     rewrite = f"`neve compact {how.table} --selector layout` rewrites it"
     tagged = replace(file, tags=(*file.tags, FAULTY_LAYOUT))
-    change = RestateFile(tablet=tablet, before=file, after=tagged)
+    change = CorrectFile(tablet=tablet, before=file, after=tagged)
     return Finding(
         code=Code.LAYOUT,
         path=file.path,
@@ -152,7 +155,7 @@ def _compared(how: FileCheck, tablet: TabletId, file: DataFile) -> Finding | Non
         tablet=tablet,
         sentence="the file is not what its entry says: " + ", ".join(wrong),
         repair="write into the entry what the file holds",
-        changes=(RestateFile(tablet=tablet, before=file, after=after),),
+        changes=(CorrectFile(tablet=tablet, before=file, after=after),),
     )
 
 

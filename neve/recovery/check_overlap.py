@@ -9,9 +9,14 @@ that were deleted, or somebody works there.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from common.metadata.changes import Change
-from common.metadata.mutation.repair_bounds import why_not_joined
-from common.metadata.repair_changes import DropDouble, JoinTablets, MoveFile, TrimTablet
+from common.metadata.changes import (
+    Change,
+    DropDuplicate,
+    JoinTablets,
+    MoveFile,
+    TrimTablet,
+)
+from common.metadata.mutation.repair_records import why_not_joined
 from common.model.file import DataFile
 from common.model.tablet import Bounds, Tablet, TabletId
 from neve.recovery.findings import Code, Finding
@@ -58,7 +63,7 @@ def _moves(
         assert home is not None, file
         target = TabletId(tablet.table, home.end)
         if file.path in doubles:
-            yield DropDouble(tablet=tablet, holder=target, path=file.path)
+            yield DropDuplicate(tablet=tablet, holder=target, path=file.path)
         else:
             yield MoveFile(tablet=tablet, target=target, path=file.path)
 
@@ -109,7 +114,7 @@ def double(path: str, holders: Sequence[Tablet]) -> Finding:
     return replace(
         found,
         repair=f"leave it in tablet {keeper.id.text}, which holds its keys, alone",
-        changes=tuple(DropDouble(tablet=each.id, holder=keeper.id, path=path) for each in wrong),
+        changes=tuple(DropDuplicate(tablet=each.id, holder=keeper.id, path=path) for each in wrong),
     )
 
 

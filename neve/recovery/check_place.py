@@ -2,12 +2,19 @@
 
 from functools import partial
 
-from common.metadata.mutation.tables import overlapping
-from common.metadata.repair_changes import AcceptGeneration
+from common.metadata.changes import AcceptGeneration
+from common.metadata.mutation.tables import location_overlap
 from common.model.location_identity import overlap_test
-from common.parquet.generation import UNREADABLE, behind, write_generation, written_generation
-from common.parquet.identities import site_of
-from common.parquet.owner import OWNER_PATH, Owner, write_owner
+from common.parquet.resolved_locations import resolve_location
+from common.parquet.service_files import (
+    OWNER_PATH,
+    UNREADABLE_GENERATION,
+    LocationOwner,
+    generation_fault,
+    write_generation,
+    write_owner,
+    written_generation,
+)
 from neve.recovery.findings import Code, Finding
 from neve.recovery.scope import Scope, identities_now
 
@@ -23,7 +30,7 @@ async def check_owner(scope: Scope) -> list[Finding]:
         whose = f"the table with id {found.table}, and this one's is {scope.table.id}"
     else:
         return []
-    mine = Owner(ours, scope.table.id)
+    mine = LocationOwner(ours, scope.table.id)
     return [
         Finding(
             code=Code.OWNER,
@@ -40,12 +47,12 @@ async def check_neighbours(scope: Scope) -> list[Finding]:
     """Return a finding for each table that shares files with this one, whatever it is called."""
     named = [each for each in await scope.store.named_tables() if each.id != scope.table.id]
     known = await identities_now(scope.threads, named)
-    mine = overlap_test((await scope.run(site_of, scope.table.location)).identity)
+    mine = overlap_test((await scope.run(resolve_location, scope.table.location)).identity)
     return [
         Finding(
             code=Code.SHARED,
             path=OWNER_PATH,
-            sentence=overlapping(scope.table.location, each.location, each.name),
+            sentence=location_overlap(scope.table.location, each.location, each.name),
             repair="nothing: copy one table's files to a place of their own "
             "(`neve backup --copy-to`), restore it there and drop it here",
         )
@@ -58,10 +65,10 @@ async def check_generation(scope: Scope) -> list[Finding]:
     """Return a finding if the store is older than the location."""
     written = await scope.run(written_generation, scope.location)
     stored = await scope.store.generation(scope.table.id)
-    reason = behind(scope.table.name, stored, written)
+    reason = generation_fault(scope.table.name, stored, written)
     if reason is None:
         return []
-    scribbled = written == UNREADABLE
+    scribbled = written == UNREADABLE_GENERATION
     beyond = 1 + (stored if scribbled else written)
     accept = AcceptGeneration(table=scope.table.id, generation=beyond, lost=True)
     return [

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from common.metadata.inspected import Inspected
-from common.metadata.repair_changes import (
+from common.metadata.changes import (
     ClearMarks,
     EndReservation,
     FillHole,
     MoveFile,
     RecountRecord,
 )
+from common.metadata.store_values import RawTablet
 from common.model.file import DataFile
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from neve.recovery.findings import Code, Finding
@@ -18,7 +18,7 @@ from neve.recovery.findings import Code, Finding
 NAMED_MAX = 5
 
 
-def check_tablet(found: Inspected) -> Iterator[Finding]:
+def check_tablet(found: RawTablet) -> Iterator[Finding]:
     """Yield what is wrong with one tablet."""
     if found.broken:
         yield Finding(code=Code.UNDECODABLE, tablet=found.id, sentence=found.broken)
@@ -39,7 +39,7 @@ def check_tablet(found: Inspected) -> Iterator[Finding]:
     yield from _stale_selection(found.tablet)
 
 
-def _miscounted(found: Inspected) -> Finding:
+def _miscounted(found: RawTablet) -> Finding:
     wrong = ", ".join(
         f"{said} {name}, there are {there}" for name, (said, there) in found.miscounted.items()
     )
@@ -52,7 +52,7 @@ def _miscounted(found: Inspected) -> Finding:
     )
 
 
-def _stale_marks(found: Inspected) -> Finding:
+def _stale_marks(found: RawTablet) -> Finding:
     requests = tuple(sorted(found.ended))
     return Finding(
         code=Code.STALE_MARKS,

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from common.errors import RequestError
 from common.model.file import DataFile
-from common.model.own_paths import DESCRIPTION_PATH
+from common.model.service_paths import DESCRIPTION_PATH
 from common.model.table import Table
-from common.parquet.description import read_description
-from common.parquet.inspect import inspect_file, opened
+from common.parquet.file_inspection import inspect_file, open_table_file
 from common.parquet.location import Location
-from common.readers.door import in_reader
+from common.parquet.service_files import read_description
+from common.readers.pool import in_reader
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, unite_schemas
 from common.storage_threads import StorageThreads
@@ -153,7 +153,7 @@ def described_table(evidence: Evidence, location: Location, given: Mapping[str, 
 
 @in_reader("file {path}")
 def _footer_schema(location: Location, path: str) -> object:
-    with opened(location, path) as file:
+    with open_table_file(location, path) as file:
         return file.schema_arrow.remove_metadata()
 
 

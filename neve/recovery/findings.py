@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from common.metadata.changes import Change
-from common.metadata.upkeep_changes import Guarded
+from common.metadata.changes import Change, Guarded
 from common.model.tablet import TabletId
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from common.errors import RequestError
 from common.model.tablet import TabletId
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
 from common.parquet.write import TABLE_FOOTER
-from common.readers.door import in_reader
+from common.readers.pool import in_reader
 
 FOOTER_FORMAT = "1"
 
@@ -39,7 +39,7 @@ def table_of_file(location: Location, path: str) -> str | None:
         RequestError: The file is missing, no Parquet, or damaged.
         UnavailableError: The storage does not answer.
     """
-    with opened(location, path) as file:
+    with open_table_file(location, path) as file:
         said: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
     return None if said is None else said.decode(errors="replace")
 
@@ -52,7 +52,7 @@ def read_output_footer(location: Location, path: str) -> OutputFooter | None:
         RequestError: The file is missing, no Parquet, damaged, or of another release.
         UnavailableError: The storage does not answer.
     """
-    with opened(location, path) as file:
+    with open_table_file(location, path) as file:
         named: Mapping[bytes, bytes] = file.metadata.metadata or {}
         rows = file.metadata.num_rows
     texts = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from common.errors import CompactionError, RefusedError, UnavailableError, UnknownOutcomeError
 from common.metadata.changes import (
+    AcceptGeneration,
     Applied,
     Change,
     ChangeTable,
@@ -21,20 +22,31 @@ from common.metadata.changes import (
     DropTable,
     Outcome,
     Refused,
+    RestoreFiles,
 )
 from common.metadata.keys import is_table_id
-from common.metadata.mutation.tables import overlapping
+from common.metadata.mutation.tables import location_overlap
 from common.metadata.ports import NamedTable, TabletStore
-from common.metadata.repair_changes import AcceptGeneration, PutFiles
 from common.model.file import DataFile
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.parquet.description import write_description
-from common.parquet.generation import UNREADABLE, write_generation, written_generation
-from common.parquet.identities import Site
-from common.parquet.location import Location, existing, open_location
-from common.parquet.owner import OWNER_PATH, Owner, read_owner, write_owner
+from common.parquet.location import (
+    Location,
+    existing_files,
+    open_location,
+)
+from common.parquet.resolved_locations import ResolvedLocation
+from common.parquet.service_files import (
+    OWNER_PATH,
+    UNREADABLE_GENERATION,
+    LocationOwner,
+    read_owner,
+    write_description,
+    write_generation,
+    write_owner,
+    written_generation,
+)
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
 from neve.recovery.scope import Scope, identities_now
@@ -62,8 +74,8 @@ class Founded:
 class FreeSite:
     """A site that was found to be free, and what must be known to make a table there."""
 
-    site: Site
-    owner: Owner
+    site: ResolvedLocation
+    owner: LocationOwner
     """This store; the table is added when there is one."""
     others: Mapping[str, LocationIdentity]
     """Id of every other table → what its location is."""
@@ -91,7 +103,7 @@ class Neighbours:
     identities: Mapping[str, LocationIdentity]
     """By table id."""
 
-    def refuse_overlap(self, site: Site) -> None:
+    def refuse_overlap(self, site: ResolvedLocation) -> None:
         """Refuse a site that shares files with a table.
 
         Raises:
@@ -100,7 +112,7 @@ class Neighbours:
         overlaps = overlap_test(site.identity)
         for each in self.named:
             if overlaps(self.identities[each.id]):
-                raise RefusedError(overlapping(site.uri, each.location, each.name), "location")
+                raise RefusedError(location_overlap(site.uri, each.location, each.name), "location")
 
 
 async def neighbours_of(store: TabletStore, threads: StorageThreads) -> Neighbours:
@@ -116,7 +128,7 @@ async def neighbours_of(store: TabletStore, threads: StorageThreads) -> Neighbou
 async def find_free_site(
     store: TabletStore,
     threads: StorageThreads,
-    site: Site,
+    site: ResolvedLocation,
     *,
     neighbours: Neighbours | None = None,
     take_over: bool = False,
@@ -157,19 +169,19 @@ async def find_free_site(
                 f"location {site.uri} lies in {folder}, which belongs to the store {owner.store}: "
                 "two tables may not share files"
             )
-    scribbled = written == UNREADABLE
+    scribbled = written == UNREADABLE_GENERATION
     return FreeSite(
         site=site,
-        owner=Owner(ours),
+        owner=LocationOwner(ours),
         others=others,
         generation=written + 1 if written and not scribbled else 0,
         scribbled=scribbled,
     )
 
 
-def _look(location: Location) -> tuple[Owner | None, dict[str, Owner], int]:
+def _look(location: Location) -> tuple[LocationOwner | None, dict[str, LocationOwner], int]:
     """Return whose a location is, whose the folders above it are, and its generation."""
-    above: dict[str, Owner] = {}
+    above: dict[str, LocationOwner] = {}
     folder = posixpath.dirname(location.root)
     while folder.strip("/"):
         try:
@@ -283,7 +295,7 @@ async def _fill(scope: Scope, tablets: Iterable[TabletDump]) -> None:
         for files in _chunks(each.files):
             await _apply(
                 scope,
-                PutFiles(
+                RestoreFiles(
                     tablet=tablet, files=files, purge=each.purge, partition=each.bounds.partition
                 ),
             )
@@ -324,7 +336,7 @@ async def absent(
     sizes = {file.path: file.size_bytes for file in files}
     known = {path: each.size_bytes for path, each in stored.items()}
     doubtful = [path for path, size in sizes.items() if known.get(path) != size]
-    there = await threads.run(location.uri, existing, location, doubtful) if doubtful else {}
+    there = await threads.run(location.uri, existing_files, location, doubtful) if doubtful else {}
     return tuple(sorted(path for path in doubtful if there.get(path) != sizes[path]))
 
 

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from common.metadata.inspected import Inspected
-from common.metadata.repair_changes import RescueFile
-from common.metadata.upkeep_changes import Unpin
-from common.metadata.walk import walk_ids
+from common.metadata.changes import RescueFile, UnpinFiles
+from common.metadata.store_values import RawTablet
+from common.metadata.table_walk import walk_ids
 from common.model.file import DataFile
 from common.model.tablet import Bounds, Tablet, TabletId
 from common.parquet.location import only_copies
@@ -67,7 +66,7 @@ async def fsck(scope: Scope, *, deep: bool = False) -> Checked:
     return done
 
 
-async def _inspected(scope: Scope) -> AsyncIterator[Sequence[Inspected]]:
+async def _inspected(scope: Scope) -> AsyncIterator[Sequence[RawTablet]]:
     async for ids in walk_ids(scope.store, scope.table.id):
         yield await scope.store.inspect(ids)
 
@@ -237,7 +236,7 @@ async def _check_pins(scope: Scope) -> list[Finding]:
             code=Code.STALE_PIN,
             sentence=f"pin {each.pin} ran out {now_s - each.until_s:.0f} s ago",
             repair="remove it",
-            changes=(Unpin(table=scope.table.id, pin=each.pin),),
+            changes=(UnpinFiles(table=scope.table.id, pin=each.pin),),
         )
         for each in await scope.store.pins(scope.table.id)
         if each.until_s + scope.grace_s < now_s

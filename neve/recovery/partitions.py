@@ -4,9 +4,9 @@ import pyarrow.parquet as pq
 
 from common.errors import RequestError
 from common.model.table import Table
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
-from common.readers.door import in_reader
+from common.readers.pool import in_reader
 from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
 
 
@@ -19,7 +19,7 @@ def partition_of_file(location: Location, table: Table, path: str) -> Partition:
     """
     if folders_of(path).keys() >= set(table.partition_by):
         return partition_of_path(table, path)
-    with opened(location, path) as file:
+    with open_table_file(location, path) as file:
         return partition_of(table, _first_row(file, table, path))
 
 

@@ -9,14 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import RequestError, UnavailableError
-from common.metadata.readings import Loss
+from common.metadata.store_values import AcceptedLoss
 from common.model.tablet import TabletId
-from common.parquet.location import Location, fault
-from common.parquet.manifest import FORMAT, FORMAT_VERSION
-from common.parquet.manifest_files import POINTER_PATH
-from common.parquet.object_store import is_silence
-from common.parquet.small_files import read_small
-from common.readers.door import in_reader
+from common.parquet.location import Location, fault, is_silence
+from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH
+from common.parquet.service_files import read_small
+from common.readers.pool import in_reader
 
 POINTER_BYTES_MAX = 64 * 1024**2
 
@@ -32,7 +30,7 @@ class Published:
     """Id of the table."""
     files: Mapping[str, str]
     """Path → the tablet that held the file, as the manifest names it."""
-    loss: Loss | None = None
+    loss: AcceptedLoss | None = None
     """What was in the table between these moments the manifest may not name."""
 
     @property
@@ -74,7 +72,7 @@ def read_published(location: Location) -> Published | None:
             begun_s=float(body["begun_s"]),
             table=str(body["table_id"]),
             files=files,
-            loss=Loss(**body["loss"]) if "loss" in body else None,
+            loss=AcceptedLoss(**body["loss"]) if "loss" in body else None,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{POINTER_PATH} makes no sense: {error!r}") from error

@@ -19,7 +19,11 @@ from common.metadata.ports import TabletStore
 from common.model.file import DataFile
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
-from common.parquet.location import Location, existing, open_location
+from common.parquet.location import (
+    Location,
+    existing_files,
+    open_location,
+)
 from common.rows.partitions import Partition
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
@@ -160,7 +164,7 @@ async def _look(rebuilder: Rebuilder, place: Location, options: RebuildOptions) 
         files = await facts_of(place, threads, table, rows, evidence)
         # What has gone could not be read; what goes later is missed when the table is there.
         unread = [*evidence.unreadable]
-        there = await threads.run(place.uri, existing, place, unread)
+        there = await threads.run(place.uri, existing_files, place, unread)
         gone = min({*unread} - there.keys(), default="")
         if not gone:
             return _Seen(evidence=evidence, table=table, lineage=lineage, files=files)

@@ -8,10 +8,14 @@ from typing import ParamSpec, Protocol, TypeVar
 from common.metadata.ports import NamedTable, TabletStore
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
-from common.parquet.generation import UNREADABLE, written_generation
-from common.parquet.identities import Site, identities_of
 from common.parquet.location import Location, open_location
-from common.parquet.owner import Owner, read_owner
+from common.parquet.resolved_locations import ResolvedLocation, identities_of
+from common.parquet.service_files import (
+    UNREADABLE_GENERATION,
+    LocationOwner,
+    read_owner,
+    written_generation,
+)
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
@@ -35,7 +39,7 @@ class Door(Protocol):
     The same for what a user writes and for what an archive or a location says.
     """
 
-    async def site(self, written: str) -> Site:
+    async def site(self, written: str) -> ResolvedLocation:
         """Return a location where a table may be.
 
         Raises:
@@ -84,9 +88,9 @@ class Scope:
             UnavailableError: The storage does not answer.
         """
         written = await self.run(written_generation, self.location)
-        return 0 if written == UNREADABLE else written
+        return 0 if written == UNREADABLE_GENERATION else written
 
-    async def owner(self) -> Owner | None:
+    async def owner(self) -> LocationOwner | None:
         """Return whom the location belongs to."""
         return await self.run(read_owner, self.location)
 

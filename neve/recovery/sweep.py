@@ -16,14 +16,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import MetadataError, RequestError
+from common.metadata.changes import DiscardFiles
 from common.metadata.keys import HISTORY_MAX
-from common.metadata.repair_changes import DiscardFiles
-from common.metadata.walk import walk_ids, walk_tiles
+from common.metadata.table_walk import walk_ids, walk_tiles
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import TabletId
-from common.parquet.inspect import inspect_file
-from common.parquet.location import Location, existing
+from common.parquet.file_inspection import inspect_file
+from common.parquet.location import Location, existing_files
 from common.rows.rules import RowRules
 from neve.recovery.check_place import check_generation
 from neve.recovery.findings import Code, Finding
@@ -116,7 +116,7 @@ async def find_orphans(scope: Scope) -> Swept:
 
 async def _there(scope: Scope, paths: Sequence[str]) -> Collection[str]:
     """Return those of some files that are in storage, whatever a listing says."""
-    return await scope.run(existing, scope.location, paths) if paths else ()
+    return await scope.run(existing_files, scope.location, paths) if paths else ()
 
 
 async def _known(scope: Scope) -> Known:
@@ -198,7 +198,7 @@ def _look(location: Location, table: Table, file: StoredFile) -> _Place:
     footer = None
     try:
         footer = read_output_footer(location, file.path)
-        if footer is not None and not footer.rows and existing(location, footer.inputs):
+        if footer is not None and not footer.rows and existing_files(location, footer.inputs):
             return _Place(None, mark=True)
         if table.partition_by:
             end = partition_of_file(location, table, file.path).end

@@ -8,7 +8,7 @@ from common.clock import ManualClock
 from common.digests import CALL_LIFE_S
 from common.ids import call_id
 from common.metadata.changes import AddFiles, ChangeTable
-from common.metadata.codec_tablet import OPERATION
+from common.metadata.codec.tablet import OPERATION
 from common.metadata.commands import delete, set_string
 from common.metadata.keys import TableKeys, TabletKeys
 from common.model.table import TableSettings, TableState

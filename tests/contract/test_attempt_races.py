@@ -7,7 +7,12 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, DropHold, DropTable, Reserve
+from common.metadata.changes import (
+    AddFiles,
+    DropHold,
+    DropTable,
+    ReserveFiles,
+)
 from common.model.job import Kind
 from common.model.request import RequestState
 from common.model.table import TableSettings
@@ -87,7 +92,7 @@ async def test_a_cancel_meets_a_job_of_its_request(harness: Harness) -> None:
     assert (found.selection, found.running) == (None, {})
 
 
-def job(tablet: TabletId) -> Reserve:
+def job(tablet: TabletId) -> ReserveFiles:
     return replace(reserve(tablet, "u1", "a", request="r2"), kind=Kind.USER)
 
 

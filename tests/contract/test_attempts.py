@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import ChangeTable, Commit, DropHold
-from common.metadata.codec_tablet import OPERATION, SELECTION
+from common.metadata.changes import (
+    ChangeTable,
+    ClaimCoordination,
+    CommitAttempt,
+    DropHold,
+)
+from common.metadata.codec.tablet import OPERATION, SELECTION
 from common.metadata.commands import get, hset, set_string
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.upkeep_changes import ClaimCoordination
 from common.model.outcome import AttemptEnd, DroppedRows
 from common.model.table import TableSettings, TableState
 from common.model.tablet import (
@@ -284,7 +288,7 @@ async def test_only_the_coordinator_releases_for_silence(harness: Harness) -> No
     applied(await harness.apply(replace(ghost, coordinator="new")))
 
 
-def dropping(tablet: TabletId, attempt: str, *outside: str) -> Commit:
+def dropping(tablet: TabletId, attempt: str, *outside: str) -> CommitAttempt:
     """Return a commit that dropped dead rows of keys a to c up to version 7."""
     dropped = DroppedRows(spans=((b"a", b"c"),), version_max=b"7")
     return replace(commit(tablet, attempt), dropped=dropped, outside=outside)

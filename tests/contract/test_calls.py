@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles
-from common.metadata.readings import CallKind
-from common.metadata.repair_changes import DiscardFiles
-from common.metadata.request_changes import SubmitRequest
-from common.metadata.upkeep_changes import ForgetGarbage, StampGarbage
+from common.metadata.changes import (
+    AddFiles,
+    DiscardFiles,
+    ForgetGarbage,
+    StampGarbage,
+    SubmitRequest,
+)
+from common.metadata.store_values import CallKind
 from common.model.request import Request
 from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.flaky import Fault, Point

@@ -12,14 +12,12 @@ import pytest
 from common.clock import SystemClock
 from common.errors import ConfigError, UnavailableError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, DropTable
+from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGarbage
 from common.metadata.commands import Command, Reply, get
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import StoreBusyError
-from common.metadata.redis.address import parse
-from common.metadata.redis.keyspace import RedisKeyspace, translated
-from common.metadata.redis.link import ReplyError, open_link
-from common.metadata.upkeep_changes import ForgetGarbage, StampGarbage
+from common.metadata.redis.connection import ReplyError, open_link, parse_address
+from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import executable, running
@@ -211,7 +209,7 @@ async def test_missing_replicas_are_told() -> None:
 
 
 async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> None:
-    address = parse(f"redis://127.0.0.1:{full.port}")
+    address = parse_address(f"redis://127.0.0.1:{full.port}")
     link = await open_link(address, 5.0)
     await link.exchange([("MULTI",), ("SET", "x", 1)], 5.0)
     await full.say(("CONFIG", "SET", "min-replicas-to-write", 1))
@@ -219,6 +217,6 @@ async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> N
     link.close()
     assert isinstance(answer, ReplyError)
     assert str(answer).startswith("EXECABORT")
-    error = translated(answer)
+    error = translate_errors(answer)
     assert isinstance(error, StoreBusyError)
     assert str(error).startswith("NOREPLICAS")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from common.metadata.changes import (
+    ForgetGarbage,
+    KeepGarbage,
+    PinFiles,
+    StampGarbage,
+    UnpinFiles,
+)
 from common.metadata.keys import TableKeys
 from common.metadata.mutation.effects import into_garbage
-from common.metadata.upkeep_changes import ForgetGarbage, KeepGarbage, Pin, StampGarbage, Unpin
 from tests.support.store_harness import Harness, applied, commit, refused, reserve
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +48,7 @@ async def test_a_pin_is_renewed_until_its_lease_ends(harness: Harness) -> None:
     table = (await harness.table()).id
     # Long enough for a busy machine, on which a moment takes its time.
     lease_s = 1.5
-    pin = Pin(table=table, pin="p1", lease_s=lease_s)
+    pin = PinFiles(table=table, pin="p1", lease_s=lease_s)
     begun = applied(await harness.apply(pin))
     await harness.pass_time(0.05)
     renewed = applied(await harness.apply(pin))
@@ -51,8 +57,8 @@ async def test_a_pin_is_renewed_until_its_lease_ends(harness: Harness) -> None:
     assert entry.until_s == pytest.approx(renewed.now_s + lease_s)
     await harness.pass_time(lease_s + 0.05)
     refused(await harness.apply(pin), "pin")
-    applied(await harness.apply(Unpin(table=table, pin="p1")))
-    applied(await harness.apply(Unpin(table=table, pin="p1")))
+    applied(await harness.apply(UnpinFiles(table=table, pin="p1")))
+    applied(await harness.apply(UnpinFiles(table=table, pin="p1")))
     assert await harness.store.pins(table) == []
     applied(await harness.apply(pin))
 

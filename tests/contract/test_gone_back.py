@@ -7,23 +7,25 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Change, DropTable
-from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.readings import Loss
-from common.metadata.repair_changes import (
+from common.metadata.changes import (
     AcceptGeneration,
+    AddFiles,
+    BeginOperation,
+    BumpGeneration,
+    CancelHere,
+    Change,
+    ClaimCoordination,
     DiscardFiles,
+    DropTable,
     EndReservation,
     ForgetFiles,
-)
-from common.metadata.request_changes import BeginOperation, CancelHere, SubmitRequest
-from common.metadata.upkeep_changes import (
-    BumpGeneration,
-    ClaimCoordination,
-    Pin,
+    PinFiles,
     PublishManifest,
     StampGarbage,
+    SubmitRequest,
 )
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.store_values import AcceptedLoss
 from common.model.request import Request, RequestState
 from common.model.tablet import OperationKind, TabletId
 from tests.support.requests import move, submitted, wait
@@ -139,7 +141,7 @@ async def test_a_table_has_one_loss_from_the_last_manifest_on_that_was_known(
         accept = AcceptGeneration(table=table, generation=number, lost=True)
         done = applied(await harness.apply(accept))
         found = await harness.store.loss(table)
-        assert found == Loss(since_s=1000.0, until_s=pytest.approx(done.now_s))
+        assert found == AcceptedLoss(since_s=1000.0, until_s=pytest.approx(done.now_s))
 
 
 async def test_a_claim_is_later_than_the_one_that_it_replaces(harness: Harness) -> None:
@@ -166,7 +168,7 @@ async def test_the_claim_of_an_earlier_release_is_the_oldest(harness: Harness) -
 
 async def test_a_pin_that_the_store_has_forgotten_is_not_renewed(harness: Harness) -> None:
     table = (await harness.table()).id
-    renewal = Pin(table=table, pin="p1", lease_s=60.0, renews=True)
+    renewal = PinFiles(table=table, pin="p1", lease_s=60.0, renews=True)
     refused(await harness.apply(renewal), "pin")
     assert await harness.store.pins(table) == []
     applied(await harness.apply(replace(renewal, renews=False)))

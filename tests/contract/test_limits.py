@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from common.errors import MetadataError
+from common.metadata.changes import SetLimit
 from common.metadata.commands import delete, hset
 from common.metadata.keys import LIMITS
-from common.metadata.mutation import notes
-from common.metadata.upkeep_changes import SetLimit
-from common.model.limit import Scope
+from common.metadata.mutation import control
+from common.model.group import LimitScope
 from tests.support.store_harness import Harness, applied, refused
 
-GROUP, VOLUME = Scope.parse("group:default"), Scope.parse("volume:fast")
+GROUP, VOLUME = LimitScope.parse("group:default"), LimitScope.parse("volume:fast")
 
 
 async def test_a_limit_is_set_changed_and_taken_back(harness: Harness) -> None:
@@ -31,7 +31,7 @@ async def test_a_limit_is_set_changed_and_taken_back(harness: Harness) -> None:
 async def test_no_more_limits_than_are_looked_at(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notes, "LIMITS_MAX", 1)
+    monkeypatch.setattr(control, "LIMITS_MAX", 1)
     await harness.write(delete(LIMITS))
     applied(await harness.apply(SetLimit(scope=GROUP, bytes_s=1 << 20)))
     refused(await harness.apply(SetLimit(scope=VOLUME, bytes_s=1 << 20)), "limits")

@@ -13,11 +13,22 @@ import pytest
 from common.clock import ManualClock
 from common.errors import InputError, RefusedError, RequestError, RewriteError
 from common.model.table import Table
-from common.parquet.generation import behind, write_generation, written_generation
-from common.parquet.inspect import inspect_file, read_rows
-from common.parquet.location import Location, existing, open_location, size_of
-from common.parquet.owner import claim, owner_of
-from common.parquet.small_files import read_small, write_small
+from common.parquet.file_inspection import inspect_file, read_rows
+from common.parquet.location import (
+    Location,
+    existing_files,
+    open_location,
+    size_of,
+)
+from common.parquet.service_files import (
+    claim_location,
+    generation_fault,
+    owner_of,
+    read_small,
+    write_generation,
+    write_small,
+    written_generation,
+)
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
@@ -75,11 +86,11 @@ def write(location: Location, path: str, rows: pa.Table = ROWS) -> RowRules:
 
 def test_whose_it_is(location: Location) -> None:
     assert owner_of(location) is None
-    claim(location, "store-1")
-    claim(location, "store-1")
+    claim_location(location, "store-1")
+    claim_location(location, "store-1")
     assert owner_of(location) == "store-1"
     with pytest.raises(RefusedError, match="belongs to the store store-1"):
-        claim(location, "store-2")
+        claim_location(location, "store-2")
     assert asyncio.run(ArrowStorage(ManualClock()).store_id(location.uri)) == "store-1"
 
 
@@ -88,7 +99,7 @@ def test_the_generation_counts_up(location: Location) -> None:
     for number in (1, 2):
         write_generation(location, number)
         assert written_generation(location) == number
-    assert behind("t", 1, written_generation(location)) is not None
+    assert generation_fault("t", 1, written_generation(location)) is not None
 
 
 def test_small_files_are_replaced_whole(location: Location) -> None:
@@ -154,7 +165,7 @@ def test_an_output_is_an_only_copy_if_it_is_whole_and_an_input_is_not_there(
 
     assert found("in-0.parquet") == []
     assert found("in-0.parquet", "in-1.parquet") == outputs[:1]
-    assert existing(location, [*outputs, "in-1.parquet"]).keys() == {*outputs[:2]}
+    assert existing_files(location, [*outputs, "in-1.parquet"]).keys() == {*outputs[:2]}
     with pytest.raises(RewriteError, match="cannot be looked at"):
         found("../in-0.parquet")
 

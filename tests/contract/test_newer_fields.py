@@ -12,18 +12,41 @@ from typing import Any
 import pytest
 
 from common.errors import MetadataError
-from common.metadata.changes import ChangeTable
-from common.metadata.codec import Layout, pack, unpack
-from common.metadata.codec_file import FILE
-from common.metadata.codec_request import _SELECTOR, REQUEST, VALUE
-from common.metadata.codec_table import GARBAGE, PIN, SETTINGS, SPEC
-from common.metadata.codec_tablet import BOUNDS, OPERATION, RESERVATION, SELECTION
+from common.metadata.changes import (
+    BeginOperation,
+    CancelRange,
+    ChangeTable,
+    CorrectFile,
+    EndOperation,
+    KeepGarbage,
+    PinFiles,
+    StampGarbage,
+    StepOperation,
+)
+from common.metadata.codec.layout import (
+    PackedLayout,
+    pack,
+    unpack,
+)
+from common.metadata.codec.table import (
+    _SELECTOR,
+    GARBAGE,
+    PIN,
+    REQUEST,
+    SETTINGS,
+    SPEC,
+    VALUE,
+)
+from common.metadata.codec.tablet import (
+    BOUNDS,
+    FILE,
+    OPERATION,
+    RESERVATION,
+    SELECTION,
+)
 from common.metadata.commands import Reply, get, hget, hset, set_string
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.readings import Unreadable
-from common.metadata.repair_changes import RestateFile
-from common.metadata.request_changes import BeginOperation, CancelRange, EndOperation, StepOperation
-from common.metadata.upkeep_changes import KeepGarbage, Pin, StampGarbage
+from common.metadata.store_values import UnreadableTablet
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange
 from common.model.table import Column, TableSettings
@@ -45,12 +68,12 @@ NEWER = ("newer", 7, (b"\x00", {"deep": (1.5, None)}))
 """Fields behind the known ones."""
 
 
-async def extend(harness: Harness, layout: Layout[Any], key: str, field: str = "") -> None:
+async def extend(harness: Harness, layout: PackedLayout[Any], key: str, field: str = "") -> None:
     """Add fields to a value of a hash, or to a string if `field` is empty."""
     await put(harness, extended(layout, unpack(key, await stored(harness, key, field))), key, field)
 
 
-def extended(layout: Layout[Any], row: tuple[Any, ...]) -> tuple[Any, ...]:
+def extended(layout: PackedLayout[Any], row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return all known fields, defaults at the end too, and the newer ones behind them."""
     return (*row, *layout.plain_defaults[len(row) :], *NEWER)
 
@@ -155,7 +178,7 @@ async def test_a_file_is_restated(harness: Harness) -> None:
     await newer_file(harness, tablet, "a")
     before = (await tablet_of(harness, tablet)).files["a"]
     after = file("a", b"a", b"az", rows=9, added_at_s=before.added_at_s)
-    applied(await harness.apply(RestateFile(tablet=tablet, before=before, after=after)))
+    applied(await harness.apply(CorrectFile(tablet=tablet, before=before, after=after)))
     assert (await tablet_of(harness, tablet)).files["a"].rows == 9
     assert await tail(harness, TabletKeys.of(tablet).files, "a") == NEWER
 
@@ -210,7 +233,7 @@ async def test_garbage_is_stamped_and_a_pin_renewed(harness: Harness) -> None:
     assert await tail(harness, keys.garbage, "a") == NEWER
     applied(await harness.apply(KeepGarbage(table=tablet.table, path="a")))
     assert await tail(harness, keys.garbage, "a") == NEWER
-    pin = Pin(table=tablet.table, pin="p1", lease_s=60.0)
+    pin = PinFiles(table=tablet.table, pin="p1", lease_s=60.0)
     applied(await harness.apply(pin))
     await extend(harness, PIN, keys.pins, "p1")
     applied(await harness.apply(pin))
@@ -231,5 +254,5 @@ async def test_a_newer_version_is_quarantined(harness: Harness, part: str) -> No
     with pytest.raises(MetadataError, match="has format version 2, this release reads 1"):
         await harness.store.tablet(tablet)
     (found,) = await harness.store.readable([tablet])
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableTablet)
     assert "format version 2" in found.cause

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.metadata.changes import DropTable
-from common.metadata.upkeep_changes import WriteAnalyses, WriteAnalysis
+from common.metadata.changes import DropTable, WriteAnalyses, WriteAnalysis
 from common.model.tablet import Analysis, TabletId
 from tests.support.store_harness import Harness, applied, file, refused
 

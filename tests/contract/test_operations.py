@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.bounds_predicates import operated
-from common.metadata.changes import ChangeTable, DropTable
-from common.metadata.commands import hset, set_string
-from common.metadata.keys import TabletKeys
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     AbandonOperation,
     BeginOperation,
+    ChangeTable,
+    DropTable,
     EndOperation,
     StepOperation,
+    WriteAnalysis,
 )
-from common.metadata.upkeep_changes import WriteAnalysis
+from common.metadata.commands import hset, set_string
+from common.metadata.keys import TabletKeys
+from common.metadata.split_merge_predicates import operation_tablets
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, OperationKind, OperationStep, TabletId
 from tests.support.requests import select, submitted, tablet_of, wait
@@ -73,7 +74,11 @@ async def test_a_split(harness: Harness) -> None:
         applied(await harness.apply(split(tablet)))
     found = await tablet_of(harness, tablet)
     assert found.operation is not None
-    assert (found.operation.step, found.operation.at, operated(found)) == (CUT, b"c", (tablet,))
+    assert (found.operation.step, found.operation.at, operation_tablets(found)) == (
+        CUT,
+        b"c",
+        (tablet,),
+    )
 
     refused(await harness.apply(step(CLOSE, tablet)), "operation")
     assert "x" in refused(await harness.apply(step(DRAIN, tablet)), "crosses").reason
@@ -116,7 +121,7 @@ async def test_a_merge(harness: Harness) -> None:
     for _ in range(2):
         applied(await harness.apply(merge(left, right)))
     found = await tablet_of(harness, right)
-    assert operated(found) == (left, right)
+    assert operation_tablets(found) == (left, right)
     refused(await harness.apply(step(CLOSE, left, right)), "running")
     applied(await harness.add(right, file("r2", b"n", b"z")))
     await harness.write(
@@ -132,7 +137,7 @@ async def test_a_merge(harness: Harness) -> None:
     ]
     found = await tablet_of(harness, right)
     assert (found.purge, found.record.settled) == (b"3", ((3.0, b"4"), (5.0, b"6")))
-    assert operated(found) is None
+    assert operation_tablets(found) is None
     assert not [key for key in await harness.keys(table.id) if ":tablet:6d:" in key]
     refused(await harness.add(left, file("l2", b"a", b"b")), "tablet")
     refused(await harness.apply(merge(left, right, "op2")), "tablet")

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.metadata.request_changes import MarkWaiting, SubmitRequest
-from common.metadata.upkeep_changes import WriteAnalysis
-from common.model.plan import TabletPlan
+from common.metadata.changes import MarkWaiting, SubmitRequest, WriteAnalysis
+from common.model.job import TabletPlan
 from common.model.request import Request
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Analysis, Tablet, TabletId

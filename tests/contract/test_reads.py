@@ -10,14 +10,13 @@ import pytest
 
 from common.errors import ConflictError, MetadataError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, DropTable
-from common.metadata.codec import pack
-from common.metadata.codec_tablet import BOUNDS
+from common.metadata.changes import AddFiles, BumpGeneration, DropTable
+from common.metadata.codec.layout import pack
+from common.metadata.codec.tablet import BOUNDS
 from common.metadata.commands import Command, delete, hdel, hgetall, hset, set_string, xadd, zadd
 from common.metadata.keys import CHANGES_MAX, TABLES, TableKeys, TabletKeys
-from common.metadata.keyspace import Session
-from common.metadata.readings import UNREADABLE, Unreadable
-from common.metadata.upkeep_changes import BumpGeneration
+from common.metadata.keyspace import KeyspaceSession
+from common.metadata.store_values import UNREADABLE, UnreadableTablet
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from tests.support.flaky import Fault, FlakyKeyspace, FlakySession, Point
 from tests.support.patience import PATIENCE_S
@@ -242,7 +241,7 @@ async def test_damage_of_one_tablet_hides_no_other(
         await harness.write(set_string(getattr(keys, name), data))
     await harness.write(hset(keys.record, {"s": 1}))
     unreadable, readable, missing = await harness.store.readable([bad, good, nowhere])
-    assert isinstance(unreadable, Unreadable)
+    assert isinstance(unreadable, UnreadableTablet)
     assert (unreadable.id, missing) == (bad, None)
     assert message in unreadable.cause
     assert getattr(keys, name) in unreadable.cause
@@ -325,7 +324,7 @@ async def test_a_change_of_files_is_told_in_its_own_transaction(harness: Harness
 
     class NotingKeyspace(FlakyKeyspace):
         @asynccontextmanager
-        async def session(self) -> AsyncIterator[Session]:
+        async def session(self) -> AsyncIterator[KeyspaceSession]:
             async with AsyncExitStack() as stack:
                 inner = await stack.enter_async_context(self._inner.session())
                 yield Noting(self, inner, stack)

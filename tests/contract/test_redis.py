@@ -16,7 +16,7 @@ from common.metadata.commands import get, hgetall
 from common.metadata.keys import TableKeys
 from common.metadata.keyspace import LinkLostError
 from common.metadata.redis import connect
-from common.metadata.redis.address import parse
+from common.metadata.redis.connection import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from tests.support.redis_proxy import Cut, RedisProxy, proxy_to
@@ -202,19 +202,19 @@ async def test_a_login(redis_server: RedisServer) -> None:
 
 
 def test_addresses() -> None:
-    address = parse("redis://user:p%40ss@example:7000/2")
+    address = parse_address("redis://user:p%40ss@example:7000/2")
     assert (address.host, address.port, address.database) == ("example", 7000, 2)
     assert (address.username, address.password, address.tls) == ("user", "p@ss", None)
     assert str(address) == "example:7000"
     assert "p@ss" not in repr(address)
-    assert parse("unix:///run/redis.sock").path == "/run/redis.sock"
-    secure = parse("rediss://example")
+    assert parse_address("unix:///run/redis.sock").path == "/run/redis.sock"
+    secure = parse_address("rediss://example")
     assert secure.tls is not None
     assert secure.tls.check_hostname
-    open_door = parse("rediss://example?ssl_cert_reqs=none").tls
+    open_door = parse_address("rediss://example?ssl_cert_reqs=none").tls
     assert open_door is not None
     assert not open_door.check_hostname
     with pytest.raises(ConfigError, match=r"store\.url"):
-        parse("http://example")
+        parse_address("http://example")
     with pytest.raises(ConfigError, match="no file"):
-        parse("rediss://example?ssl_ca_certs=/nowhere.pem")
+        parse_address("rediss://example?ssl_ca_certs=/nowhere.pem")

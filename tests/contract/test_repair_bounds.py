@@ -7,12 +7,17 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, DropTable
-from common.metadata.codec_file import FILE
-from common.metadata.codec_tablet import BOUNDS
+from common.metadata.changes import (
+    AddFiles,
+    DropDuplicate,
+    DropTable,
+    JoinTablets,
+    RecountRecord,
+    TrimTablet,
+)
+from common.metadata.codec.tablet import BOUNDS, FILE
 from common.metadata.commands import delete, hset, set_string
 from common.metadata.keys import TabletKeys
-from common.metadata.repair_changes import DropDouble, JoinTablets, RecountRecord, TrimTablet
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from tests.contract.test_operations import layout, note, split
 from tests.contract.test_repairs import files_of, select
@@ -158,11 +163,11 @@ async def test_no_row_rises_by_joining(harness: Harness, side: int) -> None:
 async def test_a_double_leaves_the_tablet_that_lacks_its_keys(harness: Harness) -> None:
     left, right = await overlapping(harness, MIDDLE)
     await put(harness, right, "l", b"a", b"m")
-    drop = DropDouble(tablet=right, holder=left, path="l")
+    drop = DropDuplicate(tablet=right, holder=left, path="l")
     applied(await harness.apply(reserve(right, "s1", "l")))
     refused(await harness.apply(drop), "reserved")
     applied(await harness.apply(release(right, "s1")))
-    refused(await harness.apply(DropDouble(tablet=left, holder=right, path="l")), "bounds")
+    refused(await harness.apply(DropDuplicate(tablet=left, holder=right, path="l")), "bounds")
     refused(await harness.apply(replace(drop, holder=TabletId(left.table, b"q"))), "gone")
     refused(await between(harness, drop, reserve(right, "s2", "l")), "reserved")
     applied(await harness.apply(release(right, "s2")))

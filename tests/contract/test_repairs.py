@@ -7,26 +7,32 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import Change, ChangeTable
-from common.metadata.codec_file import FILE
-from common.metadata.codec_tablet import FILES, SELECTED, SELECTION, WAITING
-from common.metadata.commands import delete, hset, sadd, set_string
-from common.metadata.inspected import Inspected
-from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation.effects import into_garbage
-from common.metadata.repair_changes import (
+from common.metadata.changes import (
     AcceptGeneration,
+    Change,
+    ChangeTable,
     ClearMarks,
+    CorrectFile,
     DiscardFiles,
     EndReservation,
     FillHole,
     ForgetFiles,
     MoveFile,
-    PutFiles,
     RecountRecord,
     RescueFile,
-    RestateFile,
+    RestoreFiles,
 )
+from common.metadata.codec.tablet import (
+    FILE,
+    FILES,
+    SELECTED,
+    SELECTION,
+    WAITING,
+)
+from common.metadata.commands import delete, hset, sadd, set_string
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.mutation.effects import into_garbage
+from common.metadata.store_values import RawTablet
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Selection, TabletId
 from tests.support.flaky import Fault, Point
@@ -52,7 +58,7 @@ async def files_of(harness: Harness, tablet: TabletId) -> dict[str, int]:
     return {path: each.rows for path, each in found.files.items()}
 
 
-async def seen(harness: Harness, tablet: TabletId) -> Inspected:
+async def seen(harness: Harness, tablet: TabletId) -> RawTablet:
     (found,) = await harness.store.inspect([tablet])
     return found
 
@@ -154,7 +160,7 @@ async def test_what_is_said_of_a_file_is_corrected(harness: Harness) -> None:
     assert found is not None
     before = found.files["a"]
     after = replace(before, rows=7, size_bytes=77)
-    restate = RestateFile(tablet=tablet, before=before, after=after)
+    restate = CorrectFile(tablet=tablet, before=before, after=after)
     refused(await harness.apply(replace(restate, before=replace(before, rows=1))), "version")
     outside = replace(after, key_max=b"z")
     refused(await harness.apply(replace(restate, after=outside)), "bounds")
@@ -282,7 +288,7 @@ async def test_what_is_no_hole_is_not_filled(harness: Harness) -> None:
 async def test_files_are_put_back_into_a_paused_table(harness: Harness) -> None:
     table = await harness.table(state=TableState.PAUSED)
     tablet = TabletId(table.id, MIDDLE)
-    put = PutFiles(tablet=tablet, files=(file("a", added_at_s=5.0), file("b")), purge=b"4")
+    put = RestoreFiles(tablet=tablet, files=(file("a", added_at_s=5.0), file("b")), purge=b"4")
     applied(await harness.apply(put))
     applied(await harness.apply(put))
     assert await files_of(harness, tablet) == {"a": 10, "b": 10}
@@ -294,7 +300,7 @@ async def test_files_are_put_back_into_a_paused_table(harness: Harness) -> None:
     refused(await harness.apply(replace(put, files=(file("a", rows=1),))), "exists")
     refused(await harness.apply(replace(put, files=(file("c", b"x", b"y"),))), "bounds")
     refused(await harness.apply(replace(put, tablet=replace(tablet, end=b"q"))), "tablet")
-    applied(await harness.apply(PutFiles(tablet=tablet, files=(), purge=b"7")))
+    applied(await harness.apply(RestoreFiles(tablet=tablet, files=(), purge=b"7")))
     live = ChangeTable(table=table.id, settings_version=1, state=TableState.LIVE)
     applied(await harness.apply(live))
     refused(await harness.apply(put), "state")
@@ -304,7 +310,7 @@ async def test_files_are_put_back_into_a_paused_table(harness: Harness) -> None:
 async def test_a_partition_is_put_back(harness: Harness) -> None:
     table = await harness.table(state=TableState.PAUSED, partition_by=("k",), splits=(), key=("k",))
     tablet = TabletId(table.id, b"\x01x")
-    put = PutFiles(tablet=tablet, files=(file("a"),), partition="k=1")
+    put = RestoreFiles(tablet=tablet, files=(file("a"),), partition="k=1")
     applied(await harness.apply(put))
     applied(await harness.apply(put))
     (found,) = await harness.store.read_range(table.id)

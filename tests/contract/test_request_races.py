@@ -8,10 +8,18 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, Change, DropTable, Refused, Reserve
-from common.metadata.memory_keyspace import MemoryKeyspace
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    CancelRange,
+    Change,
+    CloseRequest,
+    DropTable,
+    Refused,
+    ReserveFiles,
+    SubmitRequest,
+)
 from common.metadata.mutation import transaction_for
-from common.metadata.request_changes import CancelRange, CloseRequest, SubmitRequest
 from common.model.file import DataFile
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import PLUS_INFINITY, TabletId
@@ -28,6 +36,7 @@ from tests.contract.test_operations import (
 )
 from tests.contract.test_unknown import meanwhile, once
 from tests.support.flaky import Fault, Point
+from tests.support.memory_store import MemoryKeyspace
 from tests.support.requests import (
     cancel,
     close,
@@ -365,9 +374,9 @@ async def test_every_change_is_made_once_though_its_answer_is_lost(
     store, keyspace = harness.flaky()
     await store.store_id()
     for change in await everything(harness, tablet):
-        keyspace.script = always_none if isinstance(change, Reserve) else once(fault)
+        keyspace.script = always_none if isinstance(change, ReserveFiles) else once(fault)
         outcome = applied(await store.apply(change))
-        assert outcome.tries > 1 or isinstance(change, Reserve), change
+        assert outcome.tries > 1 or isinstance(change, ReserveFiles), change
         # What has been forgotten may be forgotten again.
         assert not any(await keyspace.deliver()) or isinstance(change, CloseRequest), change
     assert await layout(harness, tablet.table) == [

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import ChangeTable, DropTable
-from common.metadata.commands import hset
-from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     BeginOperation,
     CancelRange,
+    ChangeTable,
+    DropTable,
     EndOperation,
     StepOperation,
     SubmitRequest,
 )
+from common.metadata.commands import hset
+from common.metadata.keys import TableKeys, TabletKeys
 from common.model.request import (
     KeyRange,
     OutputSpec,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.changes import ChangeTable, DropHold
-from common.metadata.codec_tablet import OPERATION
+from common.metadata.codec.tablet import OPERATION
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
 from common.model.outcome import AttemptEnd

@@ -8,21 +8,24 @@ from dataclasses import replace
 import pytest
 
 from common.errors import MetadataError
-from common.metadata.changes import Applied, ChangeTable, CreateTable, DropTable
-from common.metadata.codec import pack
-from common.metadata.commands import hset
-from common.metadata.keys import STORE, TABLES, TableKeys
-from common.metadata.mutation.notes import MANIFESTS_MAX
-from common.metadata.ports import Manifest
-from common.metadata.upkeep_changes import (
+from common.metadata.changes import (
+    Applied,
     BumpGeneration,
+    ChangeTable,
+    CreateTable,
+    DropTable,
     ForgetGarbage,
-    Pin,
+    PinFiles,
     PublishManifest,
     WriteAnalysis,
 )
+from common.metadata.codec.layout import pack
+from common.metadata.commands import hset
+from common.metadata.keys import STORE, TABLES, TableKeys
+from common.metadata.mutation.control import MANIFESTS_MAX
+from common.metadata.ports import Manifest
 from common.model.location_identity import LocationIdentity, identity_of_uri
-from common.model.own_paths import GONE_WITH_THE_TABLE
+from common.model.service_paths import DELETED_WITH_TABLE
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
 from tests.support.flaky import Fault, Point
@@ -176,7 +179,7 @@ async def test_a_dropped_table_leaves_no_key(harness: Harness, delete_files: boo
     tablet = TabletId(table.id, MIDDLE)
     applied(await harness.add(tablet, file("a"), file("b"), file("c")))
     applied(await harness.apply(reserve(tablet, "t1", "a")))
-    applied(await harness.apply(Pin(table=table.id, pin="p", lease_s=60)))
+    applied(await harness.apply(PinFiles(table=table.id, pin="p", lease_s=60)))
     applied(await harness.apply(BumpGeneration(table=table.id)))
 
     going = applied(await harness.apply(DropTable(table=table.id, delete_files=delete_files)))
@@ -190,11 +193,11 @@ async def test_a_dropped_table_leaves_no_key(harness: Harness, delete_files: boo
     refused(await harness.apply(commit(tablet, "t1")), "released")
     refused(await harness.apply(release(tablet, "t1")), "released")
     refused(await harness.add(tablet, file("d")), "table")
-    refused(await harness.apply(Pin(table=table.id, pin="q", lease_s=60)), "table")
+    refused(await harness.apply(PinFiles(table=table.id, pin="q", lease_s=60)), "table")
 
     paths = await garbage_emptied(harness, table)
     outputs = ["out/t1-0.parquet", "out/t1-1.parquet"]
-    own = list(GONE_WITH_THE_TABLE)
+    own = list(DELETED_WITH_TABLE)
     assert sorted(paths) == sorted(["a", "b", "c", *outputs, *own] if delete_files else outputs)
     assert applied(await harness.apply(DropTable(table=table.id))).complete
     assert await harness.keys(table.id) == []

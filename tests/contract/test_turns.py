@@ -13,7 +13,7 @@ from common.clock import SystemClock
 from common.ids import call_id
 from common.metadata.changes import AddFiles
 from common.metadata.commands import get, set_string
-from common.metadata.executor import Patience
+from common.metadata.executor import RetryLimits
 from common.metadata.keys import TableKeys
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
@@ -126,7 +126,7 @@ async def test_others_wait_for_the_end_of_a_turn(harness: Harness) -> None:
 
         store = KeyspaceStore(
             harness.keyspace,
-            patience=Patience(),
+            patience=RetryLimits(),
             sleep=sleep,
             chance=lambda: 0.5,
             new_store_id=lambda: "store",
@@ -146,7 +146,7 @@ async def test_nobody_waits_for_ever(harness: Harness) -> None:
 
     store = KeyspaceStore(
         FlakyKeyspace(harness.keyspace),
-        patience=Patience(),
+        patience=RetryLimits(),
         sleep=sleep,
         chance=lambda: 0.5,
         new_store_id=lambda: "store",

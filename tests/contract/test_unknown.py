@@ -9,10 +9,18 @@ import pytest
 
 from common.errors import ConflictError, UnavailableError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, Change, CreateTable, DropTable, Unknown
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    CreateTable,
+    DropTable,
+    PinFiles,
+    StampGarbage,
+    Unknown,
+)
 from common.metadata.commands import hset
 from common.metadata.keys import TabletKeys
-from common.metadata.upkeep_changes import Pin, StampGarbage
 from common.model.outcome import AttemptEnd
 from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.flaky import Fault, Point, Script
@@ -209,7 +217,7 @@ def the_changes(harness: Harness, tablet: TabletId) -> list[tuple[Change, str]]:
         (reserve(tablet, "t2", "b"), keys.operation),
         (commit(tablet, "t1"), keys.running),
         (release(tablet, "t1"), keys.running),
-        (Pin(table=tablet.table, pin="p", lease_s=60), f"neve:{{{tablet.table}}}:table"),
+        (PinFiles(table=tablet.table, pin="p", lease_s=60), f"neve:{{{tablet.table}}}:table"),
     ]
 
 

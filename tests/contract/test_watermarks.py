@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.changes import Commit
-from common.metadata.repair_changes import LowerWatermark
-from common.metadata.upkeep_changes import WriteAnalysis
+from common.metadata.changes import CommitAttempt, LowerWatermark, WriteAnalysis
 from common.model.outcome import DroppedRows
 from common.model.table import TableSettings
 from common.model.tablet import Analysis, TabletId
@@ -25,7 +23,7 @@ async def tablet_of(harness: Harness, *, deletes: bool = True) -> TabletId:
     return TabletId(table.id, MIDDLE)
 
 
-def dropping(tablet: TabletId, attempt: str, version: bytes) -> Commit:
+def dropping(tablet: TabletId, attempt: str, version: bytes) -> CommitAttempt:
     dropped = DroppedRows(spans=((b"a", b"b"),), version_max=version)
     return replace(commit(tablet, attempt, outputs=0), dropped=dropped)
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import CompactionError
-from common.memory_limit import limit_data
+from common.memory_limit import limit_memory
 from common.model.table import Table
-from common.parquet.key_samples import sample_keys
+from common.parquet.file_inspection import sample_keys
 from common.parquet.location import open_location
-from common.readers.door import open_readers
-from common.readers.pool import ReaderDeathError
+from common.readers.pool import ReaderDeathError, open_readers
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.settings import ReaderSettings, Settings
@@ -49,7 +48,7 @@ def _table(location: str) -> Table:
 
 
 def _gateway() -> None:
-    limit_data(Settings().gateway.memory_max)
+    limit_memory(Settings().gateway.memory_max)
     with serving(body_bytes_max=BODY_BYTES_MAX) as served:
         print(json.dumps({"url": served.url}), flush=True)
         sys.stdin.read()

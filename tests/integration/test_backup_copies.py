@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from common.errors import RefusedError as Refused
-from common.parquet import object_store
-from common.parquet.location import child_of, open_location
+from common.parquet import location
+from common.parquet.location import child_uri, open_location
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, RefusedError
 from neve.recovery.backup import copy_file
@@ -34,10 +34,10 @@ def gateway(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         monkeypatch.delenv(name, raising=False)
     for name, value in server.environ.items():
         monkeypatch.setenv(name, value)
-    object_store._client.cache_clear()
+    location._client.cache_clear()
     with serving(locations=(str(tmp_path), "s3://lake")) as served:
         yield served
-    object_store._client.cache_clear()
+    location._client.cache_clear()
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_copy_is_whole_and_made_once(client: Client, tmp_path: Path, copy_to: 
         client.backup(tmp_path / "y.neve", copy_to=where)
     client.restore(
         tmp_path / "x.neve", names={"events": "again"}, only=["events"],
-        locations={"events": child_of(where, "events")},
+        locations={"events": child_uri(where, "events")},
     )  # fmt: skip
     assert client.count("again") == 1
     assert client.fsck("again", deep=True).sound
@@ -144,7 +144,7 @@ def test_options_that_the_operator_wrote_lead_to_the_storage(
         assert file["file"].startswith("s3://lake/a/t/_neve/append/")
         archive = tmp_path / "x.neve"
         client.backup(archive, copy_to=f"s3://lake/a/copies?{options}")
-        copied = child_of(f"s3://lake/a/copies?{options}", "t")
+        copied = child_uri(f"s3://lake/a/copies?{options}", "t")
         client.restore(archive, names={"t": "u"}, locations={"t": copied})
         assert (client.count("t"), client.count("u")) == (1, 1)
         for uri in (f"s3://lake/a/t/x?{options}", f"s3n://lake/a//t?{options}"):

@@ -10,10 +10,14 @@ import boto3
 import pytest
 
 from common.errors import ConfigError
-from common.parquet import object_store
-from common.parquet.location import open_location
-from common.parquet.object_store import cause_of, may_pass, s3_filesystem
-from common.parquet.trial import try_location
+from common.parquet import location
+from common.parquet.location import (
+    error_advice,
+    is_transient,
+    open_location,
+    s3_filesystem,
+    try_location,
+)
 from neve.recovery.stored import list_location
 from tests.support.s3_server import REGION, VARIABLES, S3Server, s3_server
 from tests.support.shell import Shell
@@ -75,7 +79,7 @@ def use(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
                 monkeypatch.delenv(name, raising=False)
             else:
                 monkeypatch.setenv(name, value)
-        object_store._client.cache_clear()  # A client keeps the keys that it has found.
+        location._client.cache_clear()  # A client keeps the keys that it has found.
 
     yield choose
     choose(None)
@@ -128,7 +132,7 @@ def test_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     client = s3_filesystem("b", environ)
     with pytest.raises(OSError, match="NETWORK_CONNECTION") as caught:
         client.get_file_info("b/x")
-    assert "nothing answers" in (cause_of(caught.value) or "")
+    assert "nothing answers" in (error_advice(caught.value) or "")
 
 
 def test_an_endpoint_that_is_no_url() -> None:
@@ -145,10 +149,10 @@ def test_an_endpoint_that_is_no_url() -> None:
     ],
 )
 def test_what_amazon_says(said: str, wanted: str) -> None:
-    assert wanted in (cause_of(OSError(said)) or "")
-    assert not may_pass(OSError(said))
+    assert wanted in (error_advice(OSError(said)) or "")
+    assert not is_transient(OSError(said))
 
 
 def test_what_may_pass() -> None:
-    assert may_pass(OSError("AWS Error SLOW_DOWN during PutObject operation"))
-    assert may_pass(OSError("AWS Error NETWORK_CONNECTION during HeadObject operation"))
+    assert is_transient(OSError("AWS Error SLOW_DOWN during PutObject operation"))
+    assert is_transient(OSError("AWS Error NETWORK_CONNECTION during HeadObject operation"))

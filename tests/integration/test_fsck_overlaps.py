@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from common.metadata.codec_file import FILE
-from common.metadata.codec_tablet import BOUNDS, OPERATION
+from common.metadata.changes import RecountRecord
+from common.metadata.codec.tablet import BOUNDS, FILE, OPERATION
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
-from common.metadata.repair_changes import RecountRecord
 from common.model.table import Table
 from common.model.tablet import (
     PLUS_INFINITY,

@@ -17,11 +17,11 @@ import pytest
 
 from common.clock import SystemClock
 from common.ids import RandomIds
-from common.metadata.executor import Patience
+from common.metadata.changes import ForgetGarbage
+from common.metadata.executor import RetryLimits
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
-from common.metadata.upkeep_changes import ForgetGarbage
 from common.model.table import Table
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
@@ -134,7 +134,7 @@ def stage(redis: RedisServer, folder: Path) -> Iterator[Site]:
     ids = RandomIds()
     store = KeyspaceStore(
         keyspace,
-        patience=Patience(),
+        patience=RetryLimits(),
         sleep=asyncio.sleep,
         chance=lambda: 0.5,
         new_store_id=lambda: ids.next("store"),

@@ -15,7 +15,12 @@ import pytest
 
 from common.clock import SystemClock
 from common.ids import RandomIds
-from common.metadata.changes import Applied, DropTable, Refused, Release
+from common.metadata.changes import (
+    Applied,
+    DropTable,
+    Refused,
+    ReleaseAttempt,
+)
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from coordinator.collector import Collector, CollectorRules
@@ -162,7 +167,7 @@ async def test_while_nobody_has_accepted_nothing_is_released_or_published(ground
     site, output = await compacted_and_forgotten(ground, reserved=True)
     (tablet,) = [each.id for each in await ground.store.read_range(site.table.id) if each.running]
     (attempt,) = (await ground.store.tablet(tablet)).running
-    release = Release(tablet=tablet, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
+    release = ReleaseAttempt(tablet=tablet, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
 
     newer = ground.place(site.table, "_neve/manifest/latest.json").read_bytes()
 
@@ -186,7 +191,7 @@ async def test_a_release_after_the_acceptance_keeps_the_output(ground: Ground) -
     (tablet,) = [each.id for each in await ground.store.read_range(site.table.id) if each.running]
     (attempt,) = (await ground.store.tablet(tablet)).running
     await site.generations.look(site.table)
-    release = Release(tablet=tablet, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
+    release = ReleaseAttempt(tablet=tablet, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
     assert isinstance(await site.context.apply(release), Applied)
 
     await site.collect()
@@ -286,7 +291,7 @@ async def test_what_gave_up_is_waste_although_its_inputs_are_gone_since(ground: 
     late = await ground.reserve(table, tablet, "a.parquet")
     written = ground.rewrite(late).outputs[0].path
     kept = ground.place(table, written).read_bytes()
-    release = Release(
+    release = ReleaseAttempt(
         tablet=tablet, attempt=late.reservation.attempt, end=AttemptEnd.LOST, cause="silence"
     )
     applied(await ground.store.apply(release))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.ids import RandomIds
-from common.parquet import object_store
+from common.parquet import location as object_store
 from common.parquet.location import open_location
 from coordinator.manifests import Manifests
 from coordinator.storage import ArrowStorage

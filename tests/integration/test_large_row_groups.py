@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.parquet.inspect import inspect_file
-from common.parquet.key_samples import sample_keys
+from common.parquet.file_inspection import inspect_file, sample_keys
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from common.model.own_paths import MANIFEST_FOLDER
+from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import TabletId
-from common.parquet.manifest_files import POINTER_PATH, manifest_folders
+from common.parquet.manifest import POINTER_PATH, manifest_folders
 from coordinator.manifests import Manifests
 from neve.recovery.lineage_since import ON_ITS_WAY_S
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild

@@ -11,7 +11,7 @@ from common.errors import RefusedError, RequestError
 from common.metadata.changes import DropTable
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
-from common.model.own_paths import GENERATION_PATH
+from common.model.service_paths import GENERATION_PATH
 from common.model.table import Table, TableState
 from neve.recovery.archive import TabletDump, read_archive
 from neve.recovery.backup import BackupOptions, backup

@@ -11,19 +11,17 @@ import pytest
 
 from common.ids import call_id
 from common.metadata.changes import AddFiles
-from common.metadata.codec_file import FILE
-from common.metadata.codec_table import PIN
-from common.metadata.codec_tablet import BOUNDS, SELECTION
+from common.metadata.codec.table import PIN
+from common.metadata.codec.tablet import BOUNDS, FILE, SELECTION
 from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.effects import into_garbage
 from common.metadata.ports import PinEntry
-from common.model.own_paths import GENERATION_PATH
+from common.model.service_paths import GENERATION_PATH
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId
-from common.parquet.generation import written_generation
-from common.parquet.inspect import inspect_file
-from common.parquet.owner import OWNER_PATH
+from common.parquet.file_inspection import inspect_file
+from common.parquet.service_files import OWNER_PATH, written_generation
 from common.rows.rules import RowRules
 from neve.gateway.recovery_views import fsck_view
 from neve.recovery.findings import Code

@@ -13,7 +13,7 @@ from common.errors import RefusedError
 from common.ids import call_id
 from common.metadata.changes import AddFiles
 from common.model.outcome import RowCounts
-from common.model.own_paths import GENERATION_PATH
+from common.model.service_paths import GENERATION_PATH
 from neve.recovery.findings import Code
 from neve.recovery.gc import collect_orphans
 from neve.recovery.sweep import find_orphans

@@ -10,9 +10,9 @@ import pytest
 
 from common.errors import RefusedError, RequestError
 from common.model.outcome import AttemptEnd
-from common.model.own_paths import DESCRIPTION_PATH
+from common.model.service_paths import DESCRIPTION_PATH
 from common.model.table import Table, TableState
-from common.parquet.owner import OWNER_PATH
+from common.parquet.service_files import OWNER_PATH
 from neve.recovery import rebuild as rebuilding
 from neve.recovery.evidence import facts_of
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild

@@ -16,7 +16,7 @@ import pytest
 from common.clock import SystemClock
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Change, Outcome
-from common.metadata.executor import Patience
+from common.metadata.executor import RetryLimits
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.model.tablet import TabletId
@@ -69,7 +69,7 @@ class PatientStore:
         self._keyspace = RedisKeyspace(server.url, timeout_s=5.0)
         self._store = KeyspaceStore(
             self._keyspace,
-            patience=Patience(tries_max=tries_max, lost_pause_max_s=0.1),
+            patience=RetryLimits(tries_max=tries_max, lost_pause_max_s=0.1),
             sleep=self._sleep,
             chance=lambda: 0.9,
             new_store_id=lambda: "store-1",

@@ -18,8 +18,7 @@ from common.errors import AttemptCancelledError, InputError, RewriteError, Verif
 from common.model.keys import encode_key, encode_value
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds
-from common.rows.hash import row_hash
-from common.rows.reference import ReferenceMerge, reference_merge
+from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.wire import Assignment, OutsideFile
 from compactor.core.result import RewriteProgress, RewriteResult
@@ -27,6 +26,7 @@ from compactor.rewrite import sql
 from compactor.rewrite.engine import rewrite
 from tests.property.test_rows_merge import assert_within
 from tests.support.assignments import an_assignment
+from tests.support.row_reference import ReferenceMerge, reference_merge
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import (
     KEYED,

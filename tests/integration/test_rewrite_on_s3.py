@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import InputError
 from common.model.table import Table, TableSettings
-from common.parquet.inspect import inspect_file, read_rows
+from common.parquet.file_inspection import inspect_file, read_rows
 from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Column
-from common.rows.evolution import changed_schema, schema_id_of
+from common.rows.schema import changed_schema, schema_id_of
 from common.spi.selector import SelectorParameters
 from compactor.rewrite.engine import rewrite
 from coordinator.plugins.selectors.schema import SchemaDrift

@@ -10,8 +10,14 @@ import pyarrow as pa
 
 from common.clock import ManualClock, SystemClock
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, Change, Commit, CreateTable, Reserve
-from common.metadata.memory import MemoryStore
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    CommitAttempt,
+    CreateTable,
+    ReserveFiles,
+)
 from common.model.job import Kind
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
@@ -24,6 +30,7 @@ from coordinator.assignments import compose
 from coordinator.collector import Collector, CollectorRules
 from coordinator.looking import with_marks
 from coordinator.storage import ArrowStorage
+from tests.support.memory_store import MemoryStore
 from tests.support.planning import job
 from tests.support.tables_on_disk import (
     bag_table,
@@ -62,12 +69,12 @@ def stored_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("**/*.parquet"))
 
 
-def merged(given: Assignment) -> Commit:
+def merged(given: Assignment) -> CommitAttempt:
     """Do what a compactor does with an assignment, without Spark; return its commit."""
     table, plan = given.table, make_plan(given)
     result: TaskResult = rewrite_natively(plan) if table.key else rewrite_bag(plan)
     verify(plan, result, lambda: False)
-    return Commit(
+    return CommitAttempt(
         tablet=given.job.tablet,
         attempt=given.reservation.attempt,
         outputs=inspected(table, [file.path for file in result.files]),
@@ -95,7 +102,7 @@ async def compact(folder: Path, table: Table, *paths: str) -> tuple[int, pa.Tabl
     await with_marks(store, tablet, table, clock.now_s())
     clock.advance(RETENTION_S + 1)
 
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=tablet_id,
         attempt="att-1",
         job="job-1",

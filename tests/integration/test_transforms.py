@@ -19,13 +19,13 @@ from common.model.keys import encode_key, encode_value
 from common.model.request import KeyRange, OutputSpec, Request, TransformKind, TransformSpec
 from common.model.table import Table
 from common.parquet.location import Location
-from common.rows.hash import row_hash
-from common.rows.reference import reference_merge
+from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from compactor.core.result import RewriteResult
 from compactor.rewrite import questions, sql, tasks
 from compactor.rewrite.engine import rewrite
 from tests.support.assignments import an_assignment
+from tests.support.row_reference import reference_merge
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import (
     KEYED,

@@ -19,8 +19,8 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from common.expressions.file_pruning import ColumnBounds, may_be_true
-from common.model.key_values import EPOCH
-from common.model.keys import encode_key, key_type_of
+from common.model.key_values import EPOCH, key_type_of
+from common.model.keys import encode_key
 
 NAN_RANK = (1, 0)
 """Behind every number."""

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.model.keys import KeyType, encode_value
-from common.rows.encode import encode_keys
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
+from common.rows.key_encoding import encode_keys
 from common.rows.schema import arrow_schema
 from compactor.rewrite.apart import Copy
 from compactor.rewrite.kernel.bounds import Group, bound_words, groups_of
@@ -189,7 +190,7 @@ def test_the_beginning_of_a_key_comes_before_the_key() -> None:
 
 
 def draw_kind(text: str) -> object:
-    from common.model.keys import key_type_of
+    from common.model.key_values import key_type_of
 
     return key_type_of(text)
 

@@ -24,7 +24,7 @@ import pytest
 
 from common.errors import CompactionError, InputError, RewriteError
 from common.model.table import Table
-from common.parquet.inspect import stream_rows
+from common.parquet.file_inspection import stream_rows
 from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.wire import Assignment

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import MemoryShortError
-from common.metadata.predicates import may_hold_older
-from common.model.keys import KeyType, encode_value
+from common.metadata.predicates import may_hold_dropped_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
 from common.model.table import Table
-from common.rows.merge import merge_tables
+from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import RowRules
-from common.rows.scan import scan_tables
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
 from compactor.rewrite import (
@@ -220,8 +220,10 @@ def test_a_merge_beside_does_not_meet_what_was_dropped(tmp_path: Path, cores: in
     assert (result.counts.rows_out, result.counts.tombstones_dropped) == (0, 20)
     assert result.dropped is not None
     output = replace(beside, path="made-of-middle")
-    assert not may_hold_older(output, result.dropped)
-    assert may_hold_older(replace(output, key_min=encode_value(9, KeyType.INT)), result.dropped)
+    assert not may_hold_dropped_key(output, result.dropped)
+    assert may_hold_dropped_key(
+        replace(output, key_min=encode_value(9, KeyType.INT)), result.dropped
+    )
 
 
 @pytest.mark.parametrize("cores", [1, 4])

@@ -13,12 +13,15 @@ import pytest
 from common.model.keys import encode_key, encode_value
 from common.model.outcome import DroppedRows
 from common.model.table import Column
-from common.rows.merge import merge_tables
-from common.rows.reference import Row, reference_merge, reference_visible
+from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import DropRule, RowRules
-from common.rows.scan import scan_tables
 from common.rows.schema import arrow_schema
 from tests.property.rows_reference import row as row_hash
+from tests.support.row_reference import (
+    Row,
+    reference_merge,
+    reference_visible,
+)
 
 START = datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC"))
 NOW_S = START.timestamp() + 10

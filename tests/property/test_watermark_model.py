@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from common.metadata.recent_adds import noted
+from common.metadata.recent_adds import with_add
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Column, Table, TableSettings
@@ -85,7 +85,7 @@ def marked(table: Table, state: State) -> State:
 
 
 def added(table: Table, state: State, number: int, **more: Any) -> State:
-    notes = noted(state.record.recent_adds, state.now, [version(table, number)], RETENTION)
+    notes = with_add(state.record.recent_adds, state.now, [version(table, number)], RETENTION)
     return replace(state, record=replace(state.record, recent_adds=notes), **more)
 
 

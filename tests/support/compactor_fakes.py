@@ -14,12 +14,23 @@ from common.errors import (
     EngineRestartedError,
     UnavailableError,
 )
-from common.metadata.changes import Applied, Change, Commit, Outcome
+from common.metadata.changes import (
+    Applied,
+    Change,
+    CommitAttempt,
+    Outcome,
+)
 from common.metadata.ports import AttemptOutcome
 from common.model.file import DataFile
 from common.model.outcome import RowCounts
 from common.model.table import Table
-from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
+    TakeRequest,
+)
 from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
 
 
@@ -34,10 +45,10 @@ class FakeCoordinator:
         self.withdrawn: list[str] = []
         self.on_its_way: deque[Assignment] = deque()
         """Answers of takes that were withdrawn."""
-        self.beats: list[Beat] = []
-        self.reports: list[Report] = []
+        self.beats: list[Heartbeat] = []
+        self.reports: list[AttemptReport] = []
         self.left: list[tuple[str, str]] = []
-        self.reply = BeatReply(coordinator="coordinator-1")
+        self.reply = HeartbeatReply(coordinator="coordinator-1")
 
     async def _answering(self) -> None:
         await asyncio.sleep(0)
@@ -60,12 +71,12 @@ class FakeCoordinator:
         self.withdrawn.append(take)
         self.waiting[take].set()
 
-    async def beat(self, beat: Beat) -> BeatReply:
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         await self._answering()
         self.beats.append(beat)
         return self.reply
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         await self._answering()
         self.reports.append(report)
 
@@ -180,10 +191,10 @@ class FakeStore:
     def __init__(self) -> None:
         self.answers: deque[Outcome | Exception] = deque()
         self.marks: dict[str, AttemptOutcome | Exception] = {}
-        self.commits: list[Commit] = []
+        self.commits: list[CommitAttempt] = []
 
     async def apply(self, change: Change) -> Outcome:
-        assert isinstance(change, Commit)
+        assert isinstance(change, CommitAttempt)
         await asyncio.sleep(0)
         self.commits.append(change)
         answer: Any = self.answers.popleft() if self.answers else Applied()

@@ -20,16 +20,27 @@ import pyarrow as pa
 import ray
 
 from common.ids import RandomIds, call_id
-from common.metadata.changes import AddFiles, Applied, Change, CreateTable, Reserve
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    CreateTable,
+    ReserveFiles,
+)
 from common.metadata.redis import connect
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
-from common.parquet.owner import claim
+from common.parquet.service_files import claim_location
 from common.settings import CompactorSettings, Settings, StoreSettings
-from common.wire import NAMESPACE, Assignment, Beat, Report
+from common.wire import (
+    NAMESPACE,
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+)
 from compactor.actor import start
 from tests.support.assignments import an_assignment
 from tests.support.patience import SERVICE_S
@@ -58,11 +69,11 @@ def reserved(redis_url: str, folder: Path, attempt: str) -> tuple[Table, Assignm
             assert isinstance(outcome, Applied), outcome
             return outcome
 
-        claim(open_location(table.location), await store.store_id())
+        claim_location(open_location(table.location), await store.store_id())
         await applied(CreateTable(table=table))
         await applied(AddFiles(table=table.id, call=call_id(), files={PLUS_INFINITY: files}))
         done = await applied(
-            Reserve(
+            ReserveFiles(
                 tablet=tablet,
                 attempt=attempt,
                 job=job.job.id,
@@ -98,8 +109,8 @@ class Heard:
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
-        self.beats: dict[str, Beat] = {}
-        self.reports: list[Report] = []
+        self.beats: dict[str, Heartbeat] = {}
+        self.reports: list[AttemptReport] = []
         self.left: list[str] = []
 
     def until(self, true: Callable[[Heard], object]) -> None:

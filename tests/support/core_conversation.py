@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from common.model.job import Job, Kind
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
-from common.model.plan import TabletPlan
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Analysis, Record, TabletId
 from common.settings import CoordinatorSettings

@@ -13,8 +13,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from common.metadata.commands import Command, Reply
-from common.metadata.health import StoreHealth
-from common.metadata.keyspace import Keyspace, LinkLostError, Session, StreamEntry
+from common.metadata.keyspace import (
+    Keyspace,
+    KeyspaceSession,
+    LinkLostError,
+    StreamEntry,
+)
+from common.metadata.store_values import StoreHealth
 
 
 class Point(enum.StrEnum):
@@ -73,7 +78,7 @@ class FlakyKeyspace:
         self._late: list[Callable[[], Awaitable[bool]]] = []
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
+    async def session(self) -> AsyncIterator[KeyspaceSession]:
         async with AsyncExitStack() as stack:
             inner = await stack.enter_async_context(self._inner.session())
             yield FlakySession(self, inner, stack)
@@ -114,7 +119,9 @@ class FlakyKeyspace:
 class FlakySession:
     """One connection of a flaky keyspace."""
 
-    def __init__(self, keyspace: FlakyKeyspace, inner: Session, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, keyspace: FlakyKeyspace, inner: KeyspaceSession, stack: AsyncExitStack
+    ) -> None:
         self._keyspace = keyspace
         self._inner = inner
         self._stack = stack

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, replace
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import RandomIds
-from common.metadata.memory import MemoryStore
 from common.metadata.ports import TabletStore
-from common.metadata.silence import StoreWatch
-from common.model.job import Job, Kind, job_id
-from common.model.limit import ScopeStatus
-from common.model.plan import TabletPlan
+from common.metadata.store_watch import StoreWatch
+from common.model.group import LimitStatus
+from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
@@ -35,6 +33,7 @@ from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
 from neve.gateway.table_files import StoredFiles, TableFiles
+from tests.support.memory_store import MemoryStore
 
 TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
@@ -144,7 +143,7 @@ COMPACTOR = CompactorStatus(
     heard_ago_s=0.4,
     draining=False,
 )
-SCOPE = ScopeStatus(
+SCOPE = LimitStatus(
     kind="group",
     name="default",
     limit_bytes_s=50 * 1024**2,

@@ -18,21 +18,21 @@ from common.metadata.changes import (
     AddFiles,
     Applied,
     ChangeTable,
-    Commit,
+    CommitAttempt,
     CreateTable,
-    Reserve,
+    ReserveFiles,
 )
-from common.metadata.memory import MemoryStore
 from common.model.job import Kind
 from common.model.outcome import RowCounts
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
-from common.parquet.inspect import inspect_file
+from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
-from common.parquet.owner import claim
+from common.parquet.service_files import claim_location
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from coordinator.manifests import Manifests
+from tests.support.memory_store import MemoryStore
 
 GRACE_S = 100.0
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32())])
@@ -107,7 +107,7 @@ async def a_site(folder: Path) -> Site:
         partition_by=("day",),
         settings=TableSettings(manifest_interval_s=60.0),
     )
-    claim(open_location(table.location), await store.store_id())
+    claim_location(open_location(table.location), await store.store_id())
     assert isinstance(await store.apply(CreateTable(table=table)), Applied)
     manifests = Manifests(
         store, CountedIds(), GRACE_S, lambda event, **fields: said.append((event, fields))
@@ -125,11 +125,11 @@ def story(folder: Path, tell: Callable[[Site], Any]) -> None:
 async def replaced(site: Site, path: str) -> None:
     """Put a file into the garbage, as a commit without output would."""
     tablet = TabletId(site.table.id, partition_of_path(site.table, path).end)
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=tablet, attempt="att-1", job="job-1", kind=Kind.SYSTEM, inputs=(path,),
         output_prefix="_neve/x/job-1-att-1", outputs_max=1, group="default", compactor="c1",
     )  # fmt: skip
     assert isinstance(await site.store.apply(reserve), Applied)
     counts = RowCounts(rows_in=1, rows_out=0)
-    commit = Commit(tablet=tablet, attempt="att-1", outputs=(), counts=counts)
+    commit = CommitAttempt(tablet=tablet, attempt="att-1", outputs=(), counts=counts)
     assert isinstance(await site.store.apply(commit), Applied)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from common.ids import RandomIds
 from common.metadata.changes import Applied, CreateTable
-from common.metadata.codec import pack
-from common.metadata.codec_file import FILE
-from common.metadata.codec_tablet import BOUNDS
+from common.metadata.codec.layout import pack
+from common.metadata.codec.tablet import BOUNDS, FILE
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore

@@ -14,13 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from common.metadata.changes import Applied
-from common.metadata.memory import MemoryStore
-from common.metadata.memory_keyspace import MemoryKeyspace
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import CoordinatorSettings
 from common.wire import Assignment
 from tests.support.flaky import Fault, FlakyKeyspace, Point
+from tests.support.memory_store import MemoryKeyspace, MemoryStore
 from tests.support.request_shell import Cluster, Shell, commit_of
 
 PULSE_S = 0.1

@@ -12,8 +12,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, Change, Commit, Outcome, Refused
-from common.metadata.request_changes import BeginOperation
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    BeginOperation,
+    Change,
+    CommitAttempt,
+    Outcome,
+    Refused,
+)
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import TableSettings
@@ -90,7 +97,7 @@ class Land(Cluster):
             added_at_s=self.clock.now_s(),
         )
 
-    def commit_of(self, taken: Assignment) -> Commit:
+    def commit_of(self, taken: Assignment) -> CommitAttempt:
         """Return the commit of a job: all rows of its inputs, cut where the job cuts."""
         reservation, cuts = taken.reservation, taken.job.cuts
         rows = [row for path in reservation.inputs for row in self.rows[path]]
@@ -108,7 +115,7 @@ class Land(Cluster):
             if part
         )
         counts = RowCounts(rows_in=len(rows), rows_out=len(rows))
-        return Commit(
+        return CommitAttempt(
             tablet=taken.job.tablet, attempt=reservation.attempt, outputs=outputs, counts=counts
         )
 

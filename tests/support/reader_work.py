@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from common.errors import RefusedError
-from common.readers.door import in_reader
+from common.readers.pool import in_reader
 
 
 @in_reader("file {path}")

@@ -13,17 +13,21 @@ import pyarrow.parquet as pq
 
 from common.clock import SystemClock
 from common.ids import RandomIds, call_id
-from common.metadata.changes import AddFiles, Commit, CreateTable, Reserve
+from common.metadata.changes import (
+    AddFiles,
+    CommitAttempt,
+    CreateTable,
+    ReserveFiles,
+)
 from common.metadata.commands import Command, Reply
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.model.file import DataFile
 from common.model.job import Job, Kind, job_id
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.parquet.description import write_description
-from common.parquet.inspect import inspect_file
+from common.parquet.file_inspection import inspect_file
 from common.parquet.location import Location, open_location
-from common.parquet.owner import claim
+from common.parquet.service_files import claim_location, write_description
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.storage_threads import StorageThreads
@@ -84,7 +88,7 @@ class Ground:
         }
         table = Table(**plain | fields)
         location = open_location(table.location)
-        claim(location, await self.store.store_id())
+        claim_location(location, await self.store.store_id())
         ends = tuple(key(number) for number in splits)
         applied(await self.store.apply(CreateTable(table=table, splits=ends)))
         write_description(location, table)
@@ -125,7 +129,7 @@ class Ground:
             reason="a test wants it",
         )
         attempt = self.ids.next("att")
-        change = Reserve(
+        change = ReserveFiles(
             tablet=tablet,
             attempt=attempt,
             job=job.id,
@@ -141,13 +145,13 @@ class Ground:
         assert done.tablet is not None
         return compose(job, done.reservation, table, done.tablet, done.now_s)
 
-    def rewrite(self, assignment: Assignment) -> Commit:
+    def rewrite(self, assignment: Assignment) -> CommitAttempt:
         """Write the outputs of an attempt as a compactor would; return its commit."""
         plan = make_plan(assignment)
         table = assignment.table
         result = rewrite_in_memory(plan) if table.key else rewrite_bag(plan)
         facts = verify(plan, result, lambda: False)
-        return Commit(
+        return CommitAttempt(
             tablet=assignment.job.tablet,
             attempt=assignment.reservation.attempt,
             outputs=_outputs(assignment, result, facts),

@@ -10,20 +10,34 @@ from typing import Any
 
 from common.clock import ManualClock
 from common.ids import CountedIds, call_id
-from common.metadata.changes import AddFiles, Applied, Commit, CreateTable, Outcome
-from common.metadata.memory import MemoryStore
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    CommitAttempt,
+    CreateTable,
+    MoveRequest,
+    Outcome,
+    RequestChange,
+    SubmitRequest,
+)
 from common.metadata.ports import TabletStore
-from common.metadata.request_changes import MoveRequest, RequestChange, SubmitRequest
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request, RequestState
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from common.settings import Settings
-from common.wire import Assignment, AttemptProgress, Beat, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptProgress,
+    AttemptReport,
+    Heartbeat,
+    TakeRequest,
+)
 from coordinator.performing import Context
 from coordinator.recovery import recover
 from coordinator.wiring import Parts, assemble
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 TABLE = Table(
@@ -144,7 +158,7 @@ class Shell:
     async def beat(self, *attempts: str) -> tuple[str, ...]:
         """Return which of these attempts shall not go on."""
         listed = tuple(AttemptProgress(attempt=each, state="rewriting") for each in attempts)
-        beat = Beat(
+        beat = Heartbeat(
             compactor="c1",
             incarnation=self.incarnation,
             group="default",
@@ -185,7 +199,7 @@ class Shell:
         """Tell the coordinator how a job ended."""
         self.held.remove(taken)
         self.parts.service.report(
-            Report(
+            AttemptReport(
                 compactor="c1",
                 attempt=taken.reservation.attempt,
                 end=end,
@@ -209,7 +223,7 @@ class Shell:
         return await ended(self.cluster, request)
 
 
-def commit_of(taken: Assignment) -> Commit:
+def commit_of(taken: Assignment) -> CommitAttempt:
     """Return the commit of a job: one output of all its inputs."""
     reservation, inputs = taken.reservation, taken.inputs
     rows = sum(file.rows for file in inputs)
@@ -224,7 +238,7 @@ def commit_of(taken: Assignment) -> Commit:
         job=reservation.job,
         request=reservation.request,
     )
-    return Commit(
+    return CommitAttempt(
         tablet=taken.job.tablet,
         attempt=reservation.attempt,
         outputs=(output,),

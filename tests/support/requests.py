@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     CancelHere,
     CloseRequest,
     CompleteHere,
     FinishHere,
     MarkWaiting,
     MoveRequest,
-    Select,
+    SelectFiles,
     SubmitRequest,
 )
 from common.model.request import KeyRange, Request, RequestState
@@ -33,9 +33,9 @@ def wait(tablet: TabletId, request: str = "r1") -> MarkWaiting:
 
 def select(
     tablet: TabletId, *chosen: str, request: str = "r1", shown: tuple[str, ...] = ()
-) -> Select:
+) -> SelectFiles:
     """Return a selection of files that are among those shown."""
-    return Select(tablet=tablet, request=request, chosen=chosen, shown=(*chosen, *shown))
+    return SelectFiles(tablet=tablet, request=request, chosen=chosen, shown=(*chosen, *shown))
 
 
 def complete(tablet: TabletId, *files: str, request: str = "r1") -> CompleteHere:

@@ -10,7 +10,8 @@ from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.keys import KeyType, encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Tablet
 from common.wire import Assignment

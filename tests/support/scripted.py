@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from common.model.file import DataFile
-from common.model.job import Kind
-from common.model.keys import KeyType, decode_key
-from common.model.plan import Plan, PlannedJob
-from common.model.priority import job_priority
+from common.model.job import Kind, Plan, PlannedJob, job_priority
+from common.model.key_values import KeyType
+from common.model.keys import decode_key
 from common.model.request import OutputSpec
 from common.spi.output import OutputParameters
 from common.spi.planner import PlanParameters

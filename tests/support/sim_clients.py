@@ -9,10 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.changes import AddFiles, Applied, Change, Outcome, Refused
-from common.metadata.repair_changes import DiscardFiles
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    DiscardFiles,
+    Outcome,
+    PinFiles,
+    Refused,
+    UnpinFiles,
+)
 from common.metadata.store import KeyspaceStore
-from common.metadata.upkeep_changes import Pin, Unpin
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY
@@ -166,7 +173,7 @@ class SimReader(SimClient):
         self.done = True
 
     async def _read(self, table: Table, pin: str) -> None:
-        outcome = await self.store.apply(Pin(table=table.id, pin=pin, lease_s=LEASE_S))
+        outcome = await self.store.apply(PinFiles(table=table.id, pin=pin, lease_s=LEASE_S))
         if not isinstance(outcome, Applied):
             return
         wanted = [*self.truth.acknowledged.get(table.id, ())]
@@ -183,7 +190,7 @@ class SimReader(SimClient):
         self.truth.seen["scans"] += 1
         await self.pause(20.0)
         del self.truth.pinned[pin]
-        await self.store.apply(Unpin(table=table.id, pin=pin))
+        await self.store.apply(UnpinFiles(table=table.id, pin=pin))
 
 
 class SimSweeper(SimClient):

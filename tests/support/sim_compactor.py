@@ -22,7 +22,13 @@ from common.model.outcome import DroppedRows, RowCounts
 from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.settings import CompactorSettings
-from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
+    TakeRequest,
+)
 from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
 from compactor.service.compactor import CompactorService
 from tests.support.sim_coordinator import SimCoordinator
@@ -85,11 +91,11 @@ class Link:
         )
         return assignment
 
-    async def beat(self, beat: Beat) -> BeatReply:
-        reply: BeatReply = await self._call("beat", beat)
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        reply: HeartbeatReply = await self._call("beat", beat)
         return reply
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         await self._call("report", report)
 
     async def withdraw(self, take: str) -> None:

@@ -15,7 +15,13 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.settings import Settings
-from common.wire import Assignment, Beat, BeatReply, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
+    TakeRequest,
+)
 from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
 from coordinator.generation import Generations
@@ -208,11 +214,11 @@ class SimCoordinator:
         assignment: Assignment | None = await (await self._service()).take(request)
         return assignment
 
-    async def beat(self, beat: Beat) -> BeatReply:
-        reply: BeatReply = await (await self._service()).beat(beat)
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        reply: HeartbeatReply = await (await self._service()).beat(beat)
         return reply
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         thrown_away = report.end is AttemptEnd.FAILED and report.error_class not in FAIR_ERRORS
         going = any(map(self._truth.drops, [*self._truth.states]))
         silent = self._truth.storage_fails and report.error_class in SILENT_ERRORS

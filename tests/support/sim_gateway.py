@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from common.errors import CompactionError, ConflictError, RequestError
 from common.ids import CountedIds
-from common.metadata.silence import StoreWatch
 from common.metadata.store import KeyspaceStore
+from common.metadata.store_watch import StoreWatch
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.inspect import FileFacts
-from common.parquet.owner import Owner
-from common.rows.facts import RowFacts
+from common.parquet.file_inspection import FileFacts
+from common.parquet.service_files import LocationOwner
+from common.rows.row_facts import RowFacts
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.settings import GatewaySettings, Settings
@@ -60,8 +60,8 @@ class SimFiles:
         self._disk = truth.disk
         self._wrote = wrote
 
-    def owner(self, table: Table) -> Owner | None:
-        return Owner(store=STORE_ID, table=table.id)
+    def owner(self, table: Table) -> LocationOwner | None:
+        return LocationOwner(store=STORE_ID, table=table.id)
 
     def generation(self, table: Table) -> int:
         return 0

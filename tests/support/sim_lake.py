@@ -24,13 +24,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from common.metadata.memory_keyspace import MemoryKeyspace
-from common.model.append_names import try_of
+from common.model.service_paths import append_try_of
 from common.model.table import Table
-from common.parquet import at_once
+from common.parquet import location as at_once
 from common.parquet import location as locations
-from common.parquet.generation import written_generation
 from common.parquet.location import open_location
+from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
 from coordinator import generation
 from neve import api
@@ -42,6 +41,7 @@ from neve.recovery.published import read_published
 from neve.recovery.rebuild import RebuildOptions
 from neve.recovery.repair import Options as Repairs
 from neve.recovery.stored import Whose, whose
+from tests.support.memory_store import MemoryKeyspace
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_lake_parts import (
@@ -404,9 +404,11 @@ def untold_rows(place: Path) -> list[Row]:
     for path in paths:
         if whose(path) is Whose.OUTPUT and (footer := read_output_footer(location, path)):
             told.update(footer.inputs)
-    calls = {found.call for path in told if (found := try_of(path)) is not None}
+    calls = {found.call for path in told if (found := append_try_of(path)) is not None}
     untold = [
-        path for path in paths if (found := try_of(path)) is not None and found.call not in calls
+        path
+        for path in paths
+        if (found := append_try_of(path)) is not None and found.call not in calls
     ]
     return [row for path in untold for row in rows_of(pq.read_table(place / path))]
 

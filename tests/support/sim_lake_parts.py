@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from common.metadata.store import KeyspaceStore
 from common.model.table import Table
-from common.parquet.inspect import FileFacts
+from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
 from compactor.core.result import RewriteResult
 from compactor.rewrite.engine import _delete, _outputs

@@ -16,8 +16,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.metadata.repair_changes import AcceptGeneration
-from common.parquet.owner import Owner
+from common.metadata.changes import AcceptGeneration
+from common.parquet.service_files import LocationOwner
 from coordinator import generation
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
@@ -104,7 +104,7 @@ def _generations_in_memory() -> Iterator[dict[str, int]]:
         "written_generation": lambda location: found.get(location, 0),
         "write_generation": found.__setitem__,
         "write_description": lambda _location, _table: None,
-        "read_owner": lambda _location: Owner(store="", table=""),
+        "read_owner": lambda _location: LocationOwner(store="", table=""),
     }
     with set_to([(generation, name, value) for name, value in wanted.items()]):
         yield found

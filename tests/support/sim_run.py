@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from common import plugins
-from common.metadata import file_pin, reading
+from common.metadata import bulk_reads, file_pin
 from coordinator import collector, recovery
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
@@ -82,7 +82,7 @@ def as_simulated(options: Options) -> Iterator[Options]:
         (collector, "LOOK_LASTS_S", options.look_lasts_s),
         (file_pin, "LEASE_S", 20.0),
         (file_pin, "RENEW_S", 3.0),
-        (reading, "TABLETS_PER_MULTI", 1),
+        (bulk_reads, "TABLETS_PER_MULTI", 1),
         (plugins, "entry_points", functools.cache(plugins.entry_points)),
     ]
     collects = gc.isenabled()

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Any
 
 from common.metadata.commands import Command, Reply
-from common.metadata.executor import Patience
-from common.metadata.health import StoreHealth
+from common.metadata.executor import RetryLimits
 from common.metadata.keyspace import LinkLostError, StoreBusyError, StreamEntry
-from common.metadata.memory_keyspace import MemoryKeyspace, MemorySession
 from common.metadata.store import KeyspaceStore
+from common.metadata.store_values import StoreHealth
+from tests.support.memory_store import MemoryKeyspace, MemorySession
 from tests.support.sim_loop import World
 from tests.support.sim_truth import Truth
 
@@ -328,7 +328,7 @@ def sim_store(
     """
     return KeyspaceStore(
         SimKeyspace(server, fetched),
-        patience=Patience(tries_max=tries_max),
+        patience=RetryLimits(tries_max=tries_max),
         sleep=asyncio.sleep,
         chance=server.world.random,
         new_store_id=lambda: STORE_ID,

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from common.metadata.commands import Command
-from common.metadata.memory_keyspace import MemoryKeyspace
-from common.metadata.request_predicates import meets
+from common.metadata.request_predicates import may_hold_range
 from common.model.job import Kind
 from common.model.request import Request, RequestState, TransformKind
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, OperationStep, Record, TabletId
+from tests.support.memory_store import MemoryKeyspace
 from tests.support.sim_disk import Disk, key_bytes
 from tests.support.sim_views import NOTHING, Touched, View, Views
 
@@ -181,7 +181,7 @@ class Truth:
         assert whole, f"{name} is DONE, but {after.cancelled_ranges} were cancelled"
         for tablet, view in self.tablets(table).items():
             self._check_nothing_of(name, tablet, view)
-            if done and view.bounds and meets(after.range, view.bounds):
+            if done and view.bounds and may_hold_range(after.range, view.bounds):
                 assert name in view.done, f"{name} is {after.state}, but not in {tablet}"
 
     def _check_nothing_of(self, name: str, tablet: TabletId, view: View) -> None:

@@ -7,16 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.bounds_predicates import operated
-from common.metadata.changes import Applied, ChangeTable, DropTable, Refused
-from common.metadata.request_changes import (
+from common.metadata.changes import (
+    Applied,
     BeginOperation,
     CancelRange,
+    ChangeTable,
+    DropTable,
     EndOperation,
     MoveRequest,
+    Refused,
     StepOperation,
     SubmitRequest,
 )
+from common.metadata.split_merge_predicates import operation_tablets
 from common.metadata.store import KeyspaceStore
 from common.model.request import (
     KeyRange,
@@ -194,7 +197,7 @@ class SimDivider(SimClient):
             MetadataError: The store did not answer as it should.
         """
         for tablet in await self.store.tablets([*await self.store.tablet_ids(table.id)]):
-            if tablet is not None and (tablets := operated(tablet)) is not None:
+            if tablet is not None and (tablets := operation_tablets(tablet)) is not None:
                 await self._step(tablet, tablets)
 
     async def _step(self, tablet: Tablet, tablets: tuple[object, ...]) -> None:

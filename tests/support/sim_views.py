@@ -6,19 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.metadata.codec_file import unpack_file
-from common.metadata.codec_request import unpack_request
-from common.metadata.codec_table import OUTCOME, STATE, unpack_state
-from common.metadata.codec_tablet import BOUNDS, OPERATION, SELECTION, unpack_record, unpack_running
+from common.metadata.codec.table import (
+    OUTCOME,
+    STATE,
+    unpack_request,
+    unpack_state,
+)
+from common.metadata.codec.tablet import (
+    BOUNDS,
+    OPERATION,
+    SELECTION,
+    unpack_file,
+    unpack_record,
+    unpack_running,
+)
 from common.metadata.commands import Command
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.memory_commands import to_bytes
-from common.metadata.memory_keyspace import MemoryKeyspace
 from common.model.file import DataFile
 from common.model.request import Request
 from common.model.table import TableState
 from common.model.tablet import Bounds, Operation, Record, Reservation, Selection, TabletId
 from coordinator.core.handout import TAKER_LEFT
+from tests.support.memory_store import MemoryKeyspace, to_bytes
 
 PARTS = ("bounds", "files", "running", "selection", "waiting", "done", "operation")
 

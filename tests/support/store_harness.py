@@ -12,15 +12,15 @@ from common.metadata.changes import (
     AddFiles,
     Applied,
     Change,
-    Commit,
+    CommitAttempt,
     CreateTable,
     Outcome,
     Refused,
-    Release,
-    Reserve,
+    ReleaseAttempt,
+    ReserveFiles,
 )
 from common.metadata.commands import Command, Reply
-from common.metadata.executor import Patience
+from common.metadata.executor import RetryLimits
 from common.metadata.keyspace import Keyspace
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
@@ -81,7 +81,7 @@ class Harness:
         ids = CountedIds(self.ids.next("s"))
         return KeyspaceStore(
             keyspace or self.keyspace,
-            patience=Patience(tries_max=self.tries_max),
+            patience=RetryLimits(tries_max=self.tries_max),
             sleep=sleep,
             chance=lambda: 0.5,
             new_store_id=lambda: ids.next("store"),
@@ -163,9 +163,11 @@ class Harness:
         return await self.store.apply(change)
 
 
-def reserve(tablet: TabletId, attempt: str, *inputs: str, request: str | None = None) -> Reserve:
+def reserve(
+    tablet: TabletId, attempt: str, *inputs: str, request: str | None = None
+) -> ReserveFiles:
     """Return a reservation with one output `out/<attempt>-0.parquet` (or one more)."""
-    return Reserve(
+    return ReserveFiles(
         tablet=tablet,
         attempt=attempt,
         job="job-1",
@@ -181,15 +183,17 @@ def reserve(tablet: TabletId, attempt: str, *inputs: str, request: str | None = 
 
 def commit(
     tablet: TabletId, attempt: str, *, outputs: int = 1, inputs: Sequence[str] = ()
-) -> Commit:
+) -> CommitAttempt:
     """Return a commit with so many outputs."""
     made = tuple(file(f"out/{attempt}-{number}.parquet") for number in range(outputs))
     counts = RowCounts(rows_in=20, rows_out=10 * outputs)
-    return Commit(tablet=tablet, attempt=attempt, outputs=made, counts=counts, inputs=tuple(inputs))
+    return CommitAttempt(
+        tablet=tablet, attempt=attempt, outputs=made, counts=counts, inputs=tuple(inputs)
+    )
 
 
 def release(
     tablet: TabletId, attempt: str, end: AttemptEnd = AttemptEnd.FAILED, **fields: str
-) -> Release:
+) -> ReleaseAttempt:
     """Return a release."""
-    return Release(tablet=tablet, attempt=attempt, end=end, cause="out of luck", **fields)
+    return ReleaseAttempt(tablet=tablet, attempt=attempt, end=end, cause="out of luck", **fields)

@@ -11,9 +11,9 @@ from common.wire import (
     COORDINATOR_NAME,
     NAMESPACE,
     Assignment,
-    Beat,
-    BeatReply,
-    Report,
+    AttemptReport,
+    Heartbeat,
+    HeartbeatReply,
     TakeRequest,
 )
 
@@ -23,8 +23,8 @@ class StubCoordinator:
 
     def __init__(self) -> None:
         self._jobs: asyncio.Queue[Assignment] = asyncio.Queue()
-        self._beats: dict[str, Beat] = {}
-        self._reports: list[Report] = []
+        self._beats: dict[str, Heartbeat] = {}
+        self._reports: list[AttemptReport] = []
         self._left: list[str] = []
         self._drain = False
 
@@ -37,11 +37,11 @@ class StubCoordinator:
     async def withdraw(self, take: str) -> None:
         pass  # Its takes are short.
 
-    async def beat(self, beat: Beat) -> BeatReply:
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         self._beats[beat.incarnation] = beat
-        return BeatReply(coordinator="stub", drain=self._drain)
+        return HeartbeatReply(coordinator="stub", drain=self._drain)
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: AttemptReport) -> None:
         self._reports.append(report)
 
     async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
@@ -53,7 +53,7 @@ class StubCoordinator:
     async def ask_drain(self) -> None:
         self._drain = True
 
-    async def heard(self) -> tuple[dict[str, Beat], list[Report], list[str]]:
+    async def heard(self) -> tuple[dict[str, Heartbeat], list[AttemptReport], list[str]]:
         return self._beats, self._reports, self._left
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from common.model.file import DataFile
 from common.model.table import Table, TableSettings
-from common.parquet.inspect import inspect_file, read_rows
+from common.parquet.file_inspection import inspect_file, read_rows
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from common.model.job import Job, Kind
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
-from common.model.plan import TabletPlan
 from common.model.table import Table, TableSettings
 from common.model.tablet import Analysis, Record, TabletId
 from common.settings import CoordinatorSettings

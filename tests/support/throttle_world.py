@@ -9,10 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from common.model.job import Job, Kind
-from common.model.limit import Scope
+from common.model.group import LimitScope
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
-from common.model.plan import TabletPlan
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
@@ -85,10 +84,10 @@ class World:
         self.settings = settings or CoordinatorSettings()
         self.state = CoordinatorState(self.settings, "me")
         self.compactors: dict[str, Compactor] = {}
-        self.limits: dict[Scope, int] = {}
+        self.limits: dict[LimitScope, int] = {}
         self.lowered_s = -1e9
         """When a limit was lowered last."""
-        self.moved: dict[Scope, float] = {}
+        self.moved: dict[LimitScope, float] = {}
         self.lost_replies = 0.0
         self.latency_s = 0.0
         """How long every volume takes to make a MiB durable."""
@@ -107,7 +106,7 @@ class World:
 
     def limit(self, scope: str, bytes_s: int) -> None:
         """Let an operator set a limit; 0: none."""
-        found = Scope.parse(scope)
+        found = LimitScope.parse(scope)
         before, after = self.limits.get(found) or UNLIMITED, bytes_s or UNLIMITED
         self.lowered_s = self.now_s if after < before else self.lowered_s
         self.limits[found] = bytes_s
@@ -264,11 +263,11 @@ class World:
                 found = on.ReservationsFound(tablet=each.tablet, reservations=(entry,))
                 self.settle(self.tell(found))
 
-    def scopes(self, compactor: Compactor, running: Running) -> tuple[Scope, Scope]:
+    def scopes(self, compactor: Compactor, running: Running) -> tuple[LimitScope, LimitScope]:
         group, volume = f"group:{compactor.group}", f"volume:{running.volume}"
-        return Scope.parse(group), Scope.parse(volume)
+        return LimitScope.parse(group), LimitScope.parse(volume)
 
-    def applied(self, scope: Scope) -> float:
+    def applied(self, scope: LimitScope) -> float:
         """Return what the attempts of a scope truly apply, zombies left out."""
         return sum(
             running.applied

@@ -9,8 +9,8 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from common.config import SettingRow, setting_rows
+from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
-from common.model.unknown_fields import known_fields
 from common.setting_rules import SettingKind
 from common.telemetry import METRICS
 from common.units import format_bytes

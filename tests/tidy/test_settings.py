@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from common.config import SECTIONS
+from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
-from common.model.unknown_fields import known_fields
 from common.settings import GroupSettings
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
@@ -27,7 +27,7 @@ READERS = {
 """Section → where its settings must be read: elsewhere a field of the same name is another."""
 ABOUT_TABLE_SETTINGS = (
     "common/model/table.py",
-    "common/metadata/codec_table.py",
+    "common/metadata/codec/table.py",
     "neve/gateway/table_settings.py",
     "neve/setting_values.py",
     "coordinator/plugins/planners/",

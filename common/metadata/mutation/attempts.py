@@ -1,58 +1,176 @@
-"""Commit and release: the two ends of an attempt. Both watch `running`; its entry is the fence.
+"""Reserve, commit, release, drop a hold: who may replace files, and the two ends of an attempt.
 
-While the entry is there nobody can take the inputs, drop the selection, cancel or split
-without changing `running`; so a commit that dropped no rows watches nothing else.
+Commit and release both watch `running`; the attempt's entry in it is the fence.
 """
 
 from dataclasses import replace
 
-from common.metadata.changes import Commit, Release
-from common.metadata.codec import pack
-from common.metadata.codec_file import unpack_file, unpack_files
-from common.metadata.codec_tablet import (
+from common.metadata.changes import (
+    Applied,
+    CommitAttempt,
+    DropHold,
+    ReleaseAttempt,
+    ReserveFiles,
+)
+from common.metadata.codec.layout import pack
+from common.metadata.codec.table import SETTINGS, unpack_settings
+from common.metadata.codec.tablet import (
     FAILURE,
     FAILURES,
     HALVED,
     RECENT_ADDS,
     RESERVATION,
     RUNNING,
+    SELECTED,
+    unpack_file,
+    unpack_files,
     unpack_recent,
 )
-from common.metadata.commands import Command, Word, get, hdel, hget, hgetall
+from common.metadata.commands import Command, Word, delete, get, hdel, hget, hgetall, hset
 from common.metadata.keys import COORDINATOR, TableKeys, TabletKeys
-from common.metadata.mutation import requirements as need
+from common.metadata.mutation import needs as need
 from common.metadata.mutation.effects import (
     FAILURE_CHARS_MAX,
     attempt_ended,
-    changed,
     file_counts,
     files_written,
     history_of,
     into_garbage,
-    uncommitted,
+    move_selection,
+    raise_watermark,
+    tablet_changed,
+    uncommitted_outputs,
 )
-from common.metadata.mutation.results import purge_raised, selection_moved
+from common.metadata.mutation.needs import (
+    refused_by_table,
+    state_seen,
+    table_state,
+    tablet_gone,
+    tablet_seen,
+    whole_tablet,
+)
 from common.metadata.mutation.transaction import (
     Decision,
-    Done,
     More,
     Needs,
+    NoWrite,
     Seen,
     Transaction,
+    Unresolved,
     Write,
 )
-from common.metadata.predicates import may_commit
-from common.metadata.readings import AttemptOutcome
+from common.metadata.predicates import may_commit, may_drop_hold, may_reserve
 from common.metadata.recent_adds import bound
+from common.metadata.store_values import AttemptOutcome
 from common.model.file import DataFile
+from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, Refusal
 from common.model.tablet import Bounds, Reservation, Tablet
 
+# --------------------------------------------------------------------------- Reservations and holds
 
-def commit(change: Commit) -> Transaction:
+
+def reserve(change: ReserveFiles) -> Transaction:
+    """Return the transaction of a reservation. Mark: `running[attempt]`.
+
+    `files` is read but never watched: an appender to a hot tablet must not make
+    reservations fail. Inputs cannot leave while `running` stands as it was read.
+    """
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    watch = [keys.operation, keys.running, keys.selection]
+    if change.kind is Kind.SYSTEM:
+        watch.append(keys.waiting)
+
+    def decide(seen: Seen) -> Decision:
+        tablet = tablet_seen(change.tablet, keys, seen)
+        if tablet is None:
+            return tablet_gone(change.tablet)
+        if (mine := tablet.running.get(change.attempt)) is not None:
+            return NoWrite(Applied(reservation=mine, tablet=tablet))
+        if seen.sent:
+            return Unresolved(f"attempt {change.attempt} may still be reserved; use a new one")
+        refusal = may_reserve(
+            tablet,
+            state=state_seen(table, seen),
+            kind=change.kind,
+            inputs=change.inputs,
+            request=change.request,
+            cuts_at=change.cuts_at,
+        )
+        if refusal is not None:
+            return refusal
+        entry = reservation_of(change, seen.now_s)
+        effects = (
+            hset(keys.running, {change.attempt: RESERVATION.pack(entry)}),
+            *tablet_changed(change.tablet, "reserve", attempt=change.attempt, counts={RUNNING: 1}),
+        )
+        return Write(effects, Applied(reservation=entry, tablet=tablet))
+
+    return Transaction(table_state(table) | whole_tablet(keys, watch), decide)
+
+
+def reservation_of(change: ReserveFiles, now_s: float) -> Reservation:
+    """Return the reservation that a change asks for.
+
+    Args:
+        change: Who wants what.
+        now_s: The store's time: when it began, and the `now` of the row rules.
+    """
+    return Reservation(
+        attempt=change.attempt,
+        job=change.job,
+        kind=change.kind,
+        inputs=change.inputs,
+        output_prefix=change.output_prefix,
+        outputs_max=change.outputs_max,
+        group=change.group,
+        compactor=change.compactor,
+        since_s=now_s,
+        now_s=now_s,
+        request=change.request,
+    )
+
+
+def drop_hold(change: DropHold) -> Transaction:
+    """Return the transaction that drops an expired hold. Mark: no selection."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    settings = Needs((), {"settings": hget(table.table, SETTINGS)})
+    needs = (
+        table_state(table, watch=False)
+        | settings
+        | whole_tablet(keys, (keys.running, keys.selection))
+    )
+
+    def decide(seen: Seen) -> Decision:
+        tablet = tablet_seen(change.tablet, keys, seen)
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        if tablet is None:
+            return tablet_gone(change.tablet)
+        if tablet.selection is None:
+            return NoWrite()
+        expiry_s = unpack_settings(table.table, seen["settings"]).hold_expiry_s
+        if refusal := may_drop_hold(tablet, now_s=seen.now_s, expiry_s=expiry_s):
+            return refusal
+        effects = (
+            delete(keys.selection),
+            *tablet_changed(change.tablet, "hold", flags={SELECTED: 0}),
+        )
+        return Write(effects)
+
+    return Transaction(needs, decide)
+
+
+# ---- Commit and release
+#
+# While the entry is there nobody can take the inputs, drop the selection, cancel or split without
+# changing `running`; so a commit that dropped no rows watches nothing else.
+
+
+def commit(change: CommitAttempt) -> Transaction:
     """Return the transaction that replaces inputs by outputs. Mark: `running[t]` gone."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    needs = need.attempt(table, keys, change.attempt)
+    needs = need.attempt_entry(table, keys, change.attempt)
     needs |= Needs((), {"selection": get(keys.selection), "purge": get(keys.purge)})
     if change.dropped is not None:
         # The record is not watched: whoever adds changes `files`, too.
@@ -76,7 +194,7 @@ def commit(change: Commit) -> Transaction:
     return Transaction(needs, decide, table.turn)
 
 
-def release(change: Release) -> Transaction:
+def release(change: ReleaseAttempt) -> Transaction:
     """Return the transaction that gives a reservation up. Mark: `running[t]` gone."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     leader = Needs((), {"coordinator": get(COORDINATOR)})
@@ -92,7 +210,7 @@ def release(change: Release) -> Transaction:
             return Refusal("coordinator", f"{change.coordinator} is no longer the coordinator")
         return Write(_released(change, entry, seen.now_s))
 
-    return Transaction(need.attempt(table, keys, change.attempt) | leader, decide)
+    return Transaction(need.attempt_entry(table, keys, change.attempt) | leader, decide)
 
 
 def _entry(keys: TabletKeys, attempt: str, seen: Seen) -> Reservation | None:
@@ -106,13 +224,13 @@ def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> De
     """Tell an attempt that has ended as wanted from one that somebody else ended."""
     mark = need.outcome_seen(table, attempt, seen)
     if mark is not None and mark.end is wanted:
-        return Done()
+        return NoWrite()
     how = f"has ended already: {mark.end.value}" if mark else "holds no reservation"
     code = mark.end.value if mark else "released"
     return Refusal(code, f"attempt {attempt} {how}, wanted {wanted.value}")
 
 
-def _commit(change: Commit, entry: Reservation, seen: Seen) -> Decision:
+def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
     """Decide a commit whose reservation is there."""
     keys = TabletKeys.of(change.tablet)
     files = _files(change, keys, seen)
@@ -145,7 +263,7 @@ def _commit(change: Commit, entry: Reservation, seen: Seen) -> Decision:
 
 
 def _refused_by_adds(
-    change: Commit, dropped: DroppedRows, keys: TabletKeys, seen: Seen
+    change: CommitAttempt, dropped: DroppedRows, keys: TabletKeys, seen: Seen
 ) -> Refusal | None:
     """Refuse dropped rows that would raise the watermark above what somebody writes just now."""
     lowest = bound(unpack_recent(keys.record, seen["recent"]), seen.now_s)
@@ -158,7 +276,7 @@ def _refused_by_adds(
     )
 
 
-def _files(change: Commit, keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
+def _files(change: CommitAttempt, keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
     if change.dropped is not None:
         return unpack_files(keys.files, seen["files"])
     found = zip(change.inputs, seen["some"], strict=True)
@@ -170,7 +288,7 @@ def _files(change: Commit, keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
 
 
 def _replaced(
-    change: Commit,
+    change: CommitAttempt,
     entry: Reservation,
     inputs: tuple[DataFile, ...],
     outputs: tuple[DataFile, ...],
@@ -201,7 +319,7 @@ def _replaced(
         *into_garbage(table, change.tablet.end, {file.path: file.key_min for file in inputs}),
         *attempt_ended(table, keys, entry, mark, history),
         hdel(keys.record, FAILURES, FAILURE),
-        *changed(
+        *tablet_changed(
             change.tablet,
             "commit",
             attempt=entry.attempt,
@@ -210,19 +328,19 @@ def _replaced(
     )
 
 
-def _remarks(change: Commit, tablet: Tablet, seen: Seen) -> tuple[Command, ...]:
+def _remarks(change: CommitAttempt, tablet: Tablet, seen: Seen) -> tuple[Command, ...]:
     """Raise the watermark, and move the selection on."""
     entry = tablet.running[change.attempt]
     effects: tuple[Command, ...] = ()
     if change.dropped is not None:
-        effects += purge_raised(tablet.id, seen["purge"], change.dropped.version_max)
+        effects += raise_watermark(tablet.id, seen["purge"], change.dropped.version_max)
     if entry.request is not None and tablet.selection is not None:
         outputs = tuple(file.path for file in change.outputs)
-        effects += selection_moved(tablet, tablet.selection, entry.inputs, outputs)
+        effects += move_selection(tablet, tablet.selection, entry.inputs, outputs)
     return effects
 
 
-def _released(change: Release, entry: Reservation, now_s: float) -> tuple[Command, ...]:
+def _released(change: ReleaseAttempt, entry: Reservation, now_s: float) -> tuple[Command, ...]:
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     failed = change.end is AttemptEnd.FAILED
     flags: dict[str, Word] = {FAILURE: change.cause[:FAILURE_CHARS_MAX]} if failed else {}
@@ -231,9 +349,9 @@ def _released(change: Release, entry: Reservation, now_s: float) -> tuple[Comman
     history = replace(history_of(change.tablet, entry, change.end, now_s), cause=change.cause)
     mark = AttemptOutcome(attempt=entry.attempt, end=change.end, cause=change.cause)
     return (
-        *uncommitted(table, change.tablet.end, entry),
+        *uncommitted_outputs(table, change.tablet.end, entry),
         *attempt_ended(table, keys, entry, mark, history),
-        *changed(
+        *tablet_changed(
             change.tablet,
             "release",
             attempt=entry.attempt,

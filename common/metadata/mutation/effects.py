@@ -1,31 +1,51 @@
-"""Composable effects. Every change of a tablet ends in `changed`: version, ledger, doorbell."""
+"""Composable effects: record, change stream, garbage, history, watermark, selection.
+
+Every change of a tablet ends in `tablet_changed`: version, counts, an entry of the change stream.
+"""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from common.metadata import codec_table
-from common.metadata.codec_file import FILE
-from common.metadata.codec_tablet import BYTES, FILES, RESERVATION, RUNNING, VERSION
+from common.metadata.codec import table as codec_table
+from common.metadata.codec.tablet import (
+    BYTES,
+    DONE,
+    FILE,
+    FILES,
+    PURGED,
+    RESERVATION,
+    RUNNING,
+    SELECTED,
+    SELECTION,
+    VERSION,
+)
 from common.metadata.commands import (
     Command,
     Word,
+    delete,
     hdel,
     hincrby,
     hset,
     publish,
+    sadd,
     set_string,
     xadd,
 )
 from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
-from common.metadata.readings import AttemptOutcome, GarbageEntry, HistoryEntry
+from common.metadata.store_values import (
+    AttemptOutcome,
+    GarbageEntry,
+    HistoryEntry,
+)
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd
-from common.model.tablet import Reservation, TabletId
+from common.model.tablet import Reservation, Selection, Tablet, TabletId
 
 FAILURE_CHARS_MAX = 60
 """Longest failure text in a record: a longer one would cost every record its compact form."""
 
 
-def changed(
+def tablet_changed(
     tablet: TabletId,
     what: str,
     *,
@@ -49,10 +69,10 @@ def changed(
     effects += [hincrby(record, field, by) for field, by in (counts or {}).items() if by]
     if flags:
         effects.append(hset(record, flags))
-    return (*effects, *told(tablet, what, attempt, request))
+    return (*effects, *stream_entry(tablet, what, attempt, request))
 
 
-def told(
+def stream_entry(
     tablet: TabletId, what: str, attempt: str | None = None, request: str | None = None
 ) -> tuple[Command, Command]:
     """Tell the stream, ring the bell. An end of no bytes speaks of the table itself."""
@@ -68,12 +88,12 @@ def told(
 
 def table_changed(table: str, what: str) -> tuple[Command, Command]:
     """Tell that the table itself changed."""
-    return told(TabletId(table, b""), what)
+    return stream_entry(TabletId(table, b""), what)
 
 
 def request_changed(table: str, request: str) -> tuple[Command, Command]:
     """Tell that a request itself changed."""
-    return told(TabletId(table, b""), "request", request=request)
+    return stream_entry(TabletId(table, b""), "request", request=request)
 
 
 def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:
@@ -110,7 +130,7 @@ def into_garbage(
     return (hset(table.garbage, fields),) if fields else ()
 
 
-def uncommitted(
+def uncommitted_outputs(
     table: TableKeys, end: bytes, entry: Reservation, paths: Iterable[str] | None = None
 ) -> tuple[Command, ...]:
     """Hand the outputs of an attempt that was not committed to the collector.
@@ -170,3 +190,39 @@ def history_of(tablet: TabletId, entry: Reservation, end: AttemptEnd, now_s: flo
         ended_s=now_s,
         request=entry.request,
     )
+
+
+# --------------------------------------------------------------- What a commit leaves besides files
+
+
+def raise_watermark(tablet: TabletId, present: bytes | None, dropped: bytes) -> tuple[Command, ...]:
+    """Raise the watermark to the highest version dropped; it never goes down."""
+    if present is not None and present >= dropped:
+        return ()
+    keys = TabletKeys.of(tablet)
+    return set_string(keys.purge, dropped), hset(keys.record, {PURGED: 1})
+
+
+def move_selection(
+    tablet: Tablet, selection: Selection, inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> tuple[Command, ...]:
+    """Replace inputs by outputs in the selection; clear it if the request is done here.
+
+    Done: nothing is left, or one file which is a result. That outputs are more than one
+    and no further job is wanted, only the planner can tell (change *complete*).
+    """
+    keys = TabletKeys.of(tablet.id)
+    gone = {*inputs}
+    files = (*(path for path in selection.files if path not in gone), *outputs)
+    results = (*(path for path in selection.results if path not in gone), *outputs)
+    if not files or (len(files) == 1 and files[0] in results):
+        return (
+            delete(keys.selection),
+            sadd(keys.done, selection.request),
+            hset(keys.record, {SELECTED: 0}),
+            hincrby(keys.record, DONE, 1),
+        )
+    moved = replace(
+        selection, files=files, results=results, completed_jobs=selection.completed_jobs + 1
+    )
+    return (set_string(keys.selection, SELECTION.pack(moved)),)

@@ -1,21 +1,97 @@
-"""Repairs of files: orphans to garbage, lost ones and doubles out of a tablet, used ones kept."""
+"""Repairs of files: orphans to garbage, lost and double ones out, entries corrected and moved.
 
-from common.metadata.codec_tablet import unpack_running
-from common.metadata.commands import get, hdel, hgetall, hmget
-from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation import requirements as need
-from common.metadata.mutation.effects import changed, file_counts, into_garbage
-from common.metadata.mutation.repair_parts import (
-    disturbed,
-    held,
-    refused_held,
-    stored_file,
-    taken_out,
+A file leaves a tablet here without a commit, so `running` is touched: a reservation that
+read the file before, and watches `running` but not `files`, is refused then.
+"""
+
+from dataclasses import replace
+
+from common.metadata.changes import (
+    CorrectFile,
+    DiscardFiles,
+    DropDuplicate,
+    ForgetFiles,
+    MoveFile,
+    RescueFile,
+    RestoreFiles,
 )
-from common.metadata.mutation.transaction import Decision, Done, Needs, Seen, Transaction, Write
-from common.metadata.repair_changes import DiscardFiles, DropDouble, ForgetFiles, RescueFile
+from common.metadata.codec.tablet import unpack_file, unpack_running
+from common.metadata.commands import Command, get, hdel, hgetall, hmget, hset
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.mutation import needs as need
+from common.metadata.mutation.effects import (
+    file_counts,
+    files_written,
+    into_garbage,
+    raise_watermark,
+    tablet_changed,
+)
+from common.metadata.mutation.files import make_tablet
+from common.metadata.mutation.transaction import (
+    Decision,
+    Needs,
+    NoWrite,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.predicates import may_add, may_change
+from common.model.file import DataFile
 from common.model.outcome import Refusal
-from common.model.tablet import Bounds
+from common.model.table import Table, TableState
+from common.model.tablet import Bounds, TabletId
+
+# ----------------------------------------------------- Who holds files, and how they leave a tablet
+
+
+_TOUCH = "touched by a repair"
+
+
+def holders(keys: TabletKeys) -> Needs:
+    """Need what may hold files, watched, and `files`."""
+    reads = {"running": hgetall(keys.running), "selection": get(keys.selection)}
+    return Needs((keys.running, keys.selection, keys.files), reads)
+
+
+def refused_held(
+    tablet: TabletId, keys: TabletKeys, paths: list[str], seen: Seen
+) -> Refusal | None:
+    """Return why files may not be touched: reserved or selected."""
+    selection = need.selection_seen(keys, seen["selection"])
+    for attempt, entry in unpack_running(keys.running, seen["running"]).items():
+        if taken := sorted(set(paths).intersection(entry.inputs)):
+            return Refusal(
+                "reserved", f"tablet {tablet}: file {taken[0]} is reserved by attempt {attempt}"
+            )
+    if selection is not None and (taken := sorted(set(paths).intersection(selection.files))):
+        return Refusal(
+            "selected",
+            f"tablet {tablet}: file {taken[0]} is selected by request {selection.request}",
+        )
+    return None
+
+
+def stored_file(keys: TabletKeys, path: str, data: bytes) -> DataFile:
+    """Return a file of a `files` hash."""
+    return unpack_file(f"{keys.files} {path}", path.encode(), data)
+
+
+def disturb(key: str) -> tuple[Command, ...]:
+    """Disturb whoever watches a hash, and leave it as it is."""
+    return hset(key, {_TOUCH: ""}), hdel(key, _TOUCH)
+
+
+def disturb_running(keys: TabletKeys) -> tuple[Command, ...]:
+    """Disturb whoever watches `running`."""
+    return disturb(keys.running)
+
+
+def take_files_out(keys: TabletKeys, paths: list[str]) -> tuple[Command, ...]:
+    """Take files out of a tablet."""
+    return (hdel(keys.files, *paths), *disturb_running(keys))
+
+
+# --------------------------------------------------------------------- Orphans, lost files, doubles
 
 
 def discard_files(change: DiscardFiles) -> Transaction:
@@ -36,15 +112,15 @@ def discard_files(change: DiscardFiles) -> Transaction:
         if refusal := need.refused_by_table(table, seen):
             return refusal
         if bounds is None:
-            return need.gone(change.tablet)
+            return need.tablet_gone(change.tablet)
         if refusal := _refused_orphans(change, bounds, keys, seen):
             return refusal
         known = zip(paths, seen["garbage"], strict=True)
         fresh = {path: change.files[path] for path, entry in known if entry is None}
         if not fresh:
-            return Done()
+            return NoWrite()
         # Whoever is about to add one of them watches `files`, not `garbage`, which never rests.
-        return Write((*into_garbage(table, change.tablet.end, fresh), *disturbed(keys.files)))
+        return Write((*into_garbage(table, change.tablet.end, fresh), *disturb(keys.files)))
 
     return Transaction(needs, decide)
 
@@ -65,7 +141,7 @@ def _refused_orphans(
 def forget_files(change: ForgetFiles) -> Transaction:
     """Return the transaction that takes lost files out. Mark: they are not in files."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    needs = need.table_state(table) | held(keys) | need.some_files(keys, change.paths)
+    needs = need.table_state(table) | holders(keys) | need.some_files(keys, change.paths)
 
     def decide(seen: Seen) -> Decision:
         if refusal := need.refused_by_table(table, seen):
@@ -73,17 +149,19 @@ def forget_files(change: ForgetFiles) -> Transaction:
         stored = zip(change.paths, seen["some"], strict=True)
         went = [stored_file(keys, path, data) for path, data in stored if data is not None]
         if not went:
-            return Done()
+            return NoWrite()
         paths = [file.path for file in went]
         if refusal := refused_held(change.tablet, keys, paths, seen):
             return refusal
         counts = file_counts((), went)
-        return Write((*taken_out(keys, paths), *changed(change.tablet, "forget", counts=counts)))
+        return Write(
+            (*take_files_out(keys, paths), *tablet_changed(change.tablet, "forget", counts=counts))
+        )
 
     return Transaction(needs, decide)
 
 
-def drop_double(change: DropDouble) -> Transaction:
+def drop_double(change: DropDuplicate) -> Transaction:
     """Return the transaction that takes a file out of one of two tablets. Mark: it is not there."""
     keys, holder = TabletKeys.of(change.tablet), TabletKeys.of(change.holder)
     assert change.tablet != change.holder, change
@@ -92,14 +170,14 @@ def drop_double(change: DropDouble) -> Transaction:
         "holder/bounds": get(holder.bounds),
         "holder/files": hmget(holder.files, [change.path]),
     }
-    needs = need.table_state(table) | held(keys) | need.some_files(keys, (change.path,))
+    needs = need.table_state(table) | holders(keys) | need.some_files(keys, (change.path,))
     needs |= Needs((holder.bounds, holder.files), reads)
 
     def decide(seen: Seen) -> Decision:
         if refusal := need.refused_by_table(table, seen):
             return refusal
         if seen["some"][0] is None:
-            return Done()
+            return NoWrite()
         file = stored_file(keys, change.path, seen["some"][0])
         bounds = need.bounds_seen(holder, seen["holder/bounds"])
         if bounds is None or seen["holder/files"][0] is None:
@@ -110,8 +188,8 @@ def drop_double(change: DropDouble) -> Transaction:
         if refusal := refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         counts = file_counts((), [file])
-        effects = changed(change.tablet, "double", counts=counts)
-        return Write((*taken_out(keys, [change.path]), *effects))
+        effects = tablet_changed(change.tablet, "double", counts=counts)
+        return Write((*take_files_out(keys, [change.path]), *effects))
 
     return Transaction(needs, decide)
 
@@ -124,9 +202,153 @@ def rescue_file(change: RescueFile) -> Transaction:
 
     def decide(seen: Seen) -> Decision:
         if seen["entry"][0] is None:
-            return Done()
+            return NoWrite()
         if seen["some"][0] is None:
             return Refusal("gone", f"tablet {change.tablet}: file {change.path} is not in use")
         return Write((hdel(table.garbage, change.path),))
 
     return Transaction(needs, decide)
+
+
+# --------------------------------------------------------------------------------- Entries of files
+
+
+def restate_file(change: CorrectFile) -> Transaction:
+    """Return the transaction that corrects a file's entry. Mark: the new entry."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    path = change.before.path
+    assert path == change.after.path, change
+    needs = need.whole_table(table) | holders(keys) | _place(keys, "")
+    needs |= need.some_files(keys, (path,))
+
+    def decide(seen: Seen) -> Decision:
+        found = need.table_seen(table, seen)
+        stored = seen["some"][0]
+        present = None if stored is None else stored_file(keys, path, stored)
+        if present == change.after:
+            return NoWrite()
+        if present is None or present != change.before:
+            return Refusal("version", f"tablet {change.tablet}: file {path} is another by now")
+        refusal = _refused_place(found, change.tablet, change.after, seen, "")
+        if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
+            return refusal
+        counts = file_counts([change.after], [change.before])
+        after = replace(change.after, unknown_fields=present.unknown_fields)
+        return Write(
+            (
+                *disturb_running(keys),
+                *files_written(keys, [after]),
+                *tablet_changed(change.tablet, "restate", counts=counts),
+            )
+        )
+
+    return Transaction(needs, decide)
+
+
+def move_file(change: MoveFile) -> Transaction:
+    """Return the transaction that moves an entry. Mark: the file is in the target."""
+    keys, target = TabletKeys.of(change.tablet), TabletKeys.of(change.target)
+    table = TableKeys(change.tablet.table)
+    needs = need.whole_table(table) | holders(keys) | _place(target, "target/")
+    needs |= need.some_files(keys, (change.path,)) | Needs((keys.operation,))
+
+    def decide(seen: Seen) -> Decision:
+        found = need.table_seen(table, seen)
+        stored = seen["some"][0]
+        if stored is None:
+            return NoWrite()
+        file = stored_file(keys, change.path, stored)
+        refusal = _refused_place(found, change.target, file, seen, "target/")
+        if refusal := refusal or refused_held(change.tablet, keys, [change.path], seen):
+            return refusal
+        return Write(
+            (
+                *take_files_out(keys, [change.path]),
+                *tablet_changed(change.tablet, "move", counts=file_counts((), [file])),
+                *files_written(target, [file]),
+                *tablet_changed(change.target, "move", counts=file_counts([file])),
+            )
+        )
+
+    return Transaction(needs, decide)
+
+
+def put_files(change: RestoreFiles) -> Transaction:
+    """Return the transaction that puts files back. Mark: they are there."""
+    keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
+    paths = [file.path for file in change.files]
+    needs = need.whole_table(table) | _place(keys, "") | Needs((keys.files,))
+    if paths:
+        needs |= need.some_files(keys, tuple(paths))
+
+    def decide(seen: Seen) -> Decision:
+        found = need.table_seen(table, seen)
+        if found is None or found.state is not TableState.PAUSED:
+            return Refusal("state", f"table {change.tablet.table} must be paused to take files")
+        stored = need.bounds_seen(keys, seen["bounds"])
+        if stored is None and change.partition is None:
+            return need.tablet_gone(change.tablet)
+        fresh = _fresh(change, keys, seen)
+        bounds = stored or Bounds(None, change.tablet.end, change.partition)
+        if isinstance(fresh, Refusal):
+            return fresh
+        if refusal := _refused_files(change.tablet, fresh, bounds):
+            return refusal
+        effects = [] if stored else make_tablet(change.tablet, bounds)
+        effects += _put(change, fresh, seen)
+        return Write(tuple(effects), durable=True) if effects else NoWrite()
+
+    return Transaction(needs, decide)
+
+
+def _put(change: RestoreFiles, fresh: list[DataFile], seen: Seen) -> list[Command]:
+    effects: list[Command] = []
+    if change.purge is not None:
+        effects += raise_watermark(change.tablet, seen["purge"], change.purge)
+    effects += files_written(TabletKeys.of(change.tablet), fresh)
+    if effects:
+        effects += tablet_changed(change.tablet, "put", counts=file_counts(fresh))
+    return effects
+
+
+def _fresh(change: RestoreFiles, keys: TabletKeys, seen: Seen) -> list[DataFile] | Refusal:
+    """Return the files that are not there yet."""
+    fresh: list[DataFile] = []
+    for file, stored in zip(change.files, seen["some"] if change.files else (), strict=True):
+        if stored is None:
+            fresh.append(file)
+        elif stored_file(keys, file.path, stored) != file:
+            return Refusal("exists", f"tablet {change.tablet}: another {file.path} is there")
+    return fresh
+
+
+def _place(keys: TabletKeys, prefix: str) -> Needs:
+    """Need what decides whether a file may be in a tablet."""
+    reads = {
+        f"{prefix}bounds": get(keys.bounds),
+        f"{prefix}operation": get(keys.operation),
+        f"{prefix}purge": get(keys.purge),
+    }
+    return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
+
+
+def _refused_place(
+    table: Table | None, tablet: TabletId, file: DataFile, seen: Seen, prefix: str
+) -> Refusal | None:
+    keys = TabletKeys.of(tablet)
+    if refusal := may_change(tablet.table, table.state if table else None):
+        return refusal
+    bounds = need.bounds_seen(keys, seen[f"{prefix}bounds"])
+    if bounds is None:
+        return need.tablet_gone(tablet)
+    operation = need.operation_seen(keys, seen[f"{prefix}operation"])
+    # The rows were in the table before: the watermark keeps out those that come anew.
+    return may_add(tablet, file, bounds=bounds, operation=operation, purge=None, late_data=True)
+
+
+def _refused_files(tablet: TabletId, files: list[DataFile], bounds: Bounds) -> Refusal | None:
+    for file in files:
+        refusal = may_add(tablet, file, bounds=bounds, operation=None, purge=None, late_data=True)
+        if refusal is not None:
+            return refusal
+    return None

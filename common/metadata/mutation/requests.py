@@ -1,44 +1,266 @@
-"""Submit a request, cancel a part of it, move it on, close it. Mark: what the request says."""
+"""Submit a request, cancel a part of it, move it on, close it. Mark: what the request says.
 
-from dataclasses import replace
+Before a request moves on, every tablet of its range is looked at, page by page. A page is one
+transaction that writes nothing; the last one decides. What was seen on the pages before still
+holds then, because it can only be undone after the request has moved on:
 
-from common.metadata.changes import Applied
-from common.metadata.codec_request import VALUE, place, request_fields
-from common.metadata.codec_tablet import unpack_running
+    r is done here          no split or merge begins over a done marker, and only an ended
+                            request's is removed; so the tablets seen are the tablets
+    nothing of r is here    mark and select want an active request, reserve wants its
+                            selection; so what is not there does not come
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from common.metadata.changes import (
+    Applied,
+    CancelRange,
+    CloseRequest,
+    MoveRequest,
+    SubmitRequest,
+)
+from common.metadata.codec.table import (
+    REQUEST_STATE,
+    VALUE,
+    request_fields,
+    request_member,
+    request_of_member,
+    submitted_at_s,
+    unpack_request,
+)
+from common.metadata.codec.tablet import unpack_running
 from common.metadata.commands import (
     Command,
+    delete,
     get,
     hget,
     hgetall,
     hset,
+    members_after,
+    pexpire,
     smembers,
     zadd,
     zcard,
+    zrem,
 )
-from common.metadata.keys import REQUESTS_OPEN_MAX, TableKeys, TabletKeys, is_table_id
-from common.metadata.mutation.calls import call_seen, marked, refused_call
-from common.metadata.mutation.everywhere import Everywhere, everywhere
-from common.metadata.mutation.request_parts import (
-    missing,
-    own_request,
-    request_seen,
-    request_written,
+from common.metadata.keys import (
+    MARK_LIFE_S,
+    REQUESTS_KEPT,
+    REQUESTS_OPEN_MAX,
+    TableKeys,
+    TabletKeys,
+    is_table_id,
 )
-from common.metadata.mutation.requirements import refused_by_table, selection_seen, table_state
+from common.metadata.mutation import needs as need
+from common.metadata.mutation.call_marks import (
+    call_seen,
+    leave_call_mark,
+    refused_call,
+)
+from common.metadata.mutation.effects import request_changed
+from common.metadata.mutation.needs import (
+    refused_by_table,
+    selection_seen,
+    table_state,
+    tablet_gone,
+    tablet_seen,
+)
 from common.metadata.mutation.transaction import (
     Decision,
-    Done,
+    More,
     Needs,
+    NoWrite,
     Seen,
     Transaction,
     Write,
 )
-from common.metadata.readings import CallKind, CallMark
-from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
-from common.metadata.request_predicates import content_of, may_cancel_range, may_move
+from common.metadata.predicates import may_change
+from common.metadata.request_predicates import (
+    may_cancel_range,
+    may_move,
+    request_content,
+)
+from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
-from common.model.tablet import TabletId
+from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
+
+# ------------------------------------------------------------------- What changes of requests share
+
+
+def own_request(table: TableKeys, request: str, *, watch: bool = True) -> Needs:
+    """Need a request."""
+    key = table.request(request)
+    return Needs((key,) if watch else (), {"request": hgetall(key)})
+
+
+def request_seen(table: TableKeys, request: str, seen: Seen) -> Request | None:
+    """Return the request, or None if there is none."""
+    return unpack_request(table.request(request), table.id, request, seen["request"])
+
+
+def request_state(table: TableKeys, request: str) -> Needs:
+    """Need only the state of a request, not watched: for what can no longer change."""
+    return Needs((), {"request-state": hget(table.request(request), REQUEST_STATE)})
+
+
+def request_has_ended(state: bytes | None) -> bool:
+    """Return whether a request has ended, or there is none."""
+    return state is None or state.decode() in {each for each in RequestState if each.ended}
+
+
+def request_missing(request: str) -> Refusal:
+    """Return the refusal of whatever wants a request that is not there."""
+    return Refusal("request", f"request {request} does not exist")
+
+
+def request_here(tablet: TabletId, request: str, seen: Seen) -> tuple[Tablet, Request] | Refusal:
+    """Return the tablet and the request, or why nothing of them may be changed (rule 5)."""
+    keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
+    if refusal := refused_by_table(table, seen):
+        return refusal
+    found = tablet_seen(tablet, keys, seen)
+    if found is None:
+        return tablet_gone(tablet)
+    wanted = request_seen(table, request, seen)
+    return request_missing(request) if wanted is None else (found, wanted)
+
+
+def request_written(table: TableKeys, request: Request) -> tuple[Command, ...]:
+    """Write a request, and tell."""
+    return (
+        hset(table.request(request.id), request_fields(request)),
+        *request_changed(table.id, request.id),
+    )
+
+
+# ------------------------------------------------------------- Looking at every tablet of the range
+
+
+TABLETS_PER_LOOK = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeCheck:
+    """What must be so on every tablet of a request's range, and what follows."""
+
+    table: TableKeys
+    request: str
+    may_begin: Callable[[Request], Decision | None]
+    """Whether to look at all; None: go on."""
+    reads: Callable[[TabletKeys], Mapping[str, Command]]
+    """What to read of a tablet, in this order; `bounds` is read last."""
+    refused: Callable[[TabletId, Seen], Refusal | None]
+    """Why a tablet is not as it must be, asked with these reads alone."""
+    tiles: bool
+    """Whether the tablets must cover the range without a hole."""
+    then: Callable[[Request, Seen], Decision]
+    """What to do when every tablet is so."""
+
+
+def check_range(wanted: RangeCheck, reached: bytes | None = None) -> Transaction:
+    """Return the transaction of one page.
+
+    Args:
+        wanted: What is asked.
+        reached: End of the last tablet that was seen; None: begin.
+    """
+    needs = need.whole_table(wanted.table) | own_request(wanted.table, wanted.request)
+
+    def decide(seen: Seen) -> Decision:
+        table = need.table_seen(wanted.table, seen)
+        if refusal := may_change(wanted.table.id, table.state if table else None):
+            return refusal
+        request = request_seen(wanted.table, wanted.request, seen)
+        if request is None:
+            return request_missing(wanted.request)
+        if (early := wanted.may_begin(request)) is not None:
+            return early
+        partitioned = table is not None and bool(table.partition_by)
+        page = _RangePage(wanted, request, reached, partitioned)
+        return More(Needs((), {"page": page.command}), page.look)
+
+    return Transaction(needs, decide)
+
+
+@dataclass(frozen=True, slots=True)
+class _RangePage:
+    """Some tablets in a row, from where the last page ended."""
+
+    wanted: RangeCheck
+    request: Request
+    reached: bytes | None
+    partitioned: bool
+
+    @property
+    def command(self) -> Command:
+        """Read the ends of the tablets that follow."""
+        begins = self.reached is None
+        first = self.request.range.start if begins else self.reached
+        return members_after(self.wanted.table.index, first, TABLETS_PER_LOOK, inclusive=begins)
+
+    def look(self, seen: Seen) -> Decision:
+        """Read the tablets of the page."""
+        ends, last = self._inside(seen["page"])
+        tablets = [TabletId(self.wanted.table.id, end) for end in ends]
+        reads: dict[str, Command] = {}
+        for tablet in tablets:
+            keys = TabletKeys.of(tablet)
+            own = {**self.wanted.reads(keys), "bounds": get(keys.bounds)}
+            reads |= {f"{tablet.text}/{name}": command for name, command in own.items()}
+        return More(Needs((), reads), lambda more: self._decide(tablets, more, last=last))
+
+    def _inside(self, ends: Sequence[bytes]) -> tuple[list[bytes], bool]:
+        """Return the ends of the tablets of the range, and whether no more will follow."""
+        if self.partitioned:
+            until = self.request.range.until
+            inside = [end for end in ends if until is None or end < until]
+            return inside, len(inside) < TABLETS_PER_LOOK
+        before = sum(not self._reaches(end) for end in ends)
+        return [*ends[: before + 1]], before < len(ends) or len(ends) < TABLETS_PER_LOOK
+
+    def _reaches(self, end: bytes | None) -> bool:
+        """Return whether no tablet behind this end may hold keys of the range."""
+        return end is not None and not (
+            end < PLUS_INFINITY and self.request.range.meets(end, PLUS_INFINITY)
+        )
+
+    def _decide(self, tablets: Sequence[TabletId], seen: Seen, *, last: bool) -> Decision:
+        reached = self.reached
+        for number, tablet in enumerate(tablets):
+            begins = not number and reached is None
+            if refusal := self._refused(tablet, reached, seen, begins=begins):
+                return refusal
+            reached = tablet.end
+        if not last:
+            return NoWrite(then=check_range(self.wanted, reached))
+        if self.wanted.tiles and not self.partitioned and not self._reaches(reached):
+            return Refusal("bounds", f"request {self.request.id}: its tablets change, look again")
+        return self.wanted.then(self.request, seen)
+
+    def _refused(
+        self, tablet: TabletId, reached: bytes | None, seen: Seen, *, begins: bool
+    ) -> Refusal | None:
+        """Return why a tablet is not as it must be, or does not follow the one before."""
+        keys, prefix = TabletKeys.of(tablet), f"{tablet.text}/"
+        own = {name: seen[prefix + name] for name in (*self.wanted.reads(keys), "bounds")}
+        if refusal := self.wanted.refused(tablet, Seen(own, seen.now_s)):
+            return refusal
+        if not self.wanted.tiles or self.partitioned:
+            return None
+        bounds = need.bounds_seen(keys, own["bounds"])
+        start = self.request.range.start
+        if bounds is None:
+            follows = False
+        elif begins:
+            follows = bounds.start is None or (start is not None and bounds.start < start)
+        else:
+            follows = bounds.start == reached
+        return None if follows else Refusal("bounds", f"tablet {tablet} has changed, look again")
+
+
+# -------------------------------------------------------------------------- Submit, cancel, move on
 
 
 def submit_request(change: SubmitRequest) -> Transaction:
@@ -46,7 +268,7 @@ def submit_request(change: SubmitRequest) -> Transaction:
 
     A call of a user leaves its own mark, too: the id may be used for nothing else.
     """
-    wanted = content_of(change.request)
+    wanted = request_content(change.request)
     table = TableKeys(wanted.table)
     assert is_table_id(wanted.id), wanted.id
 
@@ -62,8 +284,8 @@ def submit_request(change: SubmitRequest) -> Transaction:
             return Refusal("full", f"{seen['open']} requests of the table are open already")
         made = replace(wanted, submitted_at_s=seen.now_s)
         effects = (
-            zadd(table.requests, place(made)),
-            zadd(table.open_requests, place(made)),
+            zadd(table.requests, request_member(made)),
+            zadd(table.open_requests, request_member(made)),
             *request_written(table, made),
             *_call_marked(table, change, seen.now_s),
         )
@@ -77,7 +299,7 @@ def submit_request(change: SubmitRequest) -> Transaction:
 
 
 def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) -> Decision:
-    if content_of(present) != content_of(change.request):
+    if request_content(present) != request_content(change.request):
         code = RefusalCode.EXISTS if change.call is None else RefusalCode.CALL_CONTENT
         return Refusal(code, f"request {present.id} exists already, with other content")
     # Written once more, so that replicas have it before it is acknowledged again.
@@ -100,7 +322,7 @@ def _call_marked(table: TableKeys, change: SubmitRequest, now_s: float) -> tuple
         return ()
     request = change.request.id
     mark = CallMark(kind=CallKind.COMPACT, content=request, at_s=now_s, request=request)
-    return (marked(table, change.call, mark),)
+    return (leave_call_mark(table, change.call, mark),)
 
 
 def cancel_range(change: CancelRange) -> Transaction:
@@ -112,9 +334,9 @@ def cancel_range(change: CancelRange) -> Transaction:
             return refusal
         present = request_seen(table, change.request, seen)
         if present is None:
-            return missing(change.request)
+            return request_missing(change.request)
         if change.range in present.cancelled_ranges:
-            return Done()
+            return NoWrite()
         if refusal := may_cancel_range(present, change.range):
             return refusal
         ranges = (*present.cancelled_ranges, change.range)
@@ -129,16 +351,16 @@ def move_request(change: MoveRequest) -> Transaction:
     """Return the first transaction that moves a request on. Mark: its state."""
     table = TableKeys(change.table)
     if change.state in (RequestState.DONE, RequestState.DONE_IN_PART):
-        return everywhere(_all_done(table, change))
+        return check_range(_all_done(table, change))
     if change.state.ended:
-        return everywhere(_nothing_left(table, change))
+        return check_range(_nothing_left(table, change))
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
         present = request_seen(table, change.request, seen)
         if present is None:
-            return missing(change.request)
+            return request_missing(change.request)
         return _may_move(change, present) or _moved(table, change, present, seen)
 
     return Transaction(table_state(table) | own_request(table, change.request), decide)
@@ -146,7 +368,7 @@ def move_request(change: MoveRequest) -> Transaction:
 
 def _may_move(change: MoveRequest, present: Request) -> Decision | None:
     if present.state is change.state:
-        return Done()
+        return NoWrite()
     return may_move(present, change.state)
 
 
@@ -161,13 +383,13 @@ def _moved(table: TableKeys, change: MoveRequest, present: Request, seen: Seen) 
     return Write(request_written(table, moved), durable=not change.state.ended)
 
 
-def _all_done(table: TableKeys, change: MoveRequest) -> Everywhere:
+def _all_done(table: TableKeys, change: MoveRequest) -> RangeCheck:
     def refused(tablet: TabletId, seen: Seen) -> Refusal | None:
         if change.request.encode() in seen["done"]:
             return None
         return Refusal("open", f"tablet {tablet}: request {change.request} is not done here")
 
-    return Everywhere(
+    return RangeCheck(
         table=table,
         request=change.request,
         may_begin=lambda present: _may_move(change, present),
@@ -178,7 +400,7 @@ def _all_done(table: TableKeys, change: MoveRequest) -> Everywhere:
     )
 
 
-def _nothing_left(table: TableKeys, change: MoveRequest) -> Everywhere:
+def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
     def reads(keys: TabletKeys) -> dict[str, Command]:
         # In this order: without its selection no reservation of it comes.
         return {
@@ -199,7 +421,7 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> Everywhere:
             return None
         return Refusal("open", f"tablet {tablet}: something of request {change.request} is here")
 
-    return Everywhere(
+    return RangeCheck(
         table=table,
         request=change.request,
         may_begin=lambda present: _may_move(change, present),
@@ -208,3 +430,72 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> Everywhere:
         tiles=False,
         then=lambda present, seen: _moved(table, change, present, seen),
     )
+
+
+# ---- Close
+#
+# A closed request is history. Beyond so many, the oldest are listed no more; a closed one never
+# changes, so that nothing has to be watched for that. The request itself stays as long as the id
+# of the call that submitted it: the same call again must find it.
+
+
+FORGOTTEN_MAX = 64
+"""Old requests that are listed no more when one is closed."""
+
+
+def close_request(change: CloseRequest) -> Transaction:
+    """Return the first transaction that closes a request. Mark: it is not among the open ones."""
+    table = TableKeys(change.table)
+
+    def may_begin(present: Request) -> Decision | None:
+        if present.state.ended:
+            return None
+        return Refusal("request", f"request {present.id} is {present.state.value}, not ended")
+
+    def refused(tablet: TabletId, seen: Seen) -> Refusal | None:
+        if change.request.encode() not in seen["done"]:
+            return None
+        return Refusal("open", f"tablet {tablet}: request {change.request} has its done marker")
+
+    def then(present: Request, _seen: Seen) -> Decision:
+        return More(Needs((), _orders(table)), lambda seen: _closed(table, present, seen))
+
+    return check_range(
+        RangeCheck(
+            table=table,
+            request=change.request,
+            may_begin=may_begin,
+            reads=lambda keys: {"done": smembers(keys.done)},
+            refused=refused,
+            tiles=False,
+            then=then,
+        )
+    )
+
+
+def _orders(table: TableKeys) -> dict[str, Command]:
+    return {
+        "count": zcard(table.requests),
+        "oldest": members_after(table.requests, None, FORGOTTEN_MAX),
+        "open": members_after(table.open_requests, None, 2 * REQUESTS_OPEN_MAX),
+    }
+
+
+def _closed(table: TableKeys, present: Request, seen: Seen) -> Decision:
+    """Take the request out of the open ones, and forget the oldest that are too many."""
+    own, still_open = request_member(present), {*seen["open"]}
+    if own not in still_open:
+        return NoWrite()
+    excess = max(0, seen["count"] - REQUESTS_KEPT)
+    old = [member for member in seen["oldest"][:excess] if member not in still_open]
+    effects: tuple[Command, ...] = (zrem(table.open_requests, own),)
+    if old:
+        effects += (zrem(table.requests, *old), *(_forgotten(table, each, seen) for each in old))
+    return Write(effects)
+
+
+def _forgotten(table: TableKeys, member: bytes, seen: Seen) -> Command:
+    """Let a request go when its call can be repeated no more."""
+    key = table.request(request_of_member(member))
+    left_s = submitted_at_s(member) + MARK_LIFE_S - seen.now_s
+    return pexpire(key, left_s) if left_s > 0 else delete(key)

@@ -1,25 +1,55 @@
-"""Create a table, in three transactions: the table, its name, live. And change its settings.
+"""Create, change and drop a table.
 
-Only the last one is acknowledged. A table that lost its creator between them stays new;
-the coordinator removes it after a while (`coordinator/unfinished.py`).
+A table is created in three transactions: the table, its name, live. It is dropped the other way:
+going, then tablet by tablet, its requests, its keys, at last its name.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from common.metadata import codec_table
-from common.metadata.changes import ChangeTable, CreateTable, Refused
-from common.metadata.codec_table import SETTINGS, SETTINGS_VERSION, SPEC, STATE, unpack_name
-from common.metadata.commands import Command, Word, hgetall, hset, set_string
-from common.metadata.keys import TABLES, TableKeys, is_table_id
-from common.metadata.mutation.adds import created
-from common.metadata.mutation.drops import undo_create
-from common.metadata.mutation.effects import table_changed
-from common.metadata.mutation.requirements import table_seen, whole_table
+from common.metadata.changes import Applied, ChangeTable, CreateTable, DropTable, Refused
+from common.metadata.codec import table as codec_table
+from common.metadata.codec.table import (
+    DELETES,
+    SETTINGS,
+    SETTINGS_VERSION,
+    SPEC,
+    STATE,
+    request_fields,
+    request_of_member,
+    unpack_name,
+    unpack_request,
+)
+from common.metadata.codec.tablet import unpack_files, unpack_running
+from common.metadata.commands import (
+    Command,
+    Word,
+    delete,
+    hdel,
+    hget,
+    hgetall,
+    hlen,
+    hset,
+    members_after,
+    publish,
+    set_string,
+    zrem,
+)
+from common.metadata.keys import REQUESTS_OPEN_MAX, TABLES, TableKeys, TabletKeys, is_table_id
+from common.metadata.mutation.effects import (
+    into_garbage,
+    stream_entry,
+    table_changed,
+    uncommitted_outputs,
+)
+from common.metadata.mutation.files import make_tablet
+from common.metadata.mutation.needs import state_seen, table_seen, table_state, whole_table
 from common.metadata.mutation.transaction import (
+    MADE,
     Decision,
-    Done,
+    More,
     Needs,
+    NoWrite,
     Seen,
     Transaction,
     Write,
@@ -27,8 +57,200 @@ from common.metadata.mutation.transaction import (
 from common.metadata.predicates import may_change
 from common.model.location_identity import identity_of_uri, overlap_test
 from common.model.outcome import Refusal
+from common.model.request import Request, RequestState
+from common.model.service_paths import DELETED_WITH_TABLE
 from common.model.table import DNS_LABEL, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+
+# ---- Dropping
+#
+# Each step looks at what is there, so that anybody may go on from anywhere; nothing is taken of a
+# table that is not going (any more: a fail-over may have forgotten it). While garbage is left the
+# table stays, going and empty, until the collectors are through. Marks of attempts and calls are
+# left to expire.
+
+
+REQUESTS_PER_STEP = 500
+"""Requests forgotten in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    """A drop: of which table, whether its files go to garbage, what is answered at the end."""
+
+    table: str
+    delete_files: bool
+    """What the first drop said, counts."""
+    outcome: Applied | Refused
+    resumed: bool = False
+    """A table that is not going is left alone."""
+    unfinished: bool = False
+    """So is one that was live."""
+
+    @property
+    def keys(self) -> TableKeys:
+        """Its keys."""
+        return TableKeys(self.table)
+
+
+def drop_table(change: DropTable) -> Transaction:
+    """Return the first transaction of a drop."""
+    it = _Drop(change.table, change.delete_files, MADE, change.resumed, change.unfinished)
+    return _set_going(it)
+
+
+def undo_create(table: str, refused: Refused) -> Transaction:
+    """Return the first transaction that takes back what a refused creation has made.
+
+    Args:
+        table: Its id.
+        refused: What to answer at the end.
+    """
+    return _set_going(_Drop(table, delete_files=False, outcome=refused))
+
+
+def _set_going(it: _Drop) -> Transaction:
+    """Return the transaction that sets a table going. Mark: it is."""
+    keys = it.keys
+
+    def decide(seen: Seen) -> Decision:
+        state = state_seen(keys, seen)
+        if state is None:
+            return NoWrite(it.outcome, then=_unname(it))
+        if state is TableState.GOING:
+            return NoWrite(it.outcome, then=_cancel_requests(it))
+        if it.resumed or (it.unfinished and state is not TableState.NEW):
+            return NoWrite(replace(MADE, complete=False) if it.unfinished else it.outcome)
+        fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(it.delete_files)}
+        notes = dict.fromkeys(DELETED_WITH_TABLE) if it.delete_files else {}
+        effects = (
+            hset(keys.table, fields),
+            *into_garbage(keys, b"", notes),
+            *table_changed(it.table, "going"),
+        )
+        return Write(effects, then=_cancel_requests(it), durable=True)
+
+    return Transaction(table_state(keys), decide)
+
+
+def _not_going(it: _Drop, seen: Seen) -> Decision | None:
+    """Return what else there is to do if the table does not go."""
+    state = state_seen(it.keys, seen)
+    if state is None:
+        return NoWrite(it.outcome, then=_unname(it))
+    return None if state is TableState.GOING else NoWrite(it.outcome, then=_set_going(it))
+
+
+def _cancel_requests(it: _Drop) -> Transaction:
+    """Return the transaction that makes open requests CANCELLING; no new ones come."""
+    keys = it.keys
+    reads = {"open": members_after(keys.open_requests, None, 2 * REQUESTS_OPEN_MAX)}
+
+    def decide(seen: Seen) -> Decision:
+        if (other := _not_going(it, seen)) is not None:
+            return other
+        names = [request_of_member(member) for member in seen["open"]]
+        own = {name: hgetall(keys.request(name)) for name in names}
+        return More(Needs((), own), lambda further: cancelling(names, further))
+
+    def cancelling(names: list[str], seen: Seen) -> Decision:
+        found = [unpack_request(keys.request(name), it.table, name, seen[name]) for name in names]
+        effects = [
+            hset(keys.request(each.id), request_fields(each))
+            for each in map(_cancelled, found)
+            if each is not None
+        ]
+        then = _drop_next(it)
+        return Write(tuple(effects), then=then) if effects else NoWrite(it.outcome, then=then)
+
+    return Transaction(table_state(keys) | Needs((), reads), decide)
+
+
+def _cancelled(request: Request | None) -> Request | None:
+    """Return an active request as it is when its table goes; None: nothing to change."""
+    if request is None or request.state is not RequestState.ACTIVE:
+        return None
+    return replace(request, state=RequestState.CANCELLING, cause="its table is dropped")
+
+
+def _drop_next(it: _Drop) -> Transaction:
+    """Return the transaction that removes the first tablet left, or requests, or the table."""
+    keys = it.keys
+    reads = {
+        "first": members_after(keys.index, None, 1),
+        "deletes": hget(keys.table, DELETES),
+        "garbage": hlen(keys.garbage),
+        "requests": members_after(keys.requests, None, REQUESTS_PER_STEP),
+    }
+
+    def decide(seen: Seen) -> Decision:
+        if (other := _not_going(it, seen)) is not None:
+            return other
+        if seen["first"]:
+            tablet = TabletId(it.table, seen["first"][0])
+            return More(_tablet_needs(tablet), lambda further: _dropped(it, tablet, further))
+        if seen["garbage"]:
+            refused = isinstance(it.outcome, Refused)
+            return NoWrite(it.outcome if refused else Applied(complete=False))
+        if seen["requests"]:
+            own = [keys.request(request_of_member(member)) for member in seen["requests"]]
+            forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
+            return Write(forgotten, then=_drop_next(it))
+        effects = (delete(*keys.every), publish(keys.doorbell, ""))
+        return Write(effects, then=_unname(it), durable=True)
+
+    needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
+    return Transaction(needs, decide)
+
+
+def _tablet_needs(tablet: TabletId) -> Needs:
+    keys = TabletKeys.of(tablet)
+    reads = {"running": hgetall(keys.running), "files": hgetall(keys.files)}
+    return Needs((keys.running,), reads)
+
+
+def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
+    """Remove a tablet; what runs there and, if asked, its files go to garbage."""
+    keys, table = TabletKeys.of(tablet), it.keys
+    running = unpack_running(keys.running, seen["running"])
+    waste: dict[str, bytes | None] = {}
+    if seen["deletes"] == b"1":
+        files = unpack_files(keys.files, seen["files"])
+        waste = {path: file.key_min for path, file in files.items()}
+    outputs = (uncommitted_outputs(table, tablet.end, entry) for entry in running.values())
+    effects: tuple[Command, ...] = (
+        *(effect for each in outputs for effect in each),
+        *into_garbage(table, tablet.end, waste),
+        delete(*keys.every),
+        zrem(table.index, tablet.end),
+        *stream_entry(tablet, "drop"),
+    )
+    return Write(effects, then=_drop_next(it))
+
+
+def _unname(it: _Drop) -> Transaction:
+    """Return the last transaction: the name is free again. Mark: no entry has this id."""
+
+    def decide(seen: Seen) -> Decision:
+        if state_seen(it.keys, seen) is not None:
+            return NoWrite(it.outcome, then=_set_going(it))  # Without a name nobody would find it.
+        for name, stored in seen["names"].items():
+            if unpack_name(name, stored).id == it.table:
+                return Write((hdel(TABLES, name),), then=_answer(it.outcome), durable=True)
+        return NoWrite(it.outcome)
+
+    needs = table_state(it.keys) | Needs((TABLES,), {"names": hgetall(TABLES)})
+    return Transaction(needs, decide)
+
+
+def _answer(outcome: Applied | Refused) -> Transaction:
+    return Transaction(Needs(), lambda _seen: NoWrite(outcome))
+
+
+# ---- Creating and changing
+#
+# Only the last one is acknowledged. A table that lost its creator between them stays new; the
+# coordinator removes it after a while (`coordinator/unfinished.py`).
 
 
 def create_table(change: CreateTable) -> Transaction:
@@ -47,7 +269,7 @@ def create_table(change: CreateTable) -> Transaction:
             return Write(tuple(_first_effects(change)), then=_name(change))
         if not _same(present, table):
             return Refusal("exists", f"table id {table.id} is in use")
-        return Done(then=_name(change))
+        return NoWrite(then=_name(change))
 
     return Transaction(needs, decide)
 
@@ -63,7 +285,7 @@ def _first_effects(change: CreateTable) -> list[Command]:
         start: bytes | None = None
         for end in (*change.splits, PLUS_INFINITY):
             assert start is None or start < end, (start, end)
-            effects += created(TabletId(table.id, end), Bounds(start, end))
+            effects += make_tablet(TabletId(table.id, end), Bounds(start, end))
             start = end
     return effects
 
@@ -80,11 +302,11 @@ def _name(change: CreateTable) -> Transaction:
     def decide(seen: Seen) -> Decision:
         stored = seen["names"].get(table.name.encode())
         if stored is not None and unpack_name(table.name.encode(), stored).id == table.id:
-            return Done(then=_go_live(table))
+            return NoWrite(then=_go_live(table))
         if refusal := refused_by_names(change, seen["names"]):
             # Another table came first. What the first transaction made goes again.
             refused = Refused(code=refusal.code, reason=refusal.reason)
-            return Done(then=undo_create(table.id, refused))
+            return NoWrite(then=undo_create(table.id, refused))
         effects = (hset(TABLES, {table.name: codec_table.pack_name(table, change.identity)}),)
         return Write(effects, then=_go_live(table))
 
@@ -102,11 +324,11 @@ def refused_by_names(change: CreateTable, names: Mapping[bytes, bytes]) -> Refus
         if other.name == table.name:
             return Refusal("exists", f"table {table.name} exists already")
         if overlaps(change.others.get(other.id, other.identity)):
-            return Refusal("location", overlapping(table.location, other.location, other.name))
+            return Refusal("location", location_overlap(table.location, other.location, other.name))
     return None
 
 
-def overlapping(location: str, other: str, name: str) -> str:
+def location_overlap(location: str, other: str, name: str) -> str:
     """Return the sentence about a location that shares files with another table's."""
     return f"location {location} overlaps {other} of table {name!r}; two tables may not share files"
 
@@ -121,9 +343,9 @@ def _go_live(table: Table) -> Transaction:
         if present is None or present.state is TableState.GOING:
             # What it has by now goes again: a name that leads nowhere could never be used.
             reason = f"table {table.name} was dropped while it was made"
-            return Done(then=undo_create(table.id, Refused(code="table", reason=reason)))
+            return NoWrite(then=undo_create(table.id, Refused(code="table", reason=reason)))
         if present.state is not TableState.NEW:
-            return Done()
+            return NoWrite()
         effects = (hset(keys.table, {STATE: wanted.value}), *table_changed(table.id, "create"))
         return Write(effects, durable=True)
 

@@ -53,7 +53,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class NoWrite:
     """The mark is there already, or there is nothing to write."""
 
     outcome: Applied | Refused = MADE
@@ -75,7 +75,7 @@ class Unresolved:
     reason: str
 
 
-Decision = Write | Done | More | Refusal | Unresolved
+Decision = Write | NoWrite | More | Refusal | Unresolved
 Decide = Callable[[Seen], Decision]
 
 

@@ -1,10 +1,16 @@
-"""The store in Redis. The only package that knows Redis; its errors never leave it."""
+"""The store in Redis. The only package that knows Redis; its errors never leave it.
+
+In reading order:
+
+    connection  where a Redis is, and one connection to it
+    keyspace    Redis as a keyspace: a pool of links, and memory set aside
+"""
 
 import asyncio
 import secrets
 
 from common.ids import RandomIds
-from common.metadata.executor import Patience
+from common.metadata.executor import RetryLimits
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.settings import StoreSettings
@@ -32,7 +38,7 @@ def connect(settings: StoreSettings) -> RedisStore:
             wait_replicas=settings.wait_replicas,
             reserve_bytes=settings.reserve_bytes,
         ),
-        patience=Patience(tries_max=settings.tries_max),
+        patience=RetryLimits(tries_max=settings.tries_max),
         sleep=asyncio.sleep,
         chance=lambda: secrets.randbelow(_CHANCE_STEPS) / _CHANCE_STEPS,
         new_store_id=lambda: RandomIds().next("store"),

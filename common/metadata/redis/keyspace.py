@@ -1,16 +1,124 @@
-"""Redis as a keyspace: a bounded pool of links, WATCH with its reads in one round trip."""
+"""Redis as a keyspace: a bounded pool of links, WATCH with its reads in one round trip.
+
+Memory is set aside in Redis and given back when it is full, so that a full store can be emptied.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from common.errors import MetadataError
-from common.metadata.commands import Command, Reply
-from common.metadata.health import StoreHealth
-from common.metadata.keyspace import LinkLostError, Session, StoreBusyError, StreamEntry
-from common.metadata.redis.address import parse
-from common.metadata.redis.link import Link, ReplyError, open_link
-from common.metadata.redis.reserve import Reserve
+from common.metadata.codec import table
+from common.metadata.commands import Command, Reply, delete, hgetall, set_string
+from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
+from common.metadata.keyspace import (
+    KeyspaceSession,
+    LinkLostError,
+    StoreBusyError,
+    StreamEntry,
+)
+from common.metadata.redis.connection import (
+    Link,
+    ReplyError,
+    open_link,
+    parse_address,
+)
+from common.metadata.store_values import StoreHealth
+
+# ---- Memory set aside
+#
+# At `maxmemory` Redis refuses every MULTI, also one that only deletes or reads; single commands
+# that delete are allowed. So a string of nothing is kept, and whoever is refused deletes it: then
+# reads, commits, releases and the collector go on. A key tells everybody that the store was full:
+# adds and whatever else lets it grow wait until it has room for a new reserve and as much again.
+
+
+SHARE_MAX = 16
+"""The reserve is at most such a part of `maxmemory`, so that a small store has room for tables."""
+
+Send = Callable[[list[Command]], Awaitable[list[Reply]]]
+"""Sends single commands and returns the answers, errors among them as values."""
+
+STATE: Command = ("INFO",)
+
+
+class MemoryReserve:
+    """The memory set aside in one Redis. Nothing is remembered here: others do the same."""
+
+    def __init__(self, send: Send, size_max_bytes: int, replicas_wanted: int = 0) -> None:
+        """Send nothing yet.
+
+        Args:
+            send: To the Redis.
+            size_max_bytes: Of the reserve; 0: keep none.
+            replicas_wanted: How many replicas must have an add.
+        """
+        self._send = send
+        self._size_max_bytes = size_max_bytes
+        self._replicas_wanted = replicas_wanted
+
+    async def health(self) -> StoreHealth:
+        """Return what the server says of itself."""
+        info, full = await self._send([STATE, ("EXISTS", FULL)])
+        if isinstance(info, ReplyError):
+            return StoreHealth(full=full == 1)
+        said = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        failures = [
+            f"cannot write its {name}"
+            for name, field in _WRITES.items()
+            if said.get(field, "ok") != "ok"
+        ]
+        return StoreHealth(
+            policy=said.get("maxmemory_policy", StoreHealth().policy),
+            memory_bytes=int(said.get("used_memory", 0)),
+            memory_max_bytes=int(said.get("maxmemory", 0)),
+            full=full == 1,
+            append_only=said.get("aof_enabled", "1") == "1",
+            write_failure=", ".join(failures),
+            replicas=int(said.get("connected_slaves", 0)),
+            replicas_wanted=self._replicas_wanted,
+        )
+
+    async def keep(self) -> None:
+        """Set the memory aside if there is room for it twice; then adds go on, too."""
+        health = await self.health()
+        (present,) = await self._send([("STRLEN", RESERVE)])
+        wanted = min(self._size_max_bytes, health.memory_max_bytes // SHARE_MAX)
+        if not wanted:
+            if present or health.full:
+                await self._send([delete(RESERVE, FULL)])
+            return
+        if present == wanted and not health.full:
+            return
+        room = health.memory_max_bytes - health.memory_bytes + present
+        if room >= 2 * wanted:
+            # The old one goes first: it may be larger. The key is the last to go, so that
+            # nobody grows into what is about to be set aside.
+            fill: Command = ("SETRANGE", RESERVE, wanted - 1, b"\0")
+            await self._send([delete(RESERVE), fill, delete(FULL)])
+
+    async def give_back(self) -> None:
+        """Make room in a store that is full: shorten streams, then give the reserve back."""
+        (names,) = await self._send([hgetall(TABLES)])
+        tables = [] if isinstance(names, ReplyError) else list(names.items())
+        trims = [
+            ("XTRIM", stream, "MAXLEN", "~", SHORT_STREAM_MAX)
+            for name, entry in tables
+            for keys in (TableKeys(table.unpack_name(name, entry).id),)
+            for stream in (keys.history, keys.changes)
+        ]
+        await self._send([*trims, delete(RESERVE), set_string(FULL, 1)])
+
+
+_WRITES = {
+    "append-only file": "aof_last_write_status",
+    "snapshot": "rdb_last_bgsave_status",
+}
+"""What is written to disk → what INFO calls its state."""
+
+
+# ------------------------------------------------------------------------------------- The keyspace
+
 
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
@@ -49,8 +157,8 @@ class RedisKeyspace:
             wait_replicas: Replicas that must have a durable change.
             reserve_bytes: Memory to set aside in it, if its memory is bounded.
         """
-        self._reserve = Reserve(self._send, reserve_bytes, wait_replicas)
-        self._address = parse(url)
+        self._reserve = MemoryReserve(self._send, reserve_bytes, wait_replicas)
+        self._address = parse_address(url)
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
         self._idle: list[Link] = []
@@ -58,7 +166,7 @@ class RedisKeyspace:
         self._stream_links: list[Link] = []
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
+    async def session(self) -> AsyncIterator[KeyspaceSession]:
         """Return a session on a link of its own."""
         async with self._link() as link:
             session = RedisSession(link, self._timeout_s, self._wait_replicas)
@@ -96,7 +204,7 @@ class RedisKeyspace:
         reply = (await link.exchange([command], block_s + self._timeout_s))[0]
         self._stream_links.append(link)
         if isinstance(reply, ReplyError):
-            raise translated(reply)
+            raise translate_errors(reply)
         return {
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
@@ -184,7 +292,7 @@ class RedisSession:
         replies = await self._link.exchange(commands, self._timeout_s)
         for reply in replies:
             if isinstance(reply, ReplyError):
-                raise translated(reply)
+                raise translate_errors(reply)
         return replies[1:] if watch else replies
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
@@ -200,7 +308,7 @@ class RedisSession:
         self._watching = False
         executed = replies[len(effects) + 1]
         if isinstance(executed, ReplyError):
-            raise translated(next(each for each in replies if isinstance(each, ReplyError)))
+            raise translate_errors(next(each for each in replies if isinstance(each, ReplyError)))
         if executed is None:
             return False
         for reply in executed:
@@ -220,11 +328,11 @@ def _answers(replies: list[Reply]) -> list[Reply]:
     """Return the answers of one batch."""
     for reply in replies:
         if isinstance(reply, ReplyError):
-            raise translated(reply)
+            raise translate_errors(reply)
     answers: list[Reply] = replies if len(replies) == 1 else replies[-1]
     for reply in answers:
         if isinstance(reply, ReplyError):
-            raise translated(reply)
+            raise translate_errors(reply)
     return answers
 
 
@@ -232,7 +340,7 @@ def _entry(position: bytes, words: list[bytes]) -> StreamEntry:
     return position.decode(), dict(zip(words[::2], words[1::2], strict=True))
 
 
-def translated(error: ReplyError) -> Exception:
+def translate_errors(error: ReplyError) -> Exception:
     """Return our error for an answer of Redis that says no; nothing was written."""
     text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):

@@ -13,7 +13,12 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.errors import RequestError
-from common.model.keys import KeyType, decode_key, encode_key, encode_value
+from common.model.key_values import KeyType
+from common.model.keys import (
+    decode_key,
+    encode_key,
+    encode_value,
+)
 from compactor.rewrite.kernel.words import SIGN_BIT, TEXT_WORDS, levels_per_column
 
 _NANOS = {"s": 10**6, "ms": 10**6, "us": 10**3, "ns": 1}

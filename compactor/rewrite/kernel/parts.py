@@ -14,10 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import VerificationError
-from common.model.keys import KeyType
+from common.model.key_values import KeyType
 from common.parquet.location import Location
-from common.rows.encode import encode_column, encode_keys
-from common.rows.facts import RowFacts, time_ends_s, united
+from common.rows.key_encoding import encode_column, encode_keys
+from common.rows.row_facts import (
+    RowFacts,
+    time_ends_s,
+    unite_facts,
+)
 from common.rows.rules import RowRules
 from compactor.rewrite.files import opened_input
 from compactor.rewrite.kernel.bounds import Group, groups_of
@@ -104,7 +108,7 @@ def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:
         assert after.key_min is not None
         if before.key_max >= after.key_min:
             raise VerificationError(f"{source} does not have its keys in order, each once")
-    return united(known)
+    return unite_facts(known)
 
 
 def _facts(held: Held, layout: Layout) -> RowFacts:

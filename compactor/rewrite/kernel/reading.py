@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.errors import InputError
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
 from common.rows.conform import conform
 from common.rows.partitions import Fill, filled
@@ -94,7 +94,7 @@ class Reader:
 
     def _look(self) -> None:
         """Find out which columns Polars reads as the table has them."""
-        with NamedErrors(self._source), opened(self._location, self._path) as parquet:
+        with NamedErrors(self._source), open_table_file(self._location, self._path) as parquet:
             metadata = self._metadata = parquet.metadata
             self._arrow = parquet.schema_arrow
             found = {field.name: field.type for field in self._arrow}
@@ -168,7 +168,7 @@ class Reader:
         location, path, known = self._location, self._path, self._metadata
         if known is not None and self._is_excerpt(group):
             known = None  # Columns that no excerpt is taken of are read bit by bit.
-        with NamedErrors(self._source), opened(location, path, known) as parquet:
+        with NamedErrors(self._source), open_table_file(location, path, known) as parquet:
             # An object store is not asked for them again.
             self._metadata, self._arrow = parquet.metadata, parquet.schema_arrow
             # A table without columns would have no rows either.

@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from common.model.keys import KeyType
+from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows
 from common.rows.arrays import Flags, Int64s, Words, ordered_double_bits
-from common.rows.dead import dead_rows, droppable
-from common.rows.hash import row_hash
+from common.rows.dead_rows import dead_rows, droppable_rows
+from common.rows.merge import sortable_series
+from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule
-from common.rows.sort import sortable
 from compactor.rewrite.kernel.layout import Held, Layout, column_of
 from compactor.rewrite.kernel.order import Winners, winners
 from compactor.rewrite.kernel.slices import Slice
@@ -65,7 +65,7 @@ class Step:
         assert rules.version_column is not None
         names = list(dict.fromkeys([*rules.key, rules.version_column]))
         small = self.table(chosen[places], names)
-        gone, dropped = droppable(small, np.ones(len(places), np.bool_), rules, drop)
+        gone, dropped = droppable_rows(small, np.ones(len(places), np.bool_), rules, drop)
         buried = int((gone & tombstones[places]).sum())
         keep = np.ones(len(chosen), np.bool_)
         keep[places[gone]] = False
@@ -118,7 +118,7 @@ class Step:
             return whole_words(column)
         if column.null_count() == 0 and kind is KeyType.FLOAT:
             return ordered_double_bits(column.to_arrow())
-        series = sortable(pa.chunked_array([column.to_arrow()]), kind)
+        series = sortable_series(pa.chunked_array([column.to_arrow()]), kind)
         return series.rank("dense").fill_null(0).cast(pl.UInt64).to_numpy()
 
     def _settle(self, found: Winners) -> None:

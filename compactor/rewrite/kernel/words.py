@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from common.model.keys import KeyType
+from common.model.key_values import KeyType
 from common.rows.arrays import Bytes, Flags, Int64s, Words, ordered_double_bits, text_bytes
-from common.rows.encode import encode_column
+from common.rows.key_encoding import encode_column
 
 TEXT_WORDS = 8
 TEXT_BYTES_MAX = 8 * TEXT_WORDS

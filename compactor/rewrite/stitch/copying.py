@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from common.errors import RewriteError, UnavailableError
-from common.parquet.object_store import is_silence
+from common.parquet.location import is_silence
 from compactor.rewrite.stitch.looking import Looked
 from compactor.rewrite.stitch.sources import ReadError, opened_source, require_unchanged
 from compactor.rewrite.stitch.target import Target

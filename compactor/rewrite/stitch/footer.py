@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from common.errors import NotStitchableError
-from common.parquet.chunk_order import GroupPlaces, layout_fault
+from common.parquet.footer_checks import RowGroupPlaces, layout_fault
 from compactor.rewrite.stitch.writers import refuse_old_writer
 from compactor.rewrite.thrift.reading import decode_whole
 from compactor.rewrite.thrift.values import (
@@ -94,9 +94,9 @@ class Group:
         return sum(chunk.data.size for chunk in self.chunks)
 
     @property
-    def places(self) -> GroupPlaces:
+    def places(self) -> RowGroupPlaces:
         """Where it lies, and what its footer says of that."""
-        return GroupPlaces(
+        return RowGroupPlaces(
             rows=self.rows,
             chunks=tuple((chunk.data.start, chunk.data.size) for chunk in self.chunks),
             file_offset=integer(self.struct, GROUP_OFFSET),

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from common.errors import InputError, NotStitchableError, RequestError, UnavailableError
-from common.parquet.location import Location
-from common.parquet.object_store import is_silence
+from common.parquet.location import Location, is_silence
 from compactor.rewrite.stitch.footer import MAGIC, Layout, Span, read_layout
 
 TAIL_BYTES = 64 * 1024

@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.model.group import Group
-from common.model.job import Kind
-from common.model.plan import Plan, PlannedJob
-from common.model.priority import job_priority
+from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
 from common.spi.planner import PlanParameters
 from common.units import format_bytes

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
+from common.expressions.request_transform import parse_transform, protected_columns
 from common.model.request import KeyRange, TransformKind, TransformSpec
 from common.model.table import Column
-from common.transforms import parse_transform, protected_columns
 from tests.support.assignments import a_table
 
 DELETE = TransformSpec(kind=TransformKind.DELETE_WHERE, text="s = 'x' and v > 2")

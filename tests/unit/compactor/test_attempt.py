@@ -8,7 +8,7 @@ import pytest
 
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
-from common.wire import OutsideFile, Report
+from common.wire import AttemptReport, OutsideFile
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import CONFLICTS_MAX, RESOLVE_MAX_S, Attempt
@@ -37,7 +37,7 @@ def committing() -> tuple[Attempt, do.SendCommit]:
     return attempt, action
 
 
-def reported(attempt: Attempt, event: on.Event, now_s: float = 20.0) -> Report:
+def reported(attempt: Attempt, event: on.Event, now_s: float = 20.0) -> AttemptReport:
     (action,) = attempt.handle(event, now_s)
     assert isinstance(action, do.SendReport), action
     return action.report
@@ -45,7 +45,7 @@ def reported(attempt: Attempt, event: on.Event, now_s: float = 20.0) -> Report:
 
 def after_deleting(
     attempt: Attempt, event: on.Event, now_s: float = 20.0
-) -> tuple[tuple[str, ...], Report]:
+) -> tuple[tuple[str, ...], AttemptReport]:
     (action,) = attempt.handle(event, now_s)
     assert isinstance(action, do.DeleteOutputs), action
     return action.paths, reported(attempt, on.OutputsDeleted(), now_s)

@@ -16,12 +16,15 @@ from common.errors import InputError, RewriteError, UnavailableError, Verificati
 from common.model.keys import encode_value
 from common.model.outcome import DroppedRows
 from common.parquet.location import open_location
-from common.parquet.owner import Owner, claim, write_owner
-from common.rows.encode import encode_keys
-from common.rows.hash import row_hash
-from common.rows.merge import merge_tables
+from common.parquet.service_files import (
+    LocationOwner,
+    claim_location,
+    write_owner,
+)
+from common.rows.key_encoding import encode_keys
+from common.rows.merge import merge_tables, sorted_rows
+from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
-from common.rows.sort import sorted_rows
 from compactor.core.backoff import Backoff
 from compactor.rewrite import merging, own_files, tasks, writer
 from compactor.rewrite.carriers import carried, carried_schema, restored
@@ -191,7 +194,7 @@ class TestOwnFiles:
     def test_our_location(self, tmp_path: Path) -> None:
         clock = ManualClock()
         files, table = self.files(clock), keyed_table(tmp_path)
-        claim(open_location(table.location), "store-1")
+        claim_location(open_location(table.location), "store-1")
         asyncio.run(files.check_location(table))
         (tmp_path / "_neve/store").write_text("store-2\n")
         asyncio.run(files.check_location(table))
@@ -205,9 +208,9 @@ class TestOwnFiles:
 
     def test_a_location_of_another_table_is_refused(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)
-        write_owner(open_location(table.location), Owner("store-1", table.id))
+        write_owner(open_location(table.location), LocationOwner("store-1", table.id))
         asyncio.run(self.files(ManualClock()).check_location(table))
-        write_owner(open_location(table.location), Owner("store-1", "t-other"))
+        write_owner(open_location(table.location), LocationOwner("store-1", "t-other"))
         with pytest.raises(InputError, match="belongs to another table of this service"):
             asyncio.run(self.files(ManualClock()).check_location(table))
 
@@ -224,7 +227,7 @@ class TestOwnFiles:
             return "store-1"
 
         table = keyed_table(tmp_path)
-        claim(open_location(table.location), "store-1")
+        claim_location(open_location(table.location), "store-1")
         asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
         assert len(asked) == 3
         monkeypatch.setattr(own_files, "STORE_TRIES_MAX", 2)
@@ -237,7 +240,7 @@ class TestOwnFiles:
         output.parent.mkdir(parents=True)
         output.write_bytes(b"x")
         for other, left in (("t-other", True), (table.id, False)):
-            write_owner(open_location(table.location), Owner("store-1", other))
+            write_owner(open_location(table.location), LocationOwner("store-1", other))
             asyncio.run(self.files(ManualClock()).delete(table, ("_neve/last/job-1.parquet",)))
             assert output.exists() is left
 

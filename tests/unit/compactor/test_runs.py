@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from common.errors import InputError
-from common.model.keys import KeyType
-from common.rows.encode import encode_keys
+from common.model.key_values import KeyType
+from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from compactor.rewrite.kernel.layout import Held, Layout

@@ -23,10 +23,10 @@ from common.errors import (
 from common.ids import CountedIds
 from common.metadata.changes import Refused, Unknown
 from common.metadata.ports import AttemptOutcome, TabletStore
-from common.model.limit import Grant
+from common.model.group import RateGrant
 from common.model.outcome import AttemptEnd
 from common.settings import CompactorSettings
-from common.wire import BeatReply, Report
+from common.wire import AttemptReport, HeartbeatReply
 from compactor.service import CompactorService
 from tests.support.assignments import an_assignment
 from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
@@ -246,7 +246,7 @@ def test_a_cancel_in_a_heartbeat_ends_the_attempt() -> None:
     async def script(world: World, _: CompactorService) -> None:
         await until(lambda: world.engine.running)
         cancel = ("attempt-1", "never-heard-of")
-        world.coordinator.reply = BeatReply(coordinator="coordinator-1", cancel=cancel)
+        world.coordinator.reply = HeartbeatReply(coordinator="coordinator-1", cancel=cancel)
         await until(lambda: world.coordinator.reports)
 
     def setup(world: World) -> None:
@@ -265,11 +265,14 @@ def test_grants_reach_the_engine_and_heartbeats_say_what_is_applied() -> None:
         await until(lambda: world.engine.running)
         assert world.engine.assigned[0].grant_bytes_s == 2e6
         assert applied(service) == 2e6
-        grants = (Grant(attempt="attempt-1", bytes_s=5e5), Grant(attempt="unknown", bytes_s=1.0))
-        world.coordinator.reply = BeatReply(coordinator="coordinator-1", grants=grants)
+        grants = (
+            RateGrant(attempt="attempt-1", bytes_s=5e5),
+            RateGrant(attempt="unknown", bytes_s=1.0),
+        )
+        world.coordinator.reply = HeartbeatReply(coordinator="coordinator-1", grants=grants)
         await until(lambda: world.engine.granted)
         assert applied(service) == 5e5
-        world.coordinator.reply = BeatReply(coordinator="coordinator-1")
+        world.coordinator.reply = HeartbeatReply(coordinator="coordinator-1")
         world.engine.gate.set()
         await until(lambda: world.coordinator.reports)
 
@@ -290,8 +293,8 @@ def test_grants_reach_the_engine_and_heartbeats_say_what_is_applied() -> None:
 def test_a_grant_that_comes_before_the_engine_has_the_job_is_not_lost() -> None:
     async def script(world: World, service: CompactorService) -> None:
         await until(lambda: service.status().attempts)
-        grants = (Grant(attempt="attempt-1", bytes_s=5e5),)
-        world.coordinator.reply = BeatReply(coordinator="coordinator-1", grants=grants)
+        grants = (RateGrant(attempt="attempt-1", bytes_s=5e5),)
+        world.coordinator.reply = HeartbeatReply(coordinator="coordinator-1", grants=grants)
         await until(lambda: world.engine.granted)
         world.files.gate.set()
         await until(lambda: world.coordinator.reports)
@@ -306,7 +309,7 @@ def test_a_grant_that_comes_before_the_engine_has_the_job_is_not_lost() -> None:
 
 def test_a_drain_in_a_heartbeat_ends_the_service() -> None:
     async def script(world: World, service: CompactorService) -> None:
-        world.coordinator.reply = BeatReply(coordinator="coordinator-1", drain=True)
+        world.coordinator.reply = HeartbeatReply(coordinator="coordinator-1", drain=True)
         await until(lambda: service.status().draining)
         await until(lambda: world.coordinator.left)
 
@@ -364,7 +367,7 @@ def test_a_machine_that_cannot_run_the_engine_ends_the_service() -> None:
     assert asyncio.run(main()).engine.stopped
 
 
-def committed(setup: Callable[[World], None]) -> tuple[World, Report]:
+def committed(setup: Callable[[World], None]) -> tuple[World, AttemptReport]:
     def both(world: World) -> None:
         world.coordinator.jobs.append(an_assignment())
         setup(world)

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from common.model.job import Job
-from common.model.priority import CLASS_WIDTH
+from common.model.job import CLASS_WIDTH, Job
 from common.model.tablet import TabletId
 from coordinator.core.fair_share import FairShare
 from coordinator.core.job_queue import JobQueue

@@ -9,8 +9,12 @@ import pytest
 
 from common.errors import PluginError
 from common.model.group import Service
-from common.model.job import Kind
-from common.model.plan import Plan, PlannedJob, TabletPlan
+from common.model.job import (
+    Kind,
+    Plan,
+    PlannedJob,
+    TabletPlan,
+)
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
     Bounds,

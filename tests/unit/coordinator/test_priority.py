@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from common.model.job import Kind
-from common.model.priority import BOOST_MAX, CLASS_WIDTH, PriorityClass, class_of, job_priority
+from common.model.job import (
+    BOOST_MAX,
+    CLASS_WIDTH,
+    Kind,
+    PriorityClass,
+    class_of,
+    job_priority,
+)
 from coordinator.core.job_queue import JobQueue
 from coordinator.core.priority import rank_of
 from tests.support.planning import job

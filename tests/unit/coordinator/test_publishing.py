@@ -6,12 +6,17 @@ import random
 
 import pytest
 
-from common.metadata.readings import Manifest
+from common.metadata.store_values import Manifest
 from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.parquet.location import open_location
-from common.parquet.manifest import absolute_name, to_merge
-from common.parquet.manifest_files import begun_of, delete_folder, folder_name
+from common.parquet.manifest import (
+    absolute_name,
+    begun_of,
+    delete_folder,
+    files_to_merge,
+    manifest_folder_name,
+)
 from coordinator.core.publishing import PublishRules, is_due
 
 pytestmark = pytest.mark.unit
@@ -87,15 +92,15 @@ def test_files_are_merged_that_are_not_clean_or_overlap(seed: int) -> None:
     expected = {
         a.path for a in files if (a.rows and not a.clean) or any(overlaps(a, b) for b in files)
     }
-    assert to_merge(KEYED, files) == expected
+    assert files_to_merge(KEYED, files) == expected
     bag = Table(id="t", name="t", location="file:///t", schema=KEYED.schema)
-    assert to_merge(bag, files) == frozenset()
+    assert files_to_merge(bag, files) == frozenset()
 
 
 def test_names_of_files_and_folders() -> None:
     local = open_location("file:///data/my%20table")
     assert absolute_name(local, "day=a%2Fb/x.parquet") == "/data/my table/day=a%2Fb/x.parquet"
-    folder = folder_name(12, 1700000000.9, "m-0a1b")
+    folder = manifest_folder_name(12, 1700000000.9, "m-0a1b")
     assert folder == "_neve/manifest/0000000012-1700000000-m-0a1b"
     assert begun_of(folder) == 1700000000.0
     assert begun_of("_neve/manifest/latest.json") is None

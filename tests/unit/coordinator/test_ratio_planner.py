@@ -12,8 +12,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.model.group import Group
-from common.model.job import Kind
-from common.model.priority import PriorityClass, class_of
+from common.model.job import Kind, PriorityClass, class_of
 from common.spi.planner import PlanParameters
 from common.units import parse_size_bytes
 from coordinator.plugins.planners.ratio import RatioPlanner

@@ -14,7 +14,7 @@ import pytest
 from common import plugins
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
-from common.model.plan import Plan
+from common.model.job import Plan
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.planner import Planner, PlanParameters, check_options, settings_read_by

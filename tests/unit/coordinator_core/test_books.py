@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.bounded import BoundedMap
+from common.bounded_map import BoundedMap
 from common.model.job import Kind
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings

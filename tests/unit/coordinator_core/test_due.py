@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from common.model.file import DataFile
-from common.model.plan import TabletPlan
+from common.model.job import TabletPlan
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
     PLUS_INFINITY,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from common.model.job import Job, Kind
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
-from common.model.plan import TabletPlan
 from common.model.table import Table
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings

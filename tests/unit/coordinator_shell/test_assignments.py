@@ -10,7 +10,8 @@ import pytest
 
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.keys import KeyType, encode_value
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
 from common.model.tablet import (
     PLUS_INFINITY,
     Bounds,

@@ -13,24 +13,21 @@ from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
-    Commit,
+    BumpGeneration,
+    CommitAttempt,
     CreateTable,
     DropTable,
+    ForgetGarbage,
+    PinFiles,
     Refused,
-    Release,
-    Reserve,
+    ReleaseAttempt,
+    ReserveFiles,
+    StampGarbage,
+    UnpinFiles,
 )
 from common.metadata.keys import TableKeys
-from common.metadata.memory import MemoryStore
 from common.metadata.mutation.effects import into_garbage
 from common.metadata.ports import GarbageEntry, PinEntry
-from common.metadata.upkeep_changes import (
-    BumpGeneration,
-    ForgetGarbage,
-    Pin,
-    StampGarbage,
-    Unpin,
-)
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
@@ -46,6 +43,7 @@ from coordinator.collector import (
     due,
 )
 from coordinator.storage import ArrowStorage
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
@@ -112,7 +110,7 @@ async def compacted(store: MemoryStore) -> None:
     files = tuple(DataFile(path=f"f{n}.parquet", size_bytes=9, rows=1) for n in range(2))
     added = AddFiles(table="t1", call=call_id(ManualClock()), files={PLUS_INFINITY: files})
     assert isinstance(await store.apply(added), Applied)
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=TABLET,
         attempt="att-1",
         job="job-1",
@@ -126,7 +124,7 @@ async def compacted(store: MemoryStore) -> None:
     assert isinstance(await store.apply(reserve), Applied)
     output = DataFile(path="_neve/last/job-1-att-1-0.parquet", size_bytes=9, rows=2)
     counts = RowCounts(rows_in=2, rows_out=2)
-    commit = Commit(tablet=TABLET, attempt="att-1", outputs=(output,), counts=counts)
+    commit = CommitAttempt(tablet=TABLET, attempt="att-1", outputs=(output,), counts=counts)
     assert isinstance(await store.apply(commit), Applied)
 
 
@@ -164,12 +162,12 @@ def test_a_reader_that_began_before_the_stamp_keeps_the_files() -> None:
         clock = ManualClock()
         store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
         await compacted(store)
-        await store.apply(Pin(table="t1", pin="reader", lease_s=1000))
+        await store.apply(PinFiles(table="t1", pin="reader", lease_s=1000))
         collector = collector_of(store, storage)
         await collector.collect(TABLE)
         clock.advance(100)
         assert (await collector.collect(TABLE)).waiting == 2
-        await store.apply(Unpin(table="t1", pin="reader"))
+        await store.apply(UnpinFiles(table="t1", pin="reader"))
         assert (await collector.collect(TABLE)).deleted == 2
 
     asyncio.run(story())
@@ -180,8 +178,8 @@ def test_the_pin_of_a_reader_that_died_goes_one_grace_after_its_lease() -> None:
         clock = ManualClock()
         store = MemoryStore(clock)
         await compacted(store)
-        await store.apply(Pin(table="t1", pin="dead", lease_s=100))
-        await store.apply(Pin(table="t1", pin="alive", lease_s=1000))
+        await store.apply(PinFiles(table="t1", pin="dead", lease_s=100))
+        await store.apply(PinFiles(table="t1", pin="alive", lease_s=1000))
         collector = collector_of(store, FakeStorage())
         clock.advance(159)
         await collector.collect(TABLE)
@@ -315,7 +313,7 @@ def test_the_names_of_deleted_files_of_users_are_barred() -> None:
 
 async def given_up(store: MemoryStore, attempt: str, *inputs: str) -> str:
     """Reserve files, release them again, and return the output that was reserved."""
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=TABLET,
         attempt=attempt,
         job="job-2",
@@ -327,7 +325,7 @@ async def given_up(store: MemoryStore, attempt: str, *inputs: str) -> str:
         compactor="c1",
     )
     assert isinstance(await store.apply(reserve), Applied)
-    release = Release(tablet=TABLET, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
+    release = ReleaseAttempt(tablet=TABLET, attempt=attempt, end=AttemptEnd.LOST, cause="silence")
     assert isinstance(await store.apply(release), Applied)
     return f"_neve/last/job-2-{attempt}-0.parquet"
 

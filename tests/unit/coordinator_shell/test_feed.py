@@ -9,7 +9,6 @@ import pytest
 from common.clock import ManualClock
 from common.ids import call_id
 from common.metadata.changes import AddFiles
-from common.metadata.memory import MemoryStore
 from common.metadata.mutation import effects
 from common.model.file import DataFile
 from common.model.tablet import TabletId
@@ -18,6 +17,7 @@ from coordinator import feed as module
 from coordinator.feed import Feed
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.store_harness import commit, reserve
 from tests.support.thirty_tablets import ENDS, applied, store_with_table

@@ -11,7 +11,6 @@ from common.clock import ManualClock
 from common.errors import UnavailableError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, CreateTable
-from common.metadata.memory import MemoryStore
 from common.model.file import DataFile
 from common.model.job import Kind, job_id
 from common.model.tablet import TabletId
@@ -23,6 +22,7 @@ from coordinator.pieces import Piece, Scanned, ScansHere
 from coordinator.recovery import recover
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE
 from tests.support.sim_loop import EPOCH_S, World

@@ -8,12 +8,12 @@ import pytest
 
 from common.ids import CountedIds
 from common.metadata.changes import CreateTable
-from common.metadata.memory import MemoryStore
 from common.settings import CoordinatorSettings, Settings
 from coordinator.limiting import REFRESH_S
 from coordinator.performing import Context
 from coordinator.recovery import recover
 from coordinator.wiring import Parts, assemble
+from tests.support.memory_store import MemoryStore
 from tests.support.request_shell import SPLITS, TABLE
 from tests.support.sim_loop import EPOCH_S, World
 

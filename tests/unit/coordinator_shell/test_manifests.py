@@ -17,13 +17,13 @@ import pytest
 from common.errors import ConflictError
 from common.ids import CountedIds
 from common.metadata.changes import (
+    BumpGeneration,
     DropTable,
+    PublishManifest,
 )
 from common.metadata.file_pin import LEASE_S
-from common.metadata.upkeep_changes import BumpGeneration, PublishManifest
-from common.parquet.description import write_description
-from common.parquet.generation import write_generation
 from common.parquet.location import open_location
+from common.parquet.service_files import write_description, write_generation
 from coordinator.collector import Collector, CollectorRules
 from coordinator.manifests import NEVER_S, WRITING_MAX_S, Manifests
 from coordinator.storage import ArrowStorage

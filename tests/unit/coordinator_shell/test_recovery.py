@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 
 from common.clock import ManualClock
-from common.metadata.codec_table import CLAIM as CLAIMS
+from common.metadata.changes import ClaimCoordination
+from common.metadata.codec.table import CLAIM as CLAIMS
 from common.metadata.commands import delete, set_string
-from common.metadata.executor import Patience
-from common.metadata.health import StoreHealth
+from common.metadata.executor import RetryLimits
 from common.metadata.keys import COORDINATOR
-from common.metadata.memory import MemoryStore
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import Seen, Write
-from common.metadata.readings import Claim
 from common.metadata.store import KeyspaceStore
-from common.metadata.upkeep_changes import ClaimCoordination
+from common.metadata.store_values import CoordinatorClaim, StoreHealth
 from common.settings import Settings
 from coordinator import recovery
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
 from coordinator.store_care import StoreCare
 from tests.support.flaky import Fault, FlakyKeyspace, Point
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 CLAIM = ClaimCoordination(coordinator="c1")
 
 
-def leader(claim: Claim | None) -> str | None:
+def leader(claim: CoordinatorClaim | None) -> str | None:
     return None if claim is None else claim.coordinator
 
 
@@ -37,7 +36,7 @@ def silent(_event: str, **_fields: object) -> None:
 
 def test_replicas_have_the_claim_before_it_counts_also_when_it_is_repeated() -> None:
     """A fail-over that forgot it would show another's id, and end the one that leads."""
-    for other in (None, CLAIMS.pack(Claim(coordinator="c0", since_s=9.0))):
+    for other in (None, CLAIMS.pack(CoordinatorClaim(coordinator="c0", since_s=9.0))):
         decided = transaction_for(CLAIM).decide(Seen({"coordinator": other}, 0.0))
         assert isinstance(decided, Write)
         assert decided.durable
@@ -48,7 +47,7 @@ def test_a_claim_whose_fate_is_unknown_is_made_again() -> None:
         keyspace = FlakyKeyspace(MemoryStore(ManualClock()).keyspace)
         store = KeyspaceStore(
             keyspace,
-            patience=Patience(tries_max=1),
+            patience=RetryLimits(tries_max=1),
             sleep=asyncio.sleep,
             chance=lambda: 0.0,
             new_store_id=lambda: "store",

@@ -9,10 +9,10 @@ import pytest
 from common.config import load_settings
 from common.errors import ConfigError
 from common.ids import CountedIds
-from common.metadata.memory import MemoryStore
 from common.settings import Settings
 from coordinator.performing import Context
 from coordinator.wiring import Parts, assemble
+from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import World
 
 pytestmark = pytest.mark.unit

@@ -9,14 +9,23 @@ import pytest
 
 from common.clock import ManualClock
 from common.ids import CountedIds, call_id
-from common.metadata.changes import AddFiles, Applied, Commit, CreateTable
-from common.metadata.memory import MemoryStore
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    CommitAttempt,
+    CreateTable,
+)
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
 from common.settings import CoordinatorSettings, Settings
-from common.wire import Assignment, Beat, Report, TakeRequest
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    Heartbeat,
+    TakeRequest,
+)
 from coordinator.core.scan_rules import needs_look
 from coordinator.core.state import CoordinatorState
 from coordinator.performing import Context
@@ -24,6 +33,7 @@ from coordinator.recovery import recover
 from coordinator.registry import planner_for
 from coordinator.scanner import Scanner
 from coordinator.service import CoordinatorService
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit
@@ -45,7 +55,7 @@ class Shell:
 
     async def beat(self, compactor: str = "c1", *attempts: str) -> None:
         await self.service.beat(
-            Beat(compactor=compactor, incarnation="i1", group="default", node="n", slots=2)
+            Heartbeat(compactor=compactor, incarnation="i1", group="default", node="n", slots=2)
         )
 
     async def take(self, name: str = "take-1", wait_max_s: float = PATIENCE_S) -> Assignment | None:
@@ -110,11 +120,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def commit_of(assignment: Assignment) -> Commit:
+def commit_of(assignment: Assignment) -> CommitAttempt:
     reservation = assignment.reservation
     output = DataFile(path=reservation.output_path(0), size_bytes=500, rows=50, job=reservation.job)
     counts = RowCounts(rows_in=50, rows_out=50)
-    return Commit(
+    return CommitAttempt(
         tablet=assignment.job.tablet, attempt=reservation.attempt, outputs=(output,), counts=counts
     )
 
@@ -157,7 +167,7 @@ def test_a_commit_brings_the_tablet_to_rest_and_the_record_says_so() -> None:
             assert assignment is not None
             assert isinstance(await store.apply(commit_of(assignment)), Applied)
             it.service.report(
-                Report(
+                AttemptReport(
                     compactor="c1",
                     attempt=assignment.reservation.attempt,
                     end=AttemptEnd.COMMITTED,
@@ -196,7 +206,7 @@ def test_a_failed_attempt_leaves_its_inputs_and_is_explained() -> None:
             await it.beat()
             assignment = await it.take()
             assert assignment is not None
-            failed = Report(
+            failed = AttemptReport(
                 compactor="c1",
                 attempt=assignment.reservation.attempt,
                 end=AttemptEnd.FAILED,

@@ -12,12 +12,12 @@ import pytest
 from common.clock import ManualClock
 from common.errors import RewriteError, UnavailableError
 from common.metadata.changes import CreateTable
-from common.metadata.memory import MemoryStore
 from common.model.table import Column, Table
 from common.storage_threads import StorageThreads
 from coordinator import generation
 from coordinator.generation import Generations
 from coordinator.storage import ArrowStorage
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 

@@ -15,20 +15,18 @@ from common.clock import ManualClock
 from common.errors import BrokenValueError, MetadataError
 from common.ids import CountedIds, call_id
 from common.metadata.changes import AddFiles, Applied, CreateTable
-from common.metadata.codec_table import pack_name
+from common.metadata.codec.table import pack_name
 from common.metadata.commands import hdel, hset, xadd
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
-from common.metadata.memory import MemoryStore
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.parquet.generation import written_generation
 from common.parquet.location import open_location
-from common.parquet.manifest_files import POINTER_PATH
-from common.parquet.owner import claim
+from common.parquet.manifest import POINTER_PATH
+from common.parquet.service_files import claim_location, written_generation
 from common.settings import CoordinatorSettings, Settings
-from common.wire import Beat, TakeRequest
+from common.wire import Heartbeat, TakeRequest
 from coordinator import collector
 from coordinator.collector import Collector, CollectorRules, collect_all
 from coordinator.generation import Generations
@@ -37,6 +35,7 @@ from coordinator.recovery import recover
 from coordinator.storage import ArrowStorage
 from coordinator.table_faults import AWAY, TableFaults, is_away
 from coordinator.wiring import assemble, upkeep
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 BAD, GOOD = "bad", "good"
@@ -78,7 +77,7 @@ def table_at(folder: Path, name: str) -> Table:
 async def two_tables(store: MemoryStore, folder: Path) -> list[Table]:
     tables = [table_at(folder, name) for name in (BAD, GOOD)]
     for table in tables:
-        claim(open_location(table.location), await store.store_id())
+        claim_location(open_location(table.location), await store.store_id())
         assert isinstance(await store.apply(CreateTable(table=table)), Applied)
         files = tuple(DataFile(path=f"f{n}.parquet", size_bytes=100, rows=1) for n in range(8))
         change = AddFiles(table=table.id, call=call_id(ManualClock()), files={PLUS_INFINITY: files})
@@ -125,7 +124,7 @@ class Life:
 
     async def taken(self) -> str:
         """Take a job, and return the table that it is of."""
-        beat = Beat(compactor="c", incarnation="i", group="default", node="n", slots=4)
+        beat = Heartbeat(compactor="c", incarnation="i", group="default", node="n", slots=4)
         await self.parts.service.beat(beat)
         take = TakeRequest(
             take="t", compactor="c", incarnation="i", group="default", wait_max_s=PATIENCE_S
@@ -210,7 +209,7 @@ def test_what_is_stored_of_a_table_and_cannot_be_read_bars_that_table_alone(
 async def keyed_table_of_three(store: MemoryStore, folder: Path) -> Table:
     """Return a table of three tablets, with files to merge in each."""
     table = replace(table_at(folder, "keyed"), key=("id",), version_column="id")
-    claim(open_location(table.location), await store.store_id())
+    claim_location(open_location(table.location), await store.store_id())
     assert isinstance(await store.apply(CreateTable(table=table, splits=(b"f", b"m"))), Applied)
     for end, key in zip((b"f", b"m", PLUS_INFINITY), (b"a", b"g", b"n"), strict=True):
         files = tuple(

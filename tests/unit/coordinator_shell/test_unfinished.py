@@ -9,11 +9,11 @@ from common.ids import CountedIds
 from common.metadata.changes import CreateTable
 from common.metadata.commands import hset
 from common.metadata.keys import TableKeys
-from common.metadata.memory import MemoryStore
 from common.model.table import Column, Table
 from common.settings import CoordinatorSettings, Settings
 from coordinator.performing import Context
 from coordinator.wiring import upkeep
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit

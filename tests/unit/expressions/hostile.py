@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from common.expressions.bounds import DEPTH_MAX, LIST_MAX, TEXT_CHARS_MAX, TOKENS_MAX
+from common.expressions.lexer import (
+    DEPTH_MAX,
+    LIST_MAX,
+    TEXT_CHARS_MAX,
+    TOKENS_MAX,
+)
 
 BEYOND = DEPTH_MAX + 1
 

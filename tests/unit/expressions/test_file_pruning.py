@@ -11,8 +11,8 @@ from itertools import product
 import pytest
 
 from common.expressions.file_pruning import ColumnBounds, may_be_true
-from common.model.key_values import KeyType
-from common.model.keys import encode_key, encode_value, key_type_of
+from common.model.key_values import KeyType, key_type_of
+from common.model.keys import encode_key, encode_value
 
 
 def bounds(type_: str, least: object, greatest: object) -> ColumnBounds:

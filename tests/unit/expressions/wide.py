@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.expressions.bounds import DEPTH_MAX, LIST_MAX
+from common.expressions.lexer import DEPTH_MAX, LIST_MAX
 
 DEEP = DEPTH_MAX - 1
 WIDE = (

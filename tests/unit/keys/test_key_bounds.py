@@ -5,14 +5,17 @@ import random
 import pytest
 
 from common.errors import RequestError
-from common.model.key_bounds import (
+from common.model.key_values import KeyType
+from common.model.keys import (
     BOUND_BYTES_MAX,
+    PLUS_INFINITY,
     SPLIT_BYTES_MAX,
+    decode_key,
+    encode_key,
     lower_bound,
     require_short,
     upper_bound,
 )
-from common.model.keys import PLUS_INFINITY, KeyType, decode_key, encode_key
 
 TYPES = (KeyType.INT, KeyType.STRING, KeyType.BINARY)
 ALPHABET = ["a", "b", "\0", "\x01", "\x7f", "é", "\ud7ff", "\ue000", "\U0010ffff"]

@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 
 from common.errors import RequestError
+from common.model.key_values import KeyType
 from common.model.keys import (
     PLUS_INFINITY,
-    KeyType,
     encode_key,
     encode_value,
     format_key,

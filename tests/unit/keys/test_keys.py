@@ -8,14 +8,13 @@ from decimal import Decimal
 import pytest
 
 from common.errors import RequestError
+from common.model.key_values import KeyType, key_type_of
 from common.model.keys import (
     PLUS_INFINITY,
-    KeyType,
     decode_key,
     decode_value,
     encode_key,
     encode_value,
-    key_type_of,
     parse_key,
 )
 

@@ -9,8 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import MetadataError
-from common.metadata import codec, codec_table, codec_tablet
-from common.metadata.codec_file import FILE, unpack_file, unpack_files
+from common.metadata.codec import (
+    layout as codec,
+)
+from common.metadata.codec import (
+    table as codec_table,
+)
+from common.metadata.codec import (
+    tablet,
+)
+from common.metadata.codec.tablet import (
+    FILE,
+    unpack_file,
+    unpack_files,
+)
 from common.metadata.ports import AttemptOutcome, GarbageEntry, HistoryEntry, Manifest, PinEntry
 from common.model.file import DataFile
 from common.model.job import Kind
@@ -106,11 +118,11 @@ def test_a_plain_file_is_small() -> None:
     assert len(FILE.pack(file)) < 45
 
 
-VALUES: list[tuple[codec.Layout[object], object, dict[str, object]]] = [
-    (codec_tablet.BOUNDS, Bounds(None, b"m"), {}),
-    (codec_tablet.BOUNDS, Bounds(b"a", b"m", "day=1"), {}),
+VALUES: list[tuple[codec.PackedLayout[object], object, dict[str, object]]] = [
+    (tablet.BOUNDS, Bounds(None, b"m"), {}),
+    (tablet.BOUNDS, Bounds(b"a", b"m", "day=1"), {}),
     (
-        codec_tablet.RESERVATION,
+        tablet.RESERVATION,
         Reservation(
             attempt="a1",
             job="j",
@@ -127,15 +139,15 @@ VALUES: list[tuple[codec.Layout[object], object, dict[str, object]]] = [
         {"attempt": "a1"},
     ),
     (
-        codec_tablet.SELECTION,
+        tablet.SELECTION,
         Selection(request="r", files=("a", "b"), results=("b",), completed_jobs=2, since_s=3.5),
         {},
     ),
-    (codec_tablet.SELECTION, Selection(request="r", files=()), {}),
-    (codec_tablet.OPERATION, Operation(OperationKind.MERGE, "op", OperationStep.CLOSE), {}),
-    (codec_tablet.OPERATION, Operation(OperationKind.SPLIT, "op", OperationStep.CUT, b"m"), {}),
+    (tablet.SELECTION, Selection(request="r", files=()), {}),
+    (tablet.OPERATION, Operation(OperationKind.MERGE, "op", OperationStep.CLOSE), {}),
+    (tablet.OPERATION, Operation(OperationKind.SPLIT, "op", OperationStep.CUT, b"m"), {}),
     (
-        codec_tablet.OPERATION,
+        tablet.OPERATION,
         Operation(OperationKind.SPLIT, "op", OperationStep.CUT, b"m", 1.5, "too many bytes"),
         {},
     ),
@@ -181,7 +193,9 @@ VALUES: list[tuple[codec.Layout[object], object, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("layout", "value", "given_"), VALUES)
-def test_values(layout: codec.Layout[object], value: object, given_: dict[str, object]) -> None:
+def test_values(
+    layout: codec.PackedLayout[object], value: object, given_: dict[str, object]
+) -> None:
     assert layout.unpack("key", layout.pack(value), **given_) == value
 
 

@@ -9,21 +9,26 @@ from dataclasses import replace
 import pytest
 
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Change, ChangeTable, DropTable
-from common.metadata.commands import Command
-from common.metadata.memory_keyspace import MemorySession
-from common.metadata.request_changes import CancelRange, MoveRequest, SubmitRequest
-from common.metadata.upkeep_changes import (
+from common.metadata.changes import (
+    AddFiles,
     BumpGeneration,
+    CancelRange,
+    Change,
+    ChangeTable,
     ClaimCoordination,
+    DropTable,
     ForgetGarbage,
-    Pin,
+    MoveRequest,
+    PinFiles,
     SetLimit,
+    SubmitRequest,
 )
-from common.model.limit import Scope
+from common.metadata.commands import Command
+from common.model.group import LimitScope
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
+from tests.support.memory_store import MemorySession
 from tests.support.store_harness import Harness, applied, commit, file, reserve
 from tests.unit.metadata.test_mutation import memory
 
@@ -39,11 +44,11 @@ def promised(table: str, harness: Harness) -> list[Change]:
         SubmitRequest(request=replace(REQUEST, table=table)),
         CancelRange(table=table, request="r1", range=KeyRange()),
         MoveRequest(table=table, request="r1", state=cancelling),
-        Pin(table=table, pin="p1", lease_s=60.0),
+        PinFiles(table=table, pin="p1", lease_s=60.0),
         ClaimCoordination(coordinator="c1"),
         BumpGeneration(table=table),
-        SetLimit(scope=Scope.parse("group:g"), bytes_s=1 << 20),
-        SetLimit(scope=Scope.parse("group:g"), bytes_s=None),
+        SetLimit(scope=LimitScope.parse("group:g"), bytes_s=1 << 20),
+        SetLimit(scope=LimitScope.parse("group:g"), bytes_s=None),
         *[ChangeTable(table=table, settings_version=1, state=TableState.PAUSED)] * 2,
         ChangeTable(table=table, settings_version=1, state=TableState.LIVE),
     ]
@@ -61,7 +66,7 @@ def test_what_is_acknowledged_outlives_a_fail_over(monkeypatch: pytest.MonkeyPat
     async def story() -> None:
         harness = memory()
         tablet: TabletId = await harness.tablet_with("a", splits=())
-        applied(await harness.apply(Pin(table=tablet.table, pin="p0", lease_s=60.0)))
+        applied(await harness.apply(PinFiles(table=tablet.table, pin="p0", lease_s=60.0)))
         monkeypatch.setattr(MemorySession, "execute", execute)
         for change in promised(tablet.table, harness):
             flags.clear()

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from common.errors import ConflictError, RefusedError, UnavailableError
-from common.metadata.changes import Change, CreateTable, Outcome, Unknown
+from common.metadata.changes import Change, CreateTable, Outcome, PinFiles, Unknown
 from common.metadata.commands import delete
 from common.metadata.file_pin import LEASE_S, FilePin
 from common.metadata.keys import TableKeys
-from common.metadata.memory import MemoryStore
-from common.metadata.upkeep_changes import Pin
 from common.model.table import Column, Table
+from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import EPOCH_S, SimLoop, World
 
 pytestmark = pytest.mark.unit
@@ -35,9 +34,9 @@ class Troubled(MemoryStore):
         return span[0] <= self.world.now_s() - EPOCH_S < span[1]
 
     async def apply(self, change: Change) -> Outcome:
-        if isinstance(change, Pin) and self._within(self.silent_s):
+        if isinstance(change, PinFiles) and self._within(self.silent_s):
             raise UnavailableError("simulated: the store does not answer")
-        if isinstance(change, Pin) and self._within(self.unknown_s):
+        if isinstance(change, PinFiles) and self._within(self.unknown_s):
             return Unknown(reason="simulated: the store went silent")
         return await super().apply(change)
 

@@ -11,18 +11,17 @@ import pytest
 
 from common.clock import ManualClock
 from common.metadata import changes as on
-from common.metadata import upkeep_changes as upkeep
-from common.metadata.codec_tablet import SELECTION
+from common.metadata import changes as upkeep
+from common.metadata.codec.tablet import SELECTION
 from common.metadata.commands import hset, set_string, srem
-from common.metadata.executor import Executor, Patience
+from common.metadata.executor import Executor, RetryLimits
 from common.metadata.keys import TableKeys, TabletKeys, is_table_id, table_of_channel
-from common.metadata.memory import MemoryStore
-from common.metadata.memory_keyspace import MemoryKeyspace
 from common.metadata.mutation.transaction import More, Needs, Seen, Transaction
 from common.metadata.predicates import may_drop_hold
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, Selection, Tablet, TabletId
 from tests.support.flaky import Fault, Point
+from tests.support.memory_store import MemoryKeyspace, MemoryStore
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
 
 
@@ -155,7 +154,7 @@ def test_a_decision_that_keeps_asking_is_a_programming_error() -> None:
 
     async def story() -> None:
         keyspace = MemoryKeyspace(ManualClock())
-        executor = Executor(keyspace, Patience(), asyncio.sleep, lambda: 0.0)
+        executor = Executor(keyspace, RetryLimits(), asyncio.sleep, lambda: 0.0)
         with pytest.raises(AssertionError):
             await executor.run(Transaction(Needs(), decide))
 

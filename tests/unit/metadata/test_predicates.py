@@ -14,7 +14,7 @@ from common.metadata.predicates import (
     may_change,
     may_commit,
     may_drop_hold,
-    may_hold_older,
+    may_hold_dropped_key,
     may_reserve,
 )
 from common.model.file import DataFile
@@ -180,7 +180,7 @@ def test_a_job_without_inputs_is_a_programming_error() -> None:
 )
 def test_which_file_may_hold_an_older_row(fields: dict[str, bytes], older: bool) -> None:
     dropped = DroppedRows(spans=((b"a", b"b"), (b"bb", b"c")), version_max=b"7")
-    assert may_hold_older(file("f", **fields), dropped) is older
+    assert may_hold_dropped_key(file("f", **fields), dropped) is older
 
 
 @pytest.mark.parametrize(

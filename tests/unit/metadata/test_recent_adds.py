@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 
-from common.metadata.recent_adds import Notes, bound, joined, noted
+from common.metadata.recent_adds import (
+    Notes,
+    bound,
+    union,
+    with_add,
+)
 
 RETENTION = 10.0
 
@@ -13,7 +18,7 @@ def test_the_lowest_add_of_the_retention_counts() -> None:
     for versions in product((b"1", b"5", b"9"), repeat=4):
         notes: Notes = ()
         for at, version in enumerate(versions):
-            notes = noted(notes, 3.0 * at, [version], RETENTION)
+            notes = with_add(notes, 3.0 * at, [version], RETENTION)
             assert bound(notes, 3.0 * at) == min(versions[: at + 1])
             assert len(notes) <= 3
             assert notes == tuple(sorted(notes))
@@ -21,11 +26,11 @@ def test_the_lowest_add_of_the_retention_counts() -> None:
 
 
 def test_of_several_files_the_lowest_counts_and_none_changes_nothing() -> None:
-    notes = noted((), 0.0, [b"7", b"3"], RETENTION)
+    notes = with_add((), 0.0, [b"7", b"3"], RETENTION)
     assert bound(notes, 1.0) == b"3"
-    assert noted(notes, 1.0, [], RETENTION) == notes
-    assert noted((), 1.0, [b"3"], 0.0) == ()
+    assert with_add(notes, 1.0, [], RETENTION) == notes
+    assert with_add((), 1.0, [b"3"], 0.0) == ()
 
 
 def test_the_lower_of_two_tablets_counts() -> None:
-    assert bound(joined(((5.0, b"2"),), ((9.0, b"1"), (12.0, b"4"))), 3.0) == b"1"
+    assert bound(union(((5.0, b"2"),), ((9.0, b"1"), (12.0, b"4"))), 3.0) == b"1"

@@ -13,9 +13,12 @@ from common.clock import ManualClock
 from common.digests import CALL_LIFE_S
 from common.errors import MetadataError
 from common.ids import call_id
-from common.metadata.bounds_predicates import may_end, merged_marks
-from common.metadata.changes import DropTable
-from common.metadata.codec_request import place, request_fields, unpack_request
+from common.metadata.changes import CancelRange, DropTable, SubmitRequest, WriteAnalysis
+from common.metadata.codec.table import (
+    request_fields,
+    request_member,
+    unpack_request,
+)
 from common.metadata.commands import hset, sadd, zadd, zrem
 from common.metadata.keys import (
     CALL_SKEW_S,
@@ -24,12 +27,9 @@ from common.metadata.keys import (
     TableKeys,
     TabletKeys,
 )
-from common.metadata.memory_keyspace import MemoryKeyspace
-from common.metadata.mutation.closing import FORGOTTEN_MAX
-from common.metadata.mutation.everywhere import TABLETS_PER_LOOK
-from common.metadata.request_changes import CancelRange, SubmitRequest
-from common.metadata.request_predicates import CANCELLED_RANGES_MAX, meets
-from common.metadata.upkeep_changes import WriteAnalysis
+from common.metadata.mutation.requests import FORGOTTEN_MAX, TABLETS_PER_LOOK
+from common.metadata.request_predicates import CANCELLED_RANGES_MAX, may_hold_range
+from common.metadata.split_merge_predicates import may_end, merge_settled_versions
 from common.model.job import Kind
 from common.model.request import KeyRange, Request, RequestState, TransformKind, TransformSpec
 from common.model.tablet import (
@@ -44,6 +44,7 @@ from common.model.tablet import (
     TabletId,
 )
 from tests.support.flaky import Fault, Point
+from tests.support.memory_store import MemoryKeyspace
 from tests.support.requests import cancel, close, finish, move, select, submitted, wait
 from tests.support.store_harness import Harness, applied, file, refused
 
@@ -134,7 +135,7 @@ def test_exactly_the_tablets_of_the_range_must_be_done(
             inside = first <= number <= last
             found = await harness.store.tablet(tablet)
             assert found is not None
-            assert meets(KeyRange(start, until), found.bounds) is inside, number
+            assert may_hold_range(KeyRange(start, until), found.bounds) is inside, number
             if inside:
                 refused(await harness.apply(done), "open")
                 applied(await harness.apply(select(tablet)))
@@ -169,8 +170,8 @@ def test_a_hole_among_the_tablets_keeps_a_request_from_being_done(lost: int) -> 
 
 
 def test_partitions_count_each_by_itself() -> None:
-    assert meets(KeyRange(b"d1", b"d3"), Bounds(None, b"d2", "day=2"))
-    assert not meets(KeyRange(b"d1", b"d3"), Bounds(None, b"d3", "day=3"))
+    assert may_hold_range(KeyRange(b"d1", b"d3"), Bounds(None, b"d2", "day=2"))
+    assert not may_hold_range(KeyRange(b"d1", b"d3"), Bounds(None, b"d3", "day=3"))
 
     async def story() -> None:
         harness = memory()
@@ -205,8 +206,8 @@ def test_the_oldest_closed_requests_are_forgotten() -> None:
             for n in range(REQUESTS_KEPT + 5)
         ]
         await harness.write(
-            zadd(keys.requests, *map(place, old)),
-            zadd(keys.open_requests, place(old[1])),
+            zadd(keys.requests, *map(request_member, old)),
+            zadd(keys.open_requests, request_member(old[1])),
             *(hset(keys.request(each.id), request_fields(each)) for each in old),
         )
         harness.clock.advance(1e9)  # type: ignore[attr-defined] - a clock that tests move
@@ -240,7 +241,7 @@ def test_a_request_is_found_by_its_call_whatever_came_after_it() -> None:
             Request(id=f"r{n}", table=table.id, submitted_at_s=now_s + n, state=RequestState.DONE)
             for n in range(2, REQUESTS_KEPT + 5)
         ]
-        await harness.write(zadd(keys.requests, *map(place, younger)))
+        await harness.write(zadd(keys.requests, *map(request_member, younger)))
         await submitted(harness, table.id, "last")
         await ended(harness, tablet, "last")
 
@@ -393,4 +394,4 @@ def test_notes_leave_each_other_alone() -> None:
     ],
 )
 def test_merged_marks_hold_for_both(one: Any, other: Any, merged: Any) -> None:
-    assert merged_marks(one, other) == merged_marks(other, one) == merged
+    assert merge_settled_versions(one, other) == merge_settled_versions(other, one) == merged

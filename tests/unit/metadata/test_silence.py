@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from common.clock import ManualClock
 from common.errors import MetadataError, UnavailableError
-from common.metadata.memory import MemoryStore
-from common.metadata.silence import StoreWatch
+from common.metadata.store_watch import StoreWatch
+from tests.support.memory_store import MemoryStore
 
 
 class MutedStore(MemoryStore):

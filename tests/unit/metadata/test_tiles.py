@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from common.metadata.tiles import tile
+from common.metadata.bulk_reads import tile
 from common.model.file import DataFile
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 

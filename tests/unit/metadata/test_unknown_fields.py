@@ -10,24 +10,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import BrokenValueError
-from common.metadata import codec, codec_file, codec_request, codec_table, codec_tablet
-from common.metadata.codec_file import FILE, unpack_files
-from common.metadata.readings import CallKind, CallMark, Claim, Loss
+from common.metadata.codec import (
+    layout as codec,
+)
+from common.metadata.codec import (
+    table as codec_request,
+)
+from common.metadata.codec import (
+    table as codec_table,
+)
+from common.metadata.codec import (
+    tablet,
+)
+from common.metadata.codec.tablet import FILE, unpack_files
+from common.metadata.store_values import (
+    AcceptedLoss,
+    CallKind,
+    CallMark,
+    CoordinatorClaim,
+)
+from common.model.fields import as_plain
 from common.model.file import DataFile
 from common.model.request import KeyRange, OutputSpec, Request, SelectorSpec, TransformSpec
 from common.model.table import Column, Table, TableSettings
-from common.model.unknown_fields import as_plain
 from tests.unit.metadata.test_codec import FILES, VALUES
 
 REQUEST = Request(
     id="r", table="t", range=KeyRange(b"a", b"z"), cancelled_ranges=(KeyRange(b"b", b"c"),)
 )
-EVERY: list[tuple[codec.Layout[Any], Any, dict[str, object]]] = [
+EVERY: list[tuple[codec.PackedLayout[Any], Any, dict[str, object]]] = [
     *VALUES,
     (FILE, DataFile(path="f", size_bytes=5, rows=6, tags=(("level", "1"),)), {"path": "f"}),
     (codec_table.CALL, CallMark(kind=CallKind.ADD, content="c", at_s=1.5), {}),
-    (codec_table.CLAIM, Claim(coordinator="c", since_s=1.5), {}),
-    (codec_table.LOSS, Loss(since_s=1.5, until_s=2.5), {}),
+    (codec_table.CLAIM, CoordinatorClaim(coordinator="c", since_s=1.5), {}),
+    (codec_table.LOSS, AcceptedLoss(since_s=1.5, until_s=2.5), {}),
     (
         codec_request.REQUEST,
         REQUEST,
@@ -50,23 +66,23 @@ TREES = st.recursive(
 EXTRAS = st.lists(TREES, min_size=1, max_size=5).map(tuple)
 
 
-def extended(layout: codec.Layout[Any], value: Any, extras: tuple[Any, ...]) -> bytes:
+def extended(layout: codec.PackedLayout[Any], value: Any, extras: tuple[Any, ...]) -> bytes:
     """Return a value as a release writes it that knows more fields."""
     row = [codec._plain(slot, getattr(value, slot.name)) for slot in layout._slots]
     return codec.pack([*row, *extras])
 
 
 def test_every_layout_is_looked_at() -> None:
-    modules = (codec_file, codec_request, codec_table, codec_tablet)
+    modules = (tablet, codec_request, codec_table, tablet)
     known = [each for module in modules for each in vars(module).values()]
-    layouts = {id(each) for each in known if isinstance(each, codec.Layout)}
+    layouts = {id(each) for each in known if isinstance(each, codec.PackedLayout)}
     assert layouts == {id(layout) for layout, _, _ in EVERY}
 
 
 @settings(deadline=None)
 @given(st.sampled_from(EVERY), EXTRAS)
 def test_unknown_fields_are_kept(
-    example: tuple[codec.Layout[Any], Any, dict[str, object]], extras: tuple[Any, ...]
+    example: tuple[codec.PackedLayout[Any], Any, dict[str, object]], extras: tuple[Any, ...]
 ) -> None:
     layout, value, named = example
     data = extended(layout, value, extras)
@@ -95,7 +111,7 @@ def test_a_file_of_a_newer_release_takes_the_quick_way(monkeypatch: pytest.Monke
     file = DataFile(path="f", size_bytes=5, rows=6)
     stored = {b"f": extended(FILE, file, ("new",))}
     unpack_files("key", stored)
-    monkeypatch.setattr(codec_file, "unpack_file", None)
+    monkeypatch.setattr(tablet, "unpack_file", None)
     assert unpack_files("key", stored)["f"].unknown_fields == ("new",)
 
 

@@ -7,16 +7,16 @@ from typing import get_args
 
 import pytest
 
+from common.metadata import changes as asked
 from common.metadata import changes as on
-from common.metadata import repair_changes as repair
-from common.metadata import request_changes as asked
-from common.metadata import upkeep_changes as upkeep
-from common.metadata.codec_tablet import RESERVATION
+from common.metadata import changes as repair
+from common.metadata import changes as upkeep
+from common.metadata.codec.tablet import RESERVATION
 from common.metadata.mutation import transaction_for
 from common.metadata.mutation.transaction import MADE, More, Seen, Transaction
 from common.model.file import DataFile
+from common.model.group import LimitScope
 from common.model.job import Kind
-from common.model.limit import Scope
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Table
@@ -26,7 +26,7 @@ T = TabletId("t1", b"m")
 FILE = DataFile(path="f", size_bytes=1, rows=1)
 PREFIX = "neve:{t1}:"
 TABLET = PREFIX + "tablet:6d:"
-RESERVE = on.Reserve(
+RESERVE = on.ReserveFiles(
     tablet=T,
     attempt="a1",
     job="j",
@@ -37,7 +37,7 @@ RESERVE = on.Reserve(
     group="g",
     compactor="c",
 )
-COMMIT = on.Commit(tablet=T, attempt="a1", outputs=(), counts=RowCounts())
+COMMIT = on.CommitAttempt(tablet=T, attempt="a1", outputs=(), counts=RowCounts())
 DROPPED = DroppedRows(spans=((b"a", b"b"),), version_max=b"5")
 
 EVERYTHING = ("bounds", "operation", "running", "files", "selection", "waiting", "done", "purge")
@@ -50,7 +50,10 @@ WATCHES: list[tuple[on.Change, str]] = [
     (COMMIT, "running"),
     (replace(COMMIT, inputs=("f",)), "running"),
     (replace(COMMIT, dropped=DROPPED), "running files purge"),
-    (on.Release(tablet=T, attempt="a1", end=AttemptEnd.LOST, cause="", coordinator="c"), "running"),
+    (
+        on.ReleaseAttempt(tablet=T, attempt="a1", end=AttemptEnd.LOST, cause="", coordinator="c"),
+        "running",
+    ),
     (on.DropHold(tablet=T), "running selection"),
     (
         on.AddFiles(table="t1", call="c1", files={b"m": ()}),
@@ -77,8 +80,8 @@ WATCHES: list[tuple[on.Change, str]] = [
     (upkeep.StampGarbage(table="t1", paths=("p",)), "garbage"),
     (upkeep.KeepGarbage(table="t1", path="p"), "garbage"),
     (upkeep.ForgetGarbage(table="t1", paths=("p",)), ""),
-    (upkeep.Pin(table="t1", pin="p", lease_s=1), "table pins"),
-    (upkeep.Unpin(table="t1", pin="p"), "pins"),
+    (upkeep.PinFiles(table="t1", pin="p", lease_s=1), "table pins"),
+    (upkeep.UnpinFiles(table="t1", pin="p"), "pins"),
     (upkeep.BumpGeneration(table="t1"), "table generation"),
     (upkeep.PublishManifest(table="t1", number=1, path="p", begun_s=0), "table manifest"),
     (asked.SubmitRequest(request=Request(id="r1", table="t1")), "table request:r1"),
@@ -91,7 +94,7 @@ WATCHES: list[tuple[on.Change, str]] = [
         "table request:r1 operation selection done waiting",
     ),
     (
-        asked.Select(tablet=T, request="r1", chosen=(), shown=()),
+        asked.SelectFiles(tablet=T, request="r1", chosen=(), shown=()),
         "table request:r1 operation running selection done waiting",
     ),
     (asked.CompleteHere(tablet=T, request="r1", files=()), "running selection"),
@@ -120,7 +123,7 @@ WATCHES: list[tuple[on.Change, str]] = [
     (repair.DiscardFiles(tablet=T, files={"f": None}), "table bounds files running"),
     (repair.ForgetFiles(tablet=T, paths=("f",)), "table running selection files"),
     (
-        repair.RestateFile(tablet=T, before=FILE, after=FILE),
+        repair.CorrectFile(tablet=T, before=FILE, after=FILE),
         "table running selection files bounds operation files purge",
     ),
     (
@@ -139,7 +142,7 @@ WATCHES: list[tuple[on.Change, str]] = [
     ),
     (repair.FillHole(tablet=T, start=None), "table bounds index"),
     (
-        repair.DropDouble(tablet=T, holder=TabletId("t1", b"z"), path="f"),
+        repair.DropDuplicate(tablet=T, holder=TabletId("t1", b"z"), path="f"),
         "table running selection files tablet:7a:bounds tablet:7a:files",
     ),
     (
@@ -150,7 +153,7 @@ WATCHES: list[tuple[on.Change, str]] = [
         repair.JoinTablets(left=T, right=TabletId("t1", b"z")),
         " ".join(["table", *EVERYTHING, *(f"tablet:7a:{each}" for each in EVERYTHING)]),
     ),
-    (repair.PutFiles(tablet=T, files=()), "table bounds operation files purge files"),
+    (repair.RestoreFiles(tablet=T, files=()), "table bounds operation files purge files"),
     (repair.AcceptGeneration(table="t1", generation=1), "table generation loss manifest"),
     (repair.LowerWatermark(tablet=T, to=None), "table bounds purge"),
 ]
@@ -167,7 +170,7 @@ OF_THE_TABLE = {
 }
 
 
-LIMIT = upkeep.SetLimit(scope=Scope.parse("group:g"), bytes_s=0)
+LIMIT = upkeep.SetLimit(scope=LimitScope.parse("group:g"), bytes_s=0)
 
 
 @pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from common.metadata.changes import Applied
-from common.metadata.request_changes import CancelHere, MoveRequest, Select
+from common.metadata.changes import (
+    Applied,
+    CancelHere,
+    MoveRequest,
+    SelectFiles,
+)
 from common.model.request import RequestState
 from common.model.tablet import TabletId
 from tests.support.gateway import TOKEN, Gateway, serving
@@ -103,7 +107,7 @@ def end_all(gateway: Gateway, state: RequestState) -> None:
     tablet = TabletId.parse(table.id, "last")
     for request in gateway.ask(gateway.store.open_requests(table.id)):  # type: ignore[attr-defined]  # any answer
         move = MoveRequest(table=table.id, request=request.id, state=state)
-        before = Select(tablet=tablet, request=request.id, chosen=(), shown=())
+        before = SelectFiles(tablet=tablet, request=request.id, chosen=(), shown=())
         if state is RequestState.DONE_IN_PART:
             before = CancelHere(tablet=tablet, request=request.id)  # type: ignore[assignment]  # another change
         if state is RequestState.FAILED:

@@ -12,22 +12,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import SystemClock
-from common.metadata.changes import AddFiles, Applied, Change, Commit, Outcome, Reserve
-from common.metadata.memory import MemoryStore
-from common.metadata.readings import CallMark
-from common.metadata.request_changes import SubmitRequest
-from common.metadata.upkeep_changes import ForgetGarbage
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    CommitAttempt,
+    ForgetGarbage,
+    Outcome,
+    ReserveFiles,
+    SubmitRequest,
+)
+from common.metadata.store_values import CallMark
 from common.model.job import Kind
 from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.parquet.generation import write_generation
 from common.parquet.location import open_location
+from common.parquet.service_files import write_generation
 from neve.api import Added
 from neve.client import Client
 from neve.client_errors import CallerError, RefusedError, UnknownOutcomeError
 from neve.client_http import Connection, new_call
 from neve.client_requests import Request
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
@@ -143,7 +150,7 @@ def test_one_id_is_one_call_of_one_kind(client: Client, tmp_path: Path) -> None:
 def compacted(gateway: Gateway, table: str, *inputs: str, deleted: bool = True) -> None:
     """Replace files by nothing, and let the collector have been there, or not yet."""
     tablet = TabletId(table, PLUS_INFINITY)
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=tablet,
         attempt="att-1",
         job="job-1",
@@ -154,7 +161,7 @@ def compacted(gateway: Gateway, table: str, *inputs: str, deleted: bool = True) 
         group="default",
         compactor="c-1",
     )
-    commit = Commit(tablet=tablet, attempt="att-1", outputs=(), counts=RowCounts(rows_in=1))
+    commit = CommitAttempt(tablet=tablet, attempt="att-1", outputs=(), counts=RowCounts(rows_in=1))
     changes: list[Change] = [reserve, commit, ForgetGarbage(table=table, paths=inputs)]
     for change in changes if deleted else changes[:2]:
         assert isinstance(gateway.ask(gateway.store.apply(change)), Applied)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import SystemClock
-from common.metadata.memory import MemoryStore
 from common.model.tablet import TabletId
 from neve.client import Client
 from neve.client_errors import NotFoundError
 from tests.support.gateway import Gateway, serving
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.unit
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

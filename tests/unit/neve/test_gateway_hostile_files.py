@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.readers.door import open_readers, use
+from common.readers.pool import open_readers, use_readers
 from common.settings import ReaderSettings
 from neve.api import ARROW_STREAM
 from neve.client import Client
@@ -36,7 +36,7 @@ def gateway() -> Iterator[Gateway]:
         with serving() as served:
             yield served
     finally:
-        use(None)
+        use_readers(None)
         readers.close()
 
 

@@ -10,10 +10,10 @@ import pytest
 from common.clock import SystemClock
 from common.metadata.commands import hgetall
 from common.metadata.keys import TabletKeys
-from common.metadata.memory import MemoryStore
 from common.model.tablet import TabletId
 from neve.client_errors import CallerError
 from tests.support.gateway import serving
+from tests.support.memory_store import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64())])
 LONG = ["k" * 1_500_000 + end for end in ("a", "z")]

@@ -11,21 +11,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import SystemClock
-from common.metadata.changes import AddFiles, Applied, Change, Outcome
-from common.metadata.memory import MemoryStore
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     AbandonOperation,
+    AddFiles,
+    Applied,
     BeginOperation,
+    Change,
     EndOperation,
+    Outcome,
     StepOperation,
 )
-from common.model.keys import KeyType, encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.tablet import PLUS_INFINITY, OperationKind, OperationStep, TabletId
 from neve.client import Client
 from neve.client_errors import RefusedError
 from neve.client_http import new_call
 from neve.gateway.split_hints import TABLETS_MAX, SplitHints
 from tests.support.gateway import Gateway, serving
+from tests.support.memory_store import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 DRAIN, CLOSE = OperationStep.DRAIN, OperationStep.CLOSE

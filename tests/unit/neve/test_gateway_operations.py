@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common.metadata.changes import Applied, Change
-from common.metadata.request_changes import (
+from common.metadata.changes import (
+    Applied,
+    Change,
     EndOperation,
     MarkWaiting,
     SubmitRequest,

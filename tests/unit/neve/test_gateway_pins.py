@@ -19,16 +19,15 @@ import pytest
 from common.clock import Clock
 from common.errors import ConflictError, UnavailableError
 from common.ids import CountedIds
-from common.metadata.changes import Applied, Change, CreateTable, Outcome
+from common.metadata.changes import Applied, Change, CreateTable, Outcome, PinFiles
 from common.metadata.file_pin import LEASE_S
-from common.metadata.memory import MemoryStore
-from common.metadata.silence import StoreWatch
-from common.metadata.upkeep_changes import Pin
-from common.model.keys import KeyType, encode_key
+from common.metadata.store_watch import StoreWatch
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.parquet.location import open_location
-from common.parquet.owner import claim
+from common.parquet.service_files import claim_location
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
 from neve.api import STREAM_PROBLEM
@@ -39,6 +38,7 @@ from neve.gateway.export import exported
 from neve.gateway.scan import scanned, streamed, wanted
 from neve.gateway.services import Services
 from tests.support.gateway import FakeCoordinator, plan_all
+from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import EPOCH_S, SimLoop, World
 
 pytestmark = pytest.mark.unit
@@ -55,10 +55,10 @@ class Silent(MemoryStore):
         """Called when a pin has begun."""
 
     async def apply(self, change: Change) -> Outcome:
-        if isinstance(change, Pin) and change.renews and self.silent:
+        if isinstance(change, PinFiles) and change.renews and self.silent:
             raise UnavailableError("simulated: the store does not answer")
         outcome = await super().apply(change)
-        if isinstance(change, Pin):
+        if isinstance(change, PinFiles):
             self.pinned()
         return outcome
 
@@ -121,7 +121,7 @@ def story(folder: Path, tell: Callable[[Stage], Coroutine[Any, Any, None]]) -> N
     )
 
     async def run() -> None:
-        claim(open_location(table.location), await store.store_id())
+        claim_location(open_location(table.location), await store.store_id())
         splits = tuple(encode_key([number], types) for number in (10, 20))
         assert isinstance(await store.apply(CreateTable(table=table, splits=splits)), Applied)
         stage = Stage(world, process, store, services, table, folder)

@@ -10,8 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import SystemClock
-from common.metadata.changes import AddFiles, Change, Commit, Outcome, Refused, Reserve
-from common.metadata.memory import MemoryStore
+from common.metadata.changes import (
+    AddFiles,
+    Change,
+    CommitAttempt,
+    Outcome,
+    Refused,
+    ReserveFiles,
+)
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import RowCounts
@@ -20,6 +26,7 @@ from neve.client import Client
 from neve.client_errors import RefusedError
 from neve.client_http import new_call
 from tests.support.gateway import Gateway, serving
+from tests.support.memory_store import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
@@ -98,7 +105,7 @@ def test_other_refusals_are_final(client: Client, store: Refuses, tmp_path: Path
 def compact(gateway: Gateway, table: str, inputs: tuple[str, ...], output: DataFile) -> None:
     """Replace files by one, as a compactor would."""
     tablet = TabletId(table, PLUS_INFINITY)
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=tablet,
         attempt="att-1",
         job="job-1",
@@ -110,7 +117,7 @@ def compact(gateway: Gateway, table: str, inputs: tuple[str, ...], output: DataF
         compactor="c-1",
     )
     counts = RowCounts(rows_in=1, rows_out=1)
-    commit = Commit(tablet=tablet, attempt="att-1", outputs=(output,), counts=counts)
+    commit = CommitAttempt(tablet=tablet, attempt="att-1", outputs=(output,), counts=counts)
     for change in (reserve, commit):
         outcome = gateway.ask(gateway.store.apply(change))
         assert not isinstance(outcome, Refused), outcome

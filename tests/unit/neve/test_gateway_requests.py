@@ -9,8 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from common.metadata.changes import Applied
-from common.metadata.request_changes import CancelHere, MarkWaiting, MoveRequest, Select
+from common.metadata.changes import (
+    Applied,
+    CancelHere,
+    MarkWaiting,
+    MoveRequest,
+    SelectFiles,
+)
 from common.model.request import RequestState
 from common.model.tablet import TabletId
 from neve.api_requests import Plugin
@@ -192,9 +197,9 @@ def test_progress_is_told_per_tablet(gateway: Gateway, client: Client) -> None:
     assert (found.tablets, found.pending, found.fraction, found.eta_s) == (2, 2, 0.0, None)
     assert found.bytes_left == client.describe("events").size_bytes
 
-    held = Select(tablet=first, request=request.id, chosen=tuple(files), shown=tuple(files))
+    held = SelectFiles(tablet=first, request=request.id, chosen=tuple(files), shown=tuple(files))
     assert isinstance(gateway.ask(gateway.store.apply(held)), Applied)
-    none = Select(tablet=last, request=request.id, chosen=(), shown=())
+    none = SelectFiles(tablet=last, request=request.id, chosen=(), shown=())
     assert isinstance(gateway.ask(gateway.store.apply(none)), Applied)
 
     told = request.status()

@@ -12,7 +12,12 @@ import pyarrow as pa
 import pytest
 
 from common.errors import CompactionError, ConflictError, MetadataError, UnknownOutcomeError
-from common.metadata.changes import Applied, Refused, Reserve, Unknown
+from common.metadata.changes import (
+    Applied,
+    Refused,
+    ReserveFiles,
+    Unknown,
+)
 from common.model.job import Kind
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS
@@ -320,7 +325,7 @@ def test_a_table_is_not_at_rest_while_its_only_job_runs(
     client.create_table("busy", str(tmp_path), schema=SCHEMA)
     client.append("busy", pa.table({"x": [1]}))
     client.wait_until_at_rest("busy", timeout_s=PATIENCE_S)
-    reserve = Reserve(
+    reserve = ReserveFiles(
         tablet=TabletId(client.describe("busy").id, PLUS_INFINITY),
         attempt="att-1",
         job="job-1",

@@ -16,8 +16,8 @@ import pytest
 
 from common.model.table import Table
 from common.model.tablet import Tablet
-from common.parquet.inspect import FileFacts
-from common.parquet.owner import Owner
+from common.parquet.file_inspection import FileFacts
+from common.parquet.service_files import LocationOwner
 from common.storage_threads import StorageThreads
 from neve.client import Client
 from neve.client_errors import NeveError, UnavailableError
@@ -45,7 +45,7 @@ class HangingFiles(StoredFiles):
             self.hanging += 1
             assert self.release.wait(PATIENCE_S)
 
-    def owner(self, table: Table) -> Owner | None:
+    def owner(self, table: Table) -> LocationOwner | None:
         self.step(table, "owner")
         return super().owner(table)
 

@@ -15,15 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import ManualClock
-from common.metadata.changes import AddFiles, Applied, Change, Outcome
-from common.metadata.memory import MemoryStore
-from common.metadata.repair_changes import DiscardFiles
-from common.metadata.upkeep_changes import ForgetGarbage, StampGarbage
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    Change,
+    DiscardFiles,
+    ForgetGarbage,
+    Outcome,
+    StampGarbage,
+)
 from common.model.tablet import TabletId
 from common.settings import Settings
 from neve.client import Client
 from neve.client_errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving
+from tests.support.memory_store import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 GRACE_S = Settings().coordinator.garbage_grace_s

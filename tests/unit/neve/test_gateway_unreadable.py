@@ -11,8 +11,8 @@ from rich.console import Console
 from common.clock import SystemClock
 from common.metadata.commands import hset
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
-from common.metadata.memory import MemoryStore
-from common.model.keys import KeyType, encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.tablet import TabletId
 from neve.api import TabletPage
 from neve.cli.render import table as rendered
@@ -20,6 +20,7 @@ from neve.client import Client
 from neve.client_decode import decode
 from neve.client_errors import NeveError
 from tests.support.gateway import serving
+from tests.support.memory_store import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 

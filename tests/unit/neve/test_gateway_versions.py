@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.metadata.codec_tablet import PURGED
+from common.metadata.codec.tablet import PURGED
 from common.metadata.keys import TabletKeys
-from common.metadata.memory import MemoryStore
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.tablet import PLUS_INFINITY, TabletId
 from neve.client import Client
 from neve.client_errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving
+from tests.support.memory_store import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("gone", pa.bool_())])
 NOW = datetime.now(UTC)

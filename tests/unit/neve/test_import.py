@@ -17,13 +17,13 @@ import pytest
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.metadata.changes import AddFiles, Change, ChangeTable, CreateTable, Outcome
-from common.metadata.memory import MemoryStore
 from neve.api_import import ImportProgress, ImportReport
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, RefusedError
 from neve.gateway import import_batches
 from neve.gateway.import_batches import batch_call
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell
 
 KEYED = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("day", pa.date32())])

@@ -9,10 +9,10 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import ConfigError, RefusedError, RequestError
-from common.metadata.memory import MemoryStore
 from neve.client_errors import NeveError
 from neve.gateway.storage import Locations, normal_location
 from tests.support.gateway import serving
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture

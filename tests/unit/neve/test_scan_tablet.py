@@ -14,12 +14,11 @@ import pytest
 from common.model.keys import encode_key
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
-from common.parquet.first_looks import FirstLooks
-from common.parquet.inspect import read_rows
+from common.parquet.file_inspection import ProbedFiles, read_rows
 from common.parquet.location import open_location
 from common.parquet.write import write_table
+from common.rows.merge import scan_tables
 from common.rows.rules import RowRules
-from common.rows.scan import scan_tables
 from neve.gateway import scan_tablet, scan_weights
 from neve.gateway.scan import before
 from neve.gateway.scan_tablet import TabletReader
@@ -47,7 +46,7 @@ def tablet_on_disk(folder: Path, chance: random.Random, count: int) -> tuple[Tab
     tablet = Tablet(
         id=TabletId(table.id, PLUS_INFINITY), bounds=Bounds(None, PLUS_INFINITY), files=files
     )
-    return TabletReader(table, 1_000_000.0, KEYED.names, FirstLooks(), ScanWeights()), tablet
+    return TabletReader(table, 1_000_000.0, KEYED.names, ProbedFiles(), ScanWeights()), tablet
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -85,7 +84,7 @@ def tablet_of(table: Table, *every: pa.Table) -> Tablet:
 
 def counts(table: Table, tablet: Tablet, *span: bytes | None) -> tuple[int, int]:
     """Return how many rows are counted, and how many a scan gives."""
-    reader = TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights())
+    reader = TabletReader(table, NOW_S, KEYED.names, ProbedFiles(), ScanWeights())
     start, end = span or (None, None)
     scanned = sum(piece.num_rows for piece in reader.read(tablet, start, end))
     return sum(reader.counts(tablet, start, end)), scanned
@@ -147,7 +146,7 @@ def test_columns_that_decide_nothing_are_not_read(tmp_path: Path) -> None:
 
     assert (
         sum(
-            TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights()).counts(
+            TabletReader(table, NOW_S, KEYED.names, ProbedFiles(), ScanWeights()).counts(
                 tablet, None, None
             )
         )
@@ -163,7 +162,7 @@ def test_metadata_alone_tells_of_files_that_lie_apart(tmp_path: Path) -> None:
 
     assert (
         sum(
-            TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights()).counts(
+            TabletReader(table, NOW_S, KEYED.names, ProbedFiles(), ScanWeights()).counts(
                 tablet, None, None
             )
         )
@@ -190,7 +189,7 @@ def test_metadata_alone_tells_of_files_without_a_key_until_they_may_expire(tmp_p
 
     assert (
         sum(
-            TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights()).counts(
+            TabletReader(table, NOW_S, KEYED.names, ProbedFiles(), ScanWeights()).counts(
                 tablet, None, None
             )
         )
@@ -239,7 +238,7 @@ def test_pieces_are_small_also_where_long_texts_come_again(
         table, *(numbered(*range(5_000), name=["x" * 20_000] * 5_000) for _ in range(2))
     )
     assert sum(file.size_bytes for file in tablet.files.values()) < MEBI
-    reader = TabletReader(table, NOW_S, KEYED.names, FirstLooks(), ScanWeights())
+    reader = TabletReader(table, NOW_S, KEYED.names, ProbedFiles(), ScanWeights())
 
     sizes = [piece.nbytes for piece in reader.read(tablet, None, None)]
 

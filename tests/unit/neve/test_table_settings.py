@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from common.metadata.codec_table import pack_settings, unpack_settings
+from common.metadata.codec.table import pack_settings, unpack_settings
 from common.model.table import TableSettings
 from neve.gateway.table_settings import changed_settings
 

@@ -13,13 +13,13 @@ import pytest
 
 from common.errors import RequestError
 from common.ids import call_id
-from common.metadata.changes import AddFiles, Applied, ChangeTable
-from common.metadata.request_changes import AbandonOperation
+from common.metadata.changes import AbandonOperation, AddFiles, Applied, ChangeTable
 from common.model.file import DataFile
-from common.model.keys import KeyType, encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, OperationKind, Tablet, TabletId
-from common.parquet.key_samples import SAMPLES, sample_keys
+from common.parquet.file_inspection import SAMPLES, sample_keys
 from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules

@@ -6,11 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.request_changes import AbandonOperation, EndOperation, StepOperation
+from common.metadata.changes import (
+    AbandonOperation,
+    EndOperation,
+    StepOperation,
+)
 from common.model.file import DataFile
 from common.model.group import Group, Service
-from common.model.job import Kind
-from common.model.priority import PriorityClass, class_of, job_priority
+from common.model.job import (
+    Kind,
+    PriorityClass,
+    class_of,
+    job_priority,
+)
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
     PLUS_INFINITY,

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from common.metadata.changes import Applied
-from common.metadata.request_changes import AbandonOperation
+from common.metadata.changes import AbandonOperation, Applied
 from common.model.outcome import AttemptEnd
 from common.model.tablet import PLUS_INFINITY
 from common.wire import Assignment

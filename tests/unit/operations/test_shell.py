@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from common.errors import UnavailableError
-from common.metadata.changes import Applied, Change, DropTable, Outcome
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     AbandonOperation,
+    Applied,
+    Change,
+    DropTable,
     EndOperation,
+    Outcome,
     StepOperation,
 )
 from common.model.job import Kind

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from common.model.file import DataFile
-from common.model.keys import KeyType, encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.tablet import PLUS_INFINITY, Bounds
 from coordinator.core.split_keys import files_to_sample, split_keys
 

@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Column
-from common.parquet import batches
-from common.parquet.batches import OpenFile, decoded_bytes, row_batches
-from common.parquet.inspect import stream_rows
+from common.parquet import row_batches as batches
+from common.parquet.file_inspection import stream_rows
 from common.parquet.location import open_location
-from common.parquet.opening import parquet_of
+from common.parquet.row_batches import (
+    OpenFile,
+    decoded_bytes,
+    open_parquet_file,
+    row_batches,
+)
 from common.rows.rules import RowRules
 from tests.support.peak_memory import peak_bytes
 from tests.support.run_apart import run_apart
@@ -49,7 +53,7 @@ def written(folder: Path, column: pa.Array, **options: Any) -> Path:
 @contextmanager
 def open_file(path: Path) -> Iterator[OpenFile]:
     location = open_location(path.parent.as_uri())
-    with location.open_file(path.name) as source, parquet_of(source) as parquet:
+    with location.open_file(path.name) as source, open_parquet_file(source) as parquet:
         yield OpenFile(location, path.name, parquet)
 
 

@@ -12,7 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.parquet.chunk_order import GroupPlaces, chunk_fault, layout_fault
+from common.parquet.footer_checks import (
+    RowGroupPlaces,
+    chunk_fault,
+    layout_fault,
+)
 from compactor.rewrite.stitch import footer as ids
 from compactor.rewrite.stitch.ending import file_end
 from compactor.rewrite.stitch.footer import Span
@@ -24,8 +28,8 @@ from tests.support.misordered import last_first, write_misordered
 pytestmark = pytest.mark.unit
 
 DATA_END = 100
-FIRST = GroupPlaces(3, ((4, 10), (14, 20)), file_offset=4, total_compressed_size=30, ordinal=0)
-SECOND = GroupPlaces(5, ((40, 6), (50, 50)), file_offset=40, total_compressed_size=56, ordinal=1)
+FIRST = RowGroupPlaces(3, ((4, 10), (14, 20)), file_offset=4, total_compressed_size=30, ordinal=0)
+SECOND = RowGroupPlaces(5, ((40, 6), (50, 50)), file_offset=40, total_compressed_size=56, ordinal=1)
 ROWS = pa.table({"k": range(1000), "t": [f"text {at}" for at in range(1000)], "n": [1.5] * 1000})
 
 
@@ -40,7 +44,7 @@ def test_what_a_footer_does_not_say_is_not_wrong() -> None:
 
 
 def test_row_groups_without_rows_may_point_anywhere() -> None:
-    empty = GroupPlaces(0, ((0, 0), (500, 7)), file_offset=0, total_compressed_size=9, ordinal=0)
+    empty = RowGroupPlaces(0, ((0, 0), (500, 7)), file_offset=0, total_compressed_size=9, ordinal=0)
     assert layout_fault([empty, replace(FIRST, ordinal=1)], DATA_END) is None
 
 
@@ -61,7 +65,7 @@ def test_row_groups_without_rows_may_point_anywhere() -> None:
         ([FIRST, replace(SECOND, ordinal=0)], "row group 1 is said to be number 0"),
     ],
 )
-def test_what_misleads_readers_is_told(groups: list[GroupPlaces], says: str) -> None:
+def test_what_misleads_readers_is_told(groups: list[RowGroupPlaces], says: str) -> None:
     fault = layout_fault(groups, DATA_END)
     assert fault is not None
     assert says in fault

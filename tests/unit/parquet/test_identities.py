@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from common.model.location_identity import LocationIdentity
-from common.parquet.identities import Mount, identities_of, read_mounts, site_of
+from common.parquet.resolved_locations import (
+    Mount,
+    identities_of,
+    read_mounts,
+    resolve_location,
+)
 
 ROOT = Mount("8:1", "", "")
 
 
 def identity(path: Path | str, *mounts: Mount) -> LocationIdentity:
-    return site_of(Path(path).as_uri(), (ROOT, *mounts)).identity
+    return resolve_location(Path(path).as_uri(), (ROOT, *mounts)).identity
 
 
 @pytest.fixture
@@ -26,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_links_lead_to_the_same_location(folder: Path) -> None:
     assert identity(folder / "link/t") == identity(folder / "real/t")
-    assert site_of((folder / "link/t").as_uri()).uri == (folder / "real/t").as_uri()
+    assert resolve_location((folder / "link/t").as_uri()).uri == (folder / "real/t").as_uri()
     assert identity(folder / "link").overlaps(identity(folder / "real/t"))
 
 
@@ -34,7 +39,7 @@ def test_what_lies_behind_a_link_is_above_what_it_leads_to(folder: Path) -> None
     (folder / "deep/a/b").mkdir(parents=True)
     (folder / "down").symlink_to("deep/a/b")
     for up in ("down/..", "down/../../a", "down/../x/.."):
-        assert site_of(f"{folder.as_uri()}/{up}").uri == (folder / "deep/a").as_uri()
+        assert resolve_location(f"{folder.as_uri()}/{up}").uri == (folder / "deep/a").as_uri()
 
 
 def test_a_folder_that_is_not_there_yet_counts_by_the_one_above(folder: Path) -> None:
@@ -69,7 +74,8 @@ def test_a_bind_mount_of_a_folder_is_that_folder() -> None:
 
 def test_numbers_of_folders_tell_where_nobody_tells_of_mounts(folder: Path) -> None:
     one, other = (
-        site_of((folder / name).as_uri(), ()).identity for name in ("real", "link/t/not/there")
+        resolve_location((folder / name).as_uri(), ()).identity
+        for name in ("real", "link/t/not/there")
     )
     assert not any(name.startswith("mount ") for name in (*one.names, *other.names))
     renamed = LocationIdentity(one.names[1:], one.above)
@@ -86,7 +92,7 @@ def test_what_is_mounted_here_is_read(tmp_path: Path) -> None:
 
 def test_texts_that_are_no_locations_have_an_identity_too() -> None:
     for text in ("file:///a%00b", "http://[", "", "s3://"):
-        assert site_of(text).identity.names
+        assert resolve_location(text).identity.names
     assert identities_of({"a": "s3a://x/y", "b": "file:///tmp"})["a"] == (
-        site_of("s3://x/y").identity
+        resolve_location("s3://x/y").identity
     )

@@ -10,7 +10,7 @@ from pyarrow import parquet as pq
 from common.errors import RequestError, UnavailableError
 from common.model.keys import encode_key, encode_value
 from common.model.table import Column, TableSettings
-from common.parquet.inspect import inspect_file, read_rows
+from common.parquet.file_inspection import inspect_file, read_rows
 from common.parquet.location import Location, open_location
 from common.parquet.write import row_group_rows, write_table
 from common.rows.rules import RowRules

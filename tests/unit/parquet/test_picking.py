@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from common.parquet import opening, picking
-from common.parquet.opening import parquet_of
-from common.parquet.picking import rows_at
+from common.parquet import row_batches
+from common.parquet.row_batches import open_parquet_file, rows_at
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from common.parquet.picking import rows_at
 def test_rows_are_found_wherever_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: list[int]
 ) -> None:
-    monkeypatch.setattr(picking, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(row_batches, "_BATCH_ROWS", 10)
     rows = pa.table({"n": range(200), "text": [f"{n}" for n in range(200)], "more": [0] * 200})
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=100)
     with pq.ParquetFile(tmp_path / "a.parquet") as parquet:
@@ -32,13 +31,13 @@ def test_rows_are_found_wherever_they_are(
 def test_files_of_any_size_are_read_to_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    monkeypatch.setattr(opening, "LARGE_BYTES", 0 if large else 1 << 40)
-    monkeypatch.setattr(opening, "BUFFER_BYTES_MAX", 100)
+    monkeypatch.setattr(row_batches, "LARGE_BYTES", 0 if large else 1 << 40)
+    monkeypatch.setattr(row_batches, "BUFFER_BYTES_MAX", 100)
     rows = pa.table({"n": range(10_000), "text": ["x" * (n % 50) for n in range(10_000)]})
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=6000, use_dictionary=False)
     with (
         fs.LocalFileSystem().open_input_file(str(tmp_path / "a.parquet")) as source,
-        parquet_of(source) as parquet,
+        open_parquet_file(source) as parquet,
     ):
         assert pa.Table.from_batches(parquet.iter_batches(700)).equals(rows)
         assert parquet.read_row_group(1).equals(rows.slice(6000))

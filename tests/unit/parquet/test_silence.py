@@ -14,10 +14,13 @@ import pytest
 from common.errors import RequestError, UnavailableError
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.parquet.inspect import inspect_file, opened
-from common.parquet.location import open_location
-from common.parquet.manifest_files import folder_name, write_part, write_pointer
-from common.parquet.object_store import is_silence
+from common.parquet.file_inspection import inspect_file, open_table_file
+from common.parquet.location import is_silence, open_location
+from common.parquet.manifest import (
+    manifest_folder_name,
+    write_part,
+    write_pointer,
+)
 from common.rows.rules import RowRules
 from compactor.rewrite import tasks
 from compactor.rewrite.plan import make_plan
@@ -81,12 +84,12 @@ def table_in(folder: Path) -> Table:
 
 
 def opens(table: Table, _disk: Faults) -> None:
-    with opened(open_location(table.location), "a.parquet"):
+    with open_table_file(open_location(table.location), "a.parquet"):
         pass
 
 
 def reads_manifest(table: Table, disk: Faults) -> None:
-    location, folder = open_location(table.location), folder_name(1, 1.0, "x")
+    location, folder = open_location(table.location), manifest_folder_name(1, 1.0, "x")
     part = write_part(location, folder, 0, [])
     write_pointer(location, folder, {"format": "neve-manifest", "version": 1, "parts": [part]})
     disk.silent["part-00000.parquet"] = ERRORS[0]

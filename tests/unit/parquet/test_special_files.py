@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from common.errors import RequestError, UnavailableError
-from common.parquet.inspect import opened
+from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, open_location
-from common.parquet.owner import OWNER_PATH, claim, read_owner
-from common.parquet.small_files import read_small
+from common.parquet.service_files import (
+    OWNER_PATH,
+    claim_location,
+    read_owner,
+    read_small,
+)
 from tests.support.patience import PATIENCE_S
 
 PIPE = "pipe.parquet"
@@ -39,9 +43,9 @@ def let_go(folder: Path) -> None:
     ("error", "work"),
     [
         (UnavailableError, read_owner),
-        (UnavailableError, lambda location: claim(location, "store")),
+        (UnavailableError, lambda location: claim_location(location, "store")),
         (UnavailableError, lambda location: read_small(location, PIPE, 100)),
-        (RequestError, lambda location: opened(location, PIPE).__enter__()),
+        (RequestError, lambda location: open_table_file(location, PIPE).__enter__()),
     ],
     ids=["owner", "claim", "small file", "footer"],
 )
@@ -61,6 +65,6 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with (
         pytest.raises(RequestError, match="not a file"),
-        opened(open_location(tmp_path.as_uri()), "folder"),
+        open_table_file(open_location(tmp_path.as_uri()), "folder"),
     ):
         pass

@@ -14,9 +14,13 @@ import pytest
 
 from common.errors import RefusedError, RequestError
 from common.model.key_values import KeyType
-from common.readers import door
-from common.readers.answers import Done, packed, unpacked
-from common.readers.limits import ReaderLimits
+from common.readers import pool
+from common.readers.messages import (
+    ReaderLimits,
+    ReaderResult,
+    pack_message,
+    unpack_answer,
+)
 from common.readers.pool import ReaderDeathError, Readers
 from tests.support import reader_work as work
 from tests.support.patience import PATIENCE_S
@@ -30,11 +34,11 @@ def reading(limits: ReaderLimits = HARD) -> Iterator[list[str]]:
     """Have readers do what is marked; yield what they tell of deaths."""
     deaths: list[str] = []
     readers = Readers(limits, lambda _event, **fields: deaths.append(str(fields["how"])))
-    door.use(readers)
+    pool.use_readers(readers)
     try:
         yield deaths
     finally:
-        door.use(None)
+        pool.use_readers(None)
         readers.close()
 
 
@@ -54,7 +58,7 @@ def test_enumerations_are_told_by_their_values(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(KeyType, "__reduce_ex__", as_in_python_3_11_2)
 
-    assert unpacked(packed(Done(KeyType.INT))) == Done(KeyType.INT)
+    assert unpack_answer(pack_message(ReaderResult(KeyType.INT))) == ReaderResult(KeyType.INT)
 
 
 def test_marked_work_is_done_in_another_process_again_and_again() -> None:
@@ -184,7 +188,7 @@ def test_readers_end_with_the_process_that_has_them(tmp_path: Path) -> None:
     service = os.fork()
     if service == 0:
         with suppress(BaseException):
-            door.use(Readers(ReaderLimits(), lambda *_, **__: None))
+            pool.use_readers(Readers(ReaderLimits(), lambda *_, **__: None))
             ThreadPoolExecutor(1).submit(work.sleep, str(mark), 600.0)
             while not mark.exists() or not mark.read_text():
                 time.sleep(0.01)

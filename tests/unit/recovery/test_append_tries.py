@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from common.model.append_names import AppendTry, names_of_try, try_of
+from common.model.service_paths import (
+    AppendTry,
+    append_file_names,
+    append_try_of,
+)
 from neve.recovery.append_tries import abandoned
 from neve.recovery.stored import StoredFile
 
@@ -12,7 +16,9 @@ CALL, OTHER = (f"018bcfe5-6be8-746d-8000-00000000000{number}" for number in (1, 
 
 
 def names(attempt: str, count: int = 2, call: str = CALL) -> list[str]:
-    return [f"_neve/append/part=1/{name}" for name in names_of_try(call, f"try-{attempt}", count)]
+    return [
+        f"_neve/append/part=1/{name}" for name in append_file_names(call, f"try-{attempt}", count)
+    ]
 
 
 def left(added: list[str], held: list[str], newest: str = "") -> set[str]:
@@ -27,7 +33,7 @@ def left(added: list[str], held: list[str], newest: str = "") -> set[str]:
 def test_a_name_tells_its_try() -> None:
     first, last = names("a-b")
 
-    assert try_of(first) == try_of(last) == AppendTry(CALL, "try-a-b", 2)
+    assert append_try_of(first) == append_try_of(last) == AppendTry(CALL, "try-a-b", 2)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +47,7 @@ def test_a_name_tells_its_try() -> None:
     ],
 )
 def test_other_names_tell_none(path: str) -> None:
-    assert try_of(path) is None
+    assert append_try_of(path) is None
     assert left([path, *names("a")], []) == set()
 
 

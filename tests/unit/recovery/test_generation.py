@@ -11,25 +11,37 @@ import pytest
 from common.clock import ManualClock
 from common.errors import RequestError
 from common.ids import CountedIds
-from common.metadata.changes import Applied, Change, CreateTable, Outcome, Refused, Release
+from common.metadata.changes import (
+    AcceptGeneration,
+    Applied,
+    BeginOperation,
+    Change,
+    CreateTable,
+    Outcome,
+    Refused,
+    ReleaseAttempt,
+)
 from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
-from common.metadata.memory import MemoryStore
-from common.metadata.repair_changes import AcceptGeneration
-from common.metadata.request_changes import BeginOperation
 from common.model.outcome import AttemptEnd
-from common.model.own_paths import DESCRIPTION_PATH, GENERATION_PATH
+from common.model.service_paths import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.table import Table, TableState
 from common.model.tablet import OperationKind
-from common.parquet.description import read_description, write_description
-from common.parquet.generation import write_generation, written_generation
 from common.parquet.location import open_location
-from common.parquet.owner import Owner, write_owner
+from common.parquet.service_files import (
+    LocationOwner,
+    read_description,
+    write_description,
+    write_generation,
+    write_owner,
+    written_generation,
+)
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.generation import Generations
 from coordinator.performing import Context, StoreActions
 from tests.support.assignments import an_assignment
+from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.tables_on_disk import keyed_table, settings
 
@@ -150,7 +162,7 @@ async def test_what_was_seen_is_required_of_the_store(place: Place) -> None:
         await place.generations.count_up(place.table)
     context = context_of(place, place.generations)
     tablet = (await place.store.tablet_ids(place.table.id))[0]
-    release = Release(tablet=tablet, attempt="att-1", end=AttemptEnd.LOST, cause="silence")
+    release = ReleaseAttempt(tablet=tablet, attempt="att-1", end=AttemptEnd.LOST, cause="silence")
     begin = BeginOperation(
         kind=OperationKind.SPLIT, tablets=(tablet,), operation="op", at=b"\x01\x80"
     )
@@ -187,12 +199,12 @@ async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
 async def test_a_location_that_has_become_another_table_s_is_not_written(place: Place) -> None:
     location = open_location(place.table.location)
     for table, barred in (("", False), (place.table.id, False), ("t-other", True)):
-        write_owner(location, Owner("store-1", table))
+        write_owner(location, LocationOwner("store-1", table))
         await place.generations.count_up(place.table)
         assert place.generations.may_change(place.table.id) is not barred
     reason = await place.another().refusal(place.table.id)
     assert "that of the table with id t-other" in (reason or "")
-    write_owner(location, Owner("store-1", place.table.id))
+    write_owner(location, LocationOwner("store-1", place.table.id))
     await place.generations.count_up(place.table)
     assert place.generations.may_change(place.table.id)
 

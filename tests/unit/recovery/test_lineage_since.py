@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.metadata.readings import Loss
+from common.metadata.store_values import AcceptedLoss
 from neve.recovery.lineage import Attempt, Lineage
 from neve.recovery.lineage_since import ON_ITS_WAY_S, trace_since
 from neve.recovery.published import Published
@@ -27,7 +27,7 @@ def attempt(name: str, inputs: str, found: str | None = None, count: int = 1) ->
 
 
 def traced(
-    named: str, young: str, old: str, *attempts: Attempt, loss: Loss | None = None
+    named: str, young: str, old: str, *attempts: Attempt, loss: AcceptedLoss | None = None
 ) -> Lineage:
     """Return the lineage, the same for every order of attempts.
 
@@ -130,9 +130,9 @@ def test_which_files_count(
     assert not named & {path for path, why in found.left.items() if "does not name" in why}
 
 
-FORGOTTEN = Loss(since_s=OLD_S, until_s=OLD_S)
-BEFORE = Loss(since_s=OLD_S - 2 * ON_ITS_WAY_S - 2, until_s=OLD_S - ON_ITS_WAY_S - 1)
-AFTER = Loss(since_s=OLD_S + ON_ITS_WAY_S + 1, until_s=BEGUN_S)
+FORGOTTEN = AcceptedLoss(since_s=OLD_S, until_s=OLD_S)
+BEFORE = AcceptedLoss(since_s=OLD_S - 2 * ON_ITS_WAY_S - 2, until_s=OLD_S - ON_ITS_WAY_S - 1)
+AFTER = AcceptedLoss(since_s=OLD_S + ON_ITS_WAY_S + 1, until_s=BEGUN_S)
 V = attempt("v", "x0 d")
 LOSSES: list[tuple[str, tuple[str, str, str], list[Attempt], str]] = [
     ("an append was forgotten", ("a", "", "a b"), [], "a b"),
@@ -158,7 +158,9 @@ def test_what_counts_of_the_time_of_which_the_store_has_lost_changes(
 
 
 @pytest.mark.parametrize("loss", [BEFORE, AFTER, None])
-def test_what_was_written_at_another_time_is_as_the_manifest_says(loss: Loss | None) -> None:
+def test_what_was_written_at_another_time_is_as_the_manifest_says(
+    loss: AcceptedLoss | None,
+) -> None:
     found = traced("a", "", "a b x0", attempt("x", "c"), loss=loss)
     assert found.files == ("a",)
 

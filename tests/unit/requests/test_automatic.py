@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.changes import Applied, ChangeTable
-from common.model.request import Request, SelectorSpec
+from common.model.request import Request, SelectorSpec, covers, key_range_of
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet, TabletId
-from common.model.tablet_range import covers, range_of
 from common.spi.selector import Chosen
 from coordinator.core.automatic import (
     automatic_request,
@@ -89,11 +88,11 @@ def test_its_range_is_that_of_one_tablet(own: Bounds, others: list[Bounds]) -> N
     here = Tablet(id=TabletId("t1", own.end), bounds=own, files=files_of({"a": 1}))
     request = made_for(here, spec, Chosen(files=("a",), reason="it fits"))
     assert request is not None
-    assert request.range == range_of(own)
+    assert request.range == key_range_of(own)
     assert covers(request.range, own)
     assert not any(covers(request.range, each) for each in others)
     every = sorted([own, *others], key=lambda each: each.end)
-    assert all(covers(range_of(every[0], every[-1]), each) for each in every)
+    assert all(covers(key_range_of(every[0], every[-1]), each) for each in every)
     assert [concerns(request, each) for each in [own, *others]] == [True] + [False] * len(others)
 
 

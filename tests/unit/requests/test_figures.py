@@ -8,7 +8,7 @@ from common.metadata.changes import Applied
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import SelectorSpec, TransformKind, TransformSpec
 from common.telemetry import METRICS
-from common.wire import Report
+from common.wire import AttemptReport
 from tests.support.request_shell import Shell, cancelling, commit_of, ended, filled, run, until
 
 pytestmark = pytest.mark.unit
@@ -91,7 +91,7 @@ def test_rows_that_a_transform_has_seen_are_counted_once(told_first: str) -> Non
             await cluster.submit("r1", transform=transform)
             taken = await it.take()
             assert taken is not None
-            report = Report(
+            report = AttemptReport(
                 compactor="c1",
                 attempt=taken.reservation.attempt,
                 end=AttemptEnd.COMMITTED,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from common.metadata.request_changes import CancelRange
+from common.metadata.changes import CancelRange
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState

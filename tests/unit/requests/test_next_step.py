@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from common.metadata.request_changes import (
+from common.metadata.changes import (
     CancelHere,
     CompleteHere,
     FinishHere,
     MarkWaiting,
     MoveRequest,
-    Select,
+    SelectFiles,
 )
 from common.metadata.request_predicates import cancelled_here
 from common.model.job import Kind
@@ -168,10 +168,10 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
         (
             {},
             Asked(chosen=Chosen(files=("a",), reason="it is old")),
-            Select(**HERE, chosen=("a",), shown=SHOWN),
+            SelectFiles(**HERE, chosen=("a",), shown=SHOWN),
         ),
-        ({}, Asked(chosen=Chosen(reason="none is")), Select(**HERE, chosen=(), shown=SHOWN)),
-        ({"files": {}}, Asked(), Select(**HERE, chosen=(), shown=())),
+        ({}, Asked(chosen=Chosen(reason="none is")), SelectFiles(**HERE, chosen=(), shown=SHOWN)),
+        ({"files": {}}, Asked(), SelectFiles(**HERE, chosen=(), shown=())),
     ],
 )
 def test_the_way_to_a_selection(seen: dict[str, Any], asked: Asked, step: Step) -> None:

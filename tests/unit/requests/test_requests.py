@@ -5,10 +5,8 @@ import asyncio
 import pytest
 
 from common.errors import UnavailableError
-from common.metadata.changes import Change, Outcome
-from common.metadata.request_changes import MoveRequest, Select
-from common.model.job import Kind
-from common.model.priority import BOOST_MAX
+from common.metadata.changes import Change, MoveRequest, Outcome, SelectFiles
+from common.model.job import BOOST_MAX, Kind
 from common.model.request import KeyRange, RequestState, SelectorSpec, TabletProgress
 from common.model.tablet import PLUS_INFINITY, TabletId
 from coordinator.request_reading import progress_of
@@ -136,7 +134,7 @@ def test_a_store_that_is_silent_for_a_step_is_asked_again(
 ) -> None:
     async def story() -> None:
         cluster = await filled()
-        apply, silent = cluster.store.apply, {Select, MoveRequest}
+        apply, silent = cluster.store.apply, {SelectFiles, MoveRequest}
         monkeypatch.setattr("coordinator.request_steps.RETRY_S", 0.01)
         monkeypatch.setattr("coordinator.requests.RETRY_S", 0.01)
 

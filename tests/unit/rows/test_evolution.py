@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import Column, Table
-from common.rows.evolution import changed_schema, schema_id_of
+from common.rows.schema import changed_schema, schema_id_of
 
 TABLE = Table(
     id="t1",

@@ -9,7 +9,11 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import Column
-from common.rows.facts import RowFacts, RowTally, time_ends_s
+from common.rows.row_facts import (
+    RowFacts,
+    RowTally,
+    time_ends_s,
+)
 from common.rows.rules import RowRules
 
 RULES = RowRules(

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 
 from common.errors import CompactionError
-from common.model.keys import KeyType, encode_key, encode_value
+from common.model.key_values import KeyType
+from common.model.keys import encode_key, encode_value
 from common.model.outcome import DroppedRows, RowCounts
 from common.model.table import Column, Table, TableSettings
 from common.rows import merge
-from common.rows.encode import encode_column, encode_keys
-from common.rows.merge import merge_tables
+from common.rows.key_encoding import encode_column, encode_keys
+from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import DropRule, RowRules, join_dropped
-from common.rows.scan import scan_tables
 
 COLUMNS = (
     Column("k", "string"),

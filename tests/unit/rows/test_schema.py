@@ -17,7 +17,7 @@ from common.rows.schema import (
     schema_to_json,
     unite_schemas,
 )
-from common.rows.type_text import type_from_text, type_to_text
+from common.rows.types import type_from_text, type_to_text
 
 
 def test_schemas_as_json() -> None:

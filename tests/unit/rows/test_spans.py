@@ -2,25 +2,30 @@
 
 import random
 
-from common.rows.spans import KEY_BYTES_MAX, SPANS_MAX, bounded, spans_of
+from common.rows.rules import (
+    KEY_BYTES_MAX,
+    SPANS_MAX,
+    key_spans,
+    merged_spans,
+)
 
 
 def test_ranges_end_where_files_begin_or_end() -> None:
     keys = [b"a", b"d", b"g", b"k"]
-    assert spans_of(keys.__getitem__, 4, ()) == ((b"a", b"k"),)
-    assert spans_of(keys.__getitem__, 4, [b"b", b"c"]) == ((b"a", b"a"), (b"d", b"k"))
-    assert spans_of(keys.__getitem__, 4, [b"A", b"z", b"h"]) == ((b"a", b"g"), (b"k", b"k"))
+    assert key_spans(keys.__getitem__, 4, ()) == ((b"a", b"k"),)
+    assert key_spans(keys.__getitem__, 4, [b"b", b"c"]) == ((b"a", b"a"), (b"d", b"k"))
+    assert key_spans(keys.__getitem__, 4, [b"A", b"z", b"h"]) == ((b"a", b"g"), (b"k", b"k"))
 
 
 def test_ranges_that_meet_are_one() -> None:
-    assert bounded([(b"m", b"n"), (b"a", b"c"), (b"c", b"d")]) == ((b"a", b"d"), (b"m", b"n"))
-    assert bounded([(b"a", b"z"), (b"b", b"c")]) == ((b"a", b"z"),)
-    assert bounded([]) == ()
+    assert merged_spans([(b"m", b"n"), (b"a", b"c"), (b"c", b"d")]) == ((b"a", b"d"), (b"m", b"n"))
+    assert merged_spans([(b"a", b"z"), (b"b", b"c")]) == ((b"a", b"z"),)
+    assert merged_spans([]) == ()
 
 
 def test_of_too_many_ranges_the_closest_are_joined() -> None:
     near = [(b"k%06d" % at, b"k%06d" % at) for at in range(0, 4 * SPANS_MAX, 2)]
-    found = bounded([(b"a", b"b"), *near, (b"y", b"z")])
+    found = merged_spans([(b"a", b"b"), *near, (b"y", b"z")])
     assert len(found) == SPANS_MAX
     assert (found[0], found[-1]) == ((b"a", b"b"), (b"y", b"z"))
     assert all(any(low <= key <= high for low, high in found) for key, _ in near)
@@ -29,11 +34,11 @@ def test_of_too_many_ranges_the_closest_are_joined() -> None:
 def test_long_keys_are_rounded_outwards() -> None:
     long = b"k" * (KEY_BYTES_MAX + 1)
     high = b"k" * (KEY_BYTES_MAX - 2) + b"\xff" * 40
-    ((low, top),) = bounded([(long, high)])
+    ((low, top),) = merged_spans([(long, high)])
     assert low <= long < high <= top
     assert max(len(low), len(top)) <= KEY_BYTES_MAX
     nothing_above = b"\xff" * (KEY_BYTES_MAX + 1)
-    assert bounded([(long, nothing_above)])[0][1] == nothing_above
+    assert merged_spans([(long, nothing_above)])[0][1] == nothing_above
 
 
 def test_every_key_is_covered_and_files_between_are_not() -> None:
@@ -45,7 +50,7 @@ def test_every_key_is_covered_and_files_between_are_not() -> None:
         if not free:
             continue
         marks = [end for file in files for end in file]
-        spans = spans_of(free.__getitem__, len(free), marks)
+        spans = key_spans(free.__getitem__, len(free), marks)
         assert all(any(low <= key <= high for low, high in spans) for key in free)
         assert not any(
             low <= high_of and low_of <= high for low, high in spans for low_of, high_of in files

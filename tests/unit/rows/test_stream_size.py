@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from common.rows.stream_size import decoded_bytes
+from common.rows.stream_size import stream_memory_bytes
 from neve.gateway.append import read_stream
 from neve.gateway.problems import TooLargeError
 
@@ -38,8 +38,8 @@ def stream(rows: pa.Table, compression: str | None) -> bytes:
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_the_size_is_what_arrow_allocates(compression: str | None) -> None:
     body = stream(ROWS, compression)
-    plain = decoded_bytes(stream(ROWS, None))
-    told = decoded_bytes(body)
+    plain = stream_memory_bytes(stream(ROWS, None))
+    told = stream_memory_bytes(body)
     read = sum(batch.get_total_buffer_size() for batch in pa.ipc.open_stream(body))
     assert abs(told - plain) < 0.02 * plain, "but for padding"
     assert read <= 1.5 * told
@@ -47,14 +47,14 @@ def test_the_size_is_what_arrow_allocates(compression: str | None) -> None:
 
 
 def test_an_empty_stream_takes_nothing() -> None:
-    assert decoded_bytes(stream(ROWS.slice(0, 0), "zstd")) == 0
+    assert stream_memory_bytes(stream(ROWS.slice(0, 0), "zstd")) == 0
 
 
 def test_a_stream_that_claims_to_be_huge_is_refused_before_it_is_read() -> None:
     body = bytearray(stream(pa.table({"x": [b"a" * 100_000]}), "zstd"))
     at = body.index(struct.pack("<q", 100_000) + ZSTD)
     body[at : at + 8] = struct.pack("<q", 4 << 40)
-    assert decoded_bytes(bytes(body)) > 4 << 40
+    assert stream_memory_bytes(bytes(body)) > 4 << 40
     with pytest.raises(TooLargeError, match="append them in parts"):
         read_stream(bytes(body), 1 << 30)
 
@@ -65,7 +65,7 @@ def test_a_length_that_makes_no_sense_is_refused(claim: int) -> None:
     at = body.index(struct.pack("<q", 100_000) + ZSTD)
     body[at : at + 8] = struct.pack("<q", claim)
     with pytest.raises(ValueError, match="claims to hold"):
-        decoded_bytes(bytes(body))
+        stream_memory_bytes(bytes(body))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -78,4 +78,4 @@ def test_a_damaged_stream_is_told_of_or_measured(seed: int) -> None:
             body[drawn.randrange(len(body))] = drawn.randrange(256)
         cut = bytes(body[: drawn.randint(0, len(body))]) if drawn.random() < 0.3 else bytes(body)
         with suppress(ValueError):
-            assert decoded_bytes(cut) >= 0
+            assert stream_memory_bytes(cut) >= 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.model.limit import Scope
+from common.model.group import LimitScope
 from common.settings import CoordinatorSettings
 from coordinator.core.grants import BLIND_BYTES_S
 from tests.support.throttle_world import UNLIMITED, World
@@ -12,7 +12,7 @@ from tests.support.throttle_world import UNLIMITED, World
 pytestmark = pytest.mark.unit
 
 MB = 10**6
-DEFAULT = Scope.parse("group:default")
+DEFAULT = LimitScope.parse("group:default")
 
 
 def world(seed: int = 0, *, jobs: int = 0, **settings: int) -> World:

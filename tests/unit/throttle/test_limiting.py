@@ -10,18 +10,18 @@ import pytest
 from common.clock import SystemClock
 from common.errors import MetadataError, RequestError, UnavailableError
 from common.ids import CountedIds
-from common.metadata.memory import MemoryStore
-from common.model.limit import Scope, ScopeStatus
+from common.model.group import LimitScope, LimitStatus
 from common.telemetry import METRICS
 from coordinator import limiting
 from coordinator.core import events as on
 from coordinator.limiting import Limiting
 from coordinator.performing import Context
 from coordinator.wiring import scope_figures
+from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.unit
 
-GROUP = Scope.parse("group:default")
+GROUP = LimitScope.parse("group:default")
 
 
 class SilentStore(MemoryStore):
@@ -29,7 +29,7 @@ class SilentStore(MemoryStore):
 
     silent = 2
 
-    async def limits(self) -> Mapping[Scope, int]:
+    async def limits(self) -> Mapping[LimitScope, int]:
         if self.silent:
             self.silent -= 1
             raise UnavailableError("the store does not answer")
@@ -79,7 +79,7 @@ def test_no_job_is_handed_out_before_the_limits_are_known(monkeypatch: pytest.Mo
 
 
 def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.metadata.mutation.notes.LIMITS_MAX", 0)
+    monkeypatch.setattr("common.metadata.mutation.control.LIMITS_MAX", 0)
 
     async def story() -> None:
         made, heard = limits_over(MemoryStore(SystemClock()))
@@ -91,7 +91,7 @@ def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_figures_are_metrics_with_their_labels() -> None:
-    status = ScopeStatus(
+    status = LimitStatus(
         kind="volume",
         name="fast",
         limit_bytes_s=100,

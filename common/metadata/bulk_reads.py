@@ -1,0 +1,409 @@
+"""Bulk reads of tablets: batches in few round trips, decoded while the next batch comes.
+
+A range is read piece by piece, then put together by the tile rule; a hole means to read again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from common.errors import BrokenValueError, ConflictError, MetadataError
+from common.metadata.codec import table as codec_table
+from common.metadata.codec import tablet as codec_tablet
+from common.metadata.codec.tablet import (
+    BYTES,
+    DONE,
+    FILES,
+    OPERATION_FLAG,
+    PURGED,
+    RUNNING,
+    SELECTED,
+    WAITING,
+    unpack_files,
+)
+from common.metadata.commands import Command, Reply, get, hget, hgetall, members_after
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import StreamEntry
+from common.metadata.mutation.needs import (
+    bounds_seen,
+    tablet_seen,
+    whole_tablet,
+)
+from common.metadata.mutation.repair_records import true_counts
+from common.metadata.mutation.requests import request_has_ended
+from common.metadata.mutation.transaction import Seen
+from common.metadata.store_values import (
+    UNREADABLE,
+    HistoryEntry,
+    RawTablet,
+    TabletChanged,
+    UnreadableTablet,
+)
+from common.model.table import Table
+from common.model.tablet import PLUS_INFINITY, Record, Tablet, TabletId
+
+# ---- Batches of tablets
+#
+# A record read in the same MULTI as bounds and files, which says that nothing else is there,
+# spares the other keys. Most tablets of a scan are of that kind.
+
+
+TABLETS_PER_MULTI = 32
+"""Tablets read at one moment; Redis serves nobody else meanwhile."""
+TABLETS_PER_TRIP = 256
+RECORDS_PER_TRIP = 1024
+
+Fetch = Callable[[Sequence[Sequence[Command]]], Awaitable[list[list[Reply]]]]
+T = TypeVar("T")
+
+
+async def read_each(
+    fetch: Fetch, commands: Sequence[Command], decode: Callable[[int, Reply], T]
+) -> list[T]:
+    """Return what many single reads tell, decoding one batch while the next one travels.
+
+    Args:
+        fetch: Reads batches.
+        commands: One per value wanted.
+        decode: Makes a value of the command's number and its reply.
+    """
+    values: list[T] = []
+    batches = [
+        [[command] for command in commands[first : first + RECORDS_PER_TRIP]]
+        for first in range(0, len(commands), RECORDS_PER_TRIP)
+    ]
+    async for replies in _pipelined(fetch, batches):
+        first = len(values)
+        values += [decode(first + number, reply) for number, (reply,) in enumerate(replies)]
+    return values
+
+
+async def read_records(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Record | None]:
+    """Return the records of many tablets."""
+    keys = [TabletKeys.of(tablet).record for tablet in tablets]
+    return await read_each(
+        fetch,
+        [hgetall(key) for key in keys],
+        lambda number, stored: codec_tablet.unpack_record(keys[number], stored) if stored else None,
+    )
+
+
+async def read_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Tablet | None]:
+    """Return many tablets, each at one moment.
+
+    Raises:
+        BrokenValueError: One cannot be decoded.
+    """
+    found: list[Tablet | None] = []
+    for tablet in await read_readable(fetch, tablets):
+        if isinstance(tablet, UnreadableTablet):
+            raise BrokenValueError(tablet.cause)
+        found.append(tablet)
+    return found
+
+
+async def read_readable(
+    fetch: Fetch, tablets: Sequence[TabletId]
+) -> list[Tablet | UnreadableTablet | None]:
+    """Return many tablets, each at one moment, and what keeps others from being read."""
+    found: list[Tablet | UnreadableTablet | None] = []
+    unread: list[int] = []
+    trips = [
+        tablets[first : first + TABLETS_PER_TRIP]
+        for first in range(0, len(tablets), TABLETS_PER_TRIP)
+    ]
+    async for replies in _pipelined(fetch, [_bare_reads(trip) for trip in trips]):
+        for batch in replies:
+            for at in range(0, len(batch), 3):
+                bounds, files, record = batch[at : at + 3]
+                if bounds is None or codec_tablet.is_bare(record):
+                    tablet = tablets[len(found)]
+                    found.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
+                else:
+                    unread.append(len(found))
+                    found.append(None)
+    for number, whole in zip(unread, await _whole(fetch, tablets, unread), strict=True):
+        found[number] = whole
+    return found
+
+
+def _readable(
+    tablet: TabletId, decode: Callable[[], Tablet | None]
+) -> Tablet | UnreadableTablet | None:
+    try:
+        return decode()
+    except BrokenValueError as error:
+        return UnreadableTablet(tablet, str(error))
+    except (ValueError, TypeError) as error:  # Of plain texts and numbers, which have no layout.
+        return UnreadableTablet(tablet, f"tablet {tablet}: {type(error).__name__}: {error}")
+
+
+def _bare_reads(tablets: Sequence[TabletId]) -> list[list[Command]]:
+    batches: list[list[Command]] = []
+    for first in range(0, len(tablets), TABLETS_PER_MULTI):
+        batch: list[Command] = []
+        for tablet in tablets[first : first + TABLETS_PER_MULTI]:
+            keys = TabletKeys.of(tablet)
+            batch += (get(keys.bounds), hgetall(keys.files), hgetall(keys.record))
+        batches.append(batch)
+    return batches
+
+
+def _bare(tablet: TabletId, bounds: Reply, files: Reply, record: Reply) -> Tablet | None:
+    keys = TabletKeys.of(tablet)
+    read = bounds_seen(keys, bounds)
+    if read is None:
+        return None
+    return Tablet(
+        id=tablet,
+        bounds=read,
+        files=unpack_files(keys.files, files),
+        record=codec_tablet.unpack_record(keys.record, record),
+    )
+
+
+async def _whole(
+    fetch: Fetch, tablets: Sequence[TabletId], numbers: Sequence[int]
+) -> list[Tablet | UnreadableTablet | None]:
+    """Read every key of some tablets."""
+    found: list[Tablet | UnreadableTablet | None] = []
+    for first in range(0, len(numbers), TABLETS_PER_TRIP):
+        some = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
+        needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
+        replies = await fetch([[*need.reads.values()] for need in needs])
+        for tablet, need, reply in zip(some, needs, replies, strict=True):
+            seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
+            found.append(
+                _readable(tablet, partial(tablet_seen, tablet, TabletKeys.of(tablet), seen))
+            )
+    return found
+
+
+async def _pipelined(
+    fetch: Fetch, trips: Sequence[Sequence[Sequence[Command]]]
+) -> AsyncIterator[list[list[Reply]]]:
+    """Yield the replies of each trip; the next one is under way meanwhile."""
+    following: asyncio.Task[list[list[Reply]]] | None = None
+    try:
+        for number in range(len(trips)):
+            replies = await (following or fetch(trips[number]))
+            following = None
+            if number + 1 < len(trips):
+                following = asyncio.ensure_future(fetch(trips[number + 1]))
+                await asyncio.sleep(0)  # Let it be sent before this thread decodes.
+            yield replies
+    finally:
+        if following is not None:
+            following.cancel()
+
+
+def changed_tablets(
+    streams: Mapping[str, str], entries: Mapping[str, Sequence[StreamEntry]]
+) -> list[TabletChanged]:
+    """Return the entries of change streams as values.
+
+    One that cannot be read stands for any change, of any tablet of its table: what it says
+    is lost, and those behind it are not.
+
+    Args:
+        streams: Key of the stream → table id.
+        entries: Key of the stream → what was read of it.
+    """
+    changes: list[TabletChanged] = []
+    for key, found in entries.items():
+        for position, fields in found:
+            try:
+                changes.append(_changed(streams[key], position, fields))
+            except (KeyError, ValueError):
+                nowhere = TabletId(streams[key], b"")
+                changes.append(TabletChanged(tablet=nowhere, what=UNREADABLE, position=position))
+    return changes
+
+
+def _changed(table: str, position: str, fields: Mapping[bytes, bytes]) -> TabletChanged:
+    text = fields[b"t"].decode()
+    attempt, request = fields.get(b"a"), fields.get(b"q")
+    return TabletChanged(
+        tablet=TabletId.parse(table, text),
+        what=fields[b"w"].decode(),
+        position=position,
+        attempt=attempt.decode() if attempt is not None else None,
+        request=request.decode() if request is not None else None,
+    )
+
+
+def history_entries(table: str, key: str, entries: Reply) -> list[HistoryEntry]:
+    """Return the entries of a history stream as values."""
+    found: list[HistoryEntry] = []
+    for position, words in entries:
+        fields = dict(zip(words[::2], words[1::2], strict=True))
+        tablet = TabletId.parse(table, fields[b"t"].decode())
+        found.append(
+            codec_table.HISTORY.unpack(
+                f"{key} {position!r}", fields[b"h"], position=position.decode(), tablet=tablet
+            )
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------ The tile rule
+
+
+def tile(tablets: Iterable[Tablet], start: bytes | None, end: bytes | None) -> list[Tablet] | None:
+    """Return the tablets that together cover the range once, or None if there is a hole.
+
+    From the start of the range take the tablet that covers it and reaches furthest, go
+    to its end, ignore those covered. So every file is seen exactly once, in whatever
+    order the pieces were read.
+
+    Args:
+        tablets: As read, each at one moment, in any order.
+        start: First key of the range; None: from the beginning.
+        end: Last key of the range; None: to the last.
+    """
+    pieces = list(tablets)
+    chosen: list[Tablet] = []
+    last = PLUS_INFINITY if end is None else end
+    first = [piece for piece in pieces if _begins(piece, start)]
+    while first:
+        best = max(first, key=lambda piece: piece.bounds.end)
+        chosen.append(best)
+        reached = best.bounds.end
+        if reached >= last:
+            return chosen
+        first = [piece for piece in pieces if piece.bounds.start == reached]
+    return None
+
+
+def _begins(piece: Tablet, start: bytes | None) -> bool:
+    if start is None:
+        return piece.bounds.start is None
+    return piece.bounds.holds(start, start)
+
+
+# ------------------------------------------------------------------------------------------- Ranges
+
+
+RANGE_TRIES_MAX = 8
+"""Readings of one range before giving up on ever-changing bounds."""
+PAGE = 1000
+"""Tablet ends read per round trip."""
+
+
+class RangeReader:
+    """Reads what covers a range of keys."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        """Read with `fetch`."""
+        self._fetch = fetch
+
+    async def read(self, table: Table, start: bytes | None, end: bytes | None) -> Sequence[Tablet]:
+        """Return the tablets that show every file of a range exactly once.
+
+        Tablets of a partitioned table do not tile: each counts by itself, and all are
+        returned.
+
+        Raises:
+            ConflictError: Splits and merges kept changing the range.
+        """
+        for _ in range(RANGE_TRIES_MAX):
+            partitioned = bool(table.partition_by)
+            ids = await self._ids(table.id, None if partitioned else start, end)
+            found = await read_tablets(self._fetch, ids)
+            tablets = [tablet for tablet in found if tablet is not None]
+            if partitioned:
+                return tablets
+            tiles = tile(tablets, start, end)
+            if tiles is not None:
+                return tiles
+            if not ids:
+                return ()  # The table is gone.
+        raise ConflictError(f"table {table.name}: its tablets keep changing, try again")
+
+    async def _ids(self, table: str, start: bytes | None, end: bytes | None) -> list[TabletId]:
+        """Return the tablets that may cover the range: up to the first that ends behind it."""
+        key = TableKeys(table).index
+        last = PLUS_INFINITY if end is None else end
+        ends: list[bytes] = []
+        inclusive = True
+        after = start
+        while True:
+            page: list[bytes] = (
+                await self._fetch([[members_after(key, after, PAGE, inclusive=inclusive)]])
+            )[0][0]
+            for each in page:
+                ends.append(each)
+                if each >= last:
+                    return [TabletId(table, item) for item in ends]
+            if len(page) < PAGE:
+                return [TabletId(table, item) for item in ends]
+            after, inclusive = page[-1], False
+
+
+# ------------------------------------------------------------ All keys of a tablet, for `neve fsck`
+
+
+RAW_TABLETS_PER_TRIP = 64
+_WORDS = {
+    FILES: "files",
+    BYTES: "bytes",
+    RUNNING: "running attempts",
+    WAITING: "waiting requests",
+    SELECTED: "selections",
+    OPERATION_FLAG: "operations",
+    DONE: "requests done",
+    PURGED: "watermarks",
+}
+
+
+async def read_raw_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[RawTablet]:
+    """Return what is found under the keys of tablets, each at one moment."""
+    found: list[RawTablet] = []
+    for first in range(0, len(tablets), RAW_TABLETS_PER_TRIP):
+        some = tablets[first : first + RAW_TABLETS_PER_TRIP]
+        needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
+        replies = await fetch([[*need.reads.values()] for need in needs])
+        for tablet, need, reply in zip(some, needs, replies, strict=True):
+            seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
+            found.append(await _inspected(fetch, tablet, seen))
+    return found
+
+
+async def _inspected(fetch: Fetch, id_: TabletId, seen: Seen) -> RawTablet:
+    keys = TabletKeys.of(id_)
+    try:
+        tablet = tablet_seen(id_, keys, seen)
+        counts = true_counts(keys, seen)
+    except (MetadataError, ValueError, UnicodeDecodeError) as error:
+        return RawTablet(id=id_, broken=str(error))
+    if tablet is None:
+        return RawTablet(id=id_)
+    record = seen["record"]
+    wrong = {
+        _WORDS[name]: (int(record.get(name.encode(), b"0")), count)
+        for name, count in counts.items()
+        if record.get(name.encode(), b"0") != b"%d" % count
+    }
+    outcomes, ended = await _behind(fetch, tablet)
+    return RawTablet(id=id_, tablet=tablet, miscounted=wrong, outcomes=outcomes, ended=ended)
+
+
+async def _behind(fetch: Fetch, tablet: Tablet) -> tuple[frozenset[str], frozenset[str]]:
+    """Return which attempts have an outcome, and which requests have ended."""
+    keys = TableKeys(tablet.id.table)
+    attempts = sorted(tablet.running)
+    requests = {*tablet.waiting, *tablet.done}
+    if tablet.selection is not None:
+        requests.add(tablet.selection.request)
+    names = sorted(requests)
+    commands: list[Command] = [get(keys.outcome(attempt)) for attempt in attempts]
+    commands += [hget(keys.request(request), "state") for request in names]
+    if not commands:
+        return frozenset(), frozenset()
+    replies: list[Reply] = [each[0] for each in await fetch([[each] for each in commands])]
+    ends, states = replies[: len(attempts)], replies[len(attempts) :]
+    return (
+        frozenset(a for a, end in zip(attempts, ends, strict=True) if end is not None),
+        frozenset(r for r, state in zip(names, states, strict=True) if request_has_ended(state)),
+    )

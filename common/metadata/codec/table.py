@@ -1,0 +1,400 @@
+"""Layouts of what belongs to tables: settings, garbage, pins, outcomes, history, requests."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
+from functools import lru_cache
+from typing import Any
+
+from common.errors import MetadataError
+from common.metadata.codec.layout import (
+    PREFIX,
+    PackedLayout,
+    Slot,
+    broken_value_error,
+    bytes_slot,
+    enum_slot,
+    flag_slot,
+    integer_slot,
+    kept_fields,
+    number_slot,
+    pack,
+    plain_tree,
+    text_slot,
+    texts_slot,
+    unpack,
+)
+from common.metadata.keys import COORDINATOR, TABLES, TableKeys
+from common.metadata.store_values import (
+    AcceptedLoss,
+    AttemptOutcome,
+    CallKind,
+    CallMark,
+    CoordinatorClaim,
+    GarbageEntry,
+    HistoryEntry,
+    Manifest,
+    NamedTable,
+    PinEntry,
+)
+from common.model.fields import (
+    UNKNOWN,
+    StoredValue,
+    known_fields,
+)
+from common.model.location_identity import LocationIdentity
+from common.model.outcome import AttemptEnd
+from common.model.request import (
+    KeyRange,
+    OutputSpec,
+    Request,
+    RequestState,
+    SelectorSpec,
+    TransformKind,
+    TransformSpec,
+)
+from common.model.table import Column, Table, TableSettings, TableState
+
+# ------------------------------------------------------------------------------------------- Tables
+
+
+GARBAGE = PackedLayout(
+    GarbageEntry,
+    number_slot("stamped_s"),
+    bytes_slot("key_min"),
+    bytes_slot("tablet_end"),
+    given=("path",),
+)
+CALL = PackedLayout(
+    CallMark,
+    enum_slot("kind", CallKind),
+    text_slot("content"),
+    number_slot("at_s"),
+    integer_slot("rows"),
+    integer_slot("files"),
+    integer_slot("size_bytes"),
+    text_slot("names"),
+    texts_slot("tablets"),
+    text_slot("request"),
+)
+CLAIM = PackedLayout(CoordinatorClaim, text_slot("coordinator"), number_slot("since_s"))
+PIN = PackedLayout(PinEntry, number_slot("since_s"), number_slot("until_s"), given=("pin",))
+# A day of them is kept, so it says no more than what is asked for. Earlier releases wrote the
+# outputs behind the cause.
+OUTCOME = PackedLayout(
+    AttemptOutcome, enum_slot("end", AttemptEnd), text_slot("cause"), given=("attempt",)
+)
+
+
+def _manifests(rows: tuple[Any, ...]) -> tuple[tuple[int, str, float, float], ...]:
+    for row in rows:
+        kinds = [type(item) for item in row] if type(row) is tuple else []
+        if len(kinds) < 4 or kinds[:2] != [int, str] or not {*kinds[2:4]} <= {int, float}:
+            raise ValueError("an earlier manifest is none")
+    return rows
+
+
+MANIFEST = PackedLayout(
+    Manifest,
+    integer_slot("number"),
+    text_slot("path"),
+    number_slot("begun_s"),
+    number_slot("published_s"),
+    Slot("earlier", (tuple,), None, _manifests),
+)
+LOSS = PackedLayout(AcceptedLoss, number_slot("since_s"), number_slot("until_s"))
+HISTORY = PackedLayout(
+    HistoryEntry,
+    text_slot("attempt"),
+    text_slot("job"),
+    text_slot("kind"),
+    text_slot("end"),
+    text_slot("group"),
+    text_slot("compactor"),
+    texts_slot("inputs"),
+    texts_slot("outputs"),
+    integer_slot("bytes_in"),
+    integer_slot("bytes_out"),
+    integer_slot("rows_in"),
+    integer_slot("rows_out"),
+    number_slot("started_s"),
+    number_slot("ended_s"),
+    text_slot("reason"),
+    text_slot("cause"),
+    text_slot("request", optional=True),
+    integer_slot("superseded"),
+    integer_slot("tombstones_dropped"),
+    integer_slot("expired_dropped"),
+    integer_slot("transform_dropped"),
+    integer_slot("rows_changed"),
+    integer_slot("rows_deleted"),
+    given=("position", "tablet"),
+)
+
+# Fields of the hash `neve:{t}:table`.
+SPEC, SETTINGS, SETTINGS_VERSION, STATE, DELETES = "spec", "settings", "version", "state", "deletes"
+_APART = {"id", "settings", "settings_version", "state"}
+_TABLES_CACHED = 256
+_COLUMN_FIELDS = len(known_fields(Column))
+
+
+def unpack_claim(stored: bytes) -> CoordinatorClaim:
+    """Return who leads; an earlier release wrote the bare id.
+
+    Raises:
+        MetadataError: It is no claim.
+    """
+    if stored.startswith(PREFIX):
+        return CLAIM.unpack(COORDINATOR, stored)
+    return CoordinatorClaim(coordinator=stored.decode(errors="replace"), since_s=0.0)
+
+
+def table_fields(table: Table) -> dict[str, bytes | str | int]:
+    """Return the fields of the hash that holds a table."""
+    return {
+        SPEC: _pack_named(table, _APART),
+        SETTINGS: pack_settings(table.settings),
+        SETTINGS_VERSION: table.settings_version,
+        STATE: table.state.value,
+    }
+
+
+def pack_settings(settings: TableSettings) -> bytes:
+    """Return settings as bytes, without the defaults."""
+    return _pack_named(settings, set())
+
+
+def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table:
+    """Return the table in a `table` hash.
+
+    Raises:
+        MetadataError: It is no table.
+    """
+    try:
+        spec, settings = stored[b"spec"], stored[b"settings"]
+        version, state = stored[b"version"], stored[b"state"]
+    except KeyError as error:
+        raise broken_value_error(where, f"lacks the field {error}") from error
+    return _unpack_table(table, (spec, settings, version, state))
+
+
+@lru_cache(maxsize=_TABLES_CACHED)
+def _unpack_table(table: str, stored: tuple[bytes, bytes, bytes, bytes]) -> Table:
+    """Decode once what is read again with every change of the table."""
+    where = TableKeys(table).table
+    spec, settings, version, state = stored
+    named = unpack(where, spec)
+    try:
+        return Table(
+            **_known(where, Table, named) | {"schema": _columns(where, named["schema"])},
+            id=table,
+            settings=unpack_settings(where, settings),
+            settings_version=int(version),
+            state=unpack_state(where, state),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise broken_value_error(where, f"is no table ({error})") from error
+
+
+def unpack_settings(where: str, data: bytes) -> TableSettings:
+    """Return the settings in `data`."""
+    named = unpack(where, data)
+    try:
+        return TableSettings(**_known(where, TableSettings, named))
+    except (ValueError, TypeError) as error:
+        raise broken_value_error(where, f"holds no settings of this release ({error})") from error
+
+
+def unpack_state(where: str, data: bytes) -> TableState:
+    """Return a table's state."""
+    try:
+        return TableState(data.decode())
+    except ValueError as error:
+        raise broken_value_error(where, "is no state of a table") from error
+
+
+def pack_name(table: Table, identity: LocationIdentity | None = None) -> bytes:
+    """Return the entry of `neve:tables`: table id, location, its identity if known.
+
+    Of an identity the names are kept. Ways over the folders above tell no more where mounts
+    are told, and every look at the list of tables reads all entries.
+    """
+    known = [] if identity is None else [list(identity.names)]
+    return pack([table.id, table.location, *known])
+
+
+def unpack_name(name: bytes, data: bytes) -> NamedTable:
+    """Return an entry of `neve:tables`.
+
+    Raises:
+        MetadataError: It is none.
+    """
+    where = f"{TABLES} {name!r}"
+    row = unpack(where, data)
+    kinds = tuple(map(type, row)) if type(row) is tuple else ()
+    identity = None
+    if kinds[:3] == (str, str, tuple):
+        if {*map(type, row[2])} != {str}:
+            raise broken_value_error(where, "has an identity that is none")
+        identity = LocationIdentity(row[2])
+    elif kinds != (str, str):
+        raise broken_value_error(where, "is no entry of a table")
+    return NamedTable.of(name.decode(errors="replace"), row[0], row[1], identity)
+
+
+def _pack_named(value: Any, apart: set[str]) -> bytes:
+    """Return a dataclass as names and values, for what changes more often than the version."""
+    named: dict[str, object] = {}
+    for field in known_fields(value):
+        item = getattr(value, field.name)
+        default = field.default
+        if default is MISSING and field.default_factory is not MISSING:
+            default = field.default_factory()
+        if field.name not in apart and (default is MISSING or item != default):
+            named[field.name] = _plain_field(field.name, item)
+    return pack(named | dict(value.unknown_fields))
+
+
+def _known(where: str, kind: type[StoredValue], named: Any) -> dict[str, Any]:
+    """Return names and values as a dataclass takes them: those that are unknown in one field."""
+    if type(named) is not dict:
+        raise TypeError(f"{kind.__name__} is {type(named).__name__}")
+    known = {field.name for field in known_fields(kind)}
+    unknown = tuple(pair for pair in named.items() if pair[0] not in known)
+    return {name: value for name, value in named.items() if name in known} | {
+        UNKNOWN: kept_fields(where, unknown)
+    }
+
+
+def _columns(where: str, rows: Iterable[Any]) -> tuple[Column, ...]:
+    return tuple(
+        Column(*row[:_COLUMN_FIELDS], unknown_fields=kept_fields(where, row[_COLUMN_FIELDS:]))
+        for row in rows
+    )
+
+
+def _column_row(column: Column) -> list[Any]:
+    row = [column.name, column.type, column.nullable, column.since]
+    if column.unknown_fields:
+        return [*row, *column.unknown_fields]
+    return row if column.since else row[:-1]
+
+
+def _plain_field(name: str, item: Any) -> object:
+    if name == "schema":
+        return [_column_row(column) for column in item]
+    return plain_tree(item)
+
+
+# ---- Requests, and their place in the order of requests
+#
+# A request is a hash of two fields: its state, which changes and is often all that is asked for,
+# and everything else.
+
+
+# Fields of the hash `neve:{t}:request:<id>`.
+REQUEST_STATE, VALUE = "state", "value"
+
+
+def _options(name: str) -> Slot:
+    def from_plain(value: dict[Any, Any]) -> dict[str, str]:
+        if any(type(word) is not str for pair in value.items() for word in pair):
+            raise ValueError(f"{name} are no texts")
+        return value
+
+    return Slot(name, (dict,), dict, from_plain)
+
+
+def _nested(name: str, layout: PackedLayout[Any]) -> Slot:
+    def from_plain(row: object) -> Any:
+        try:
+            return layout.made(name, row)
+        except MetadataError as error:
+            raise ValueError(str(error)) from error
+
+    return Slot(name, (tuple,), lambda value: tuple(layout.row(value)), from_plain)
+
+
+_RANGE = PackedLayout(KeyRange, bytes_slot("start"), bytes_slot("until"))
+_SELECTOR = PackedLayout(SelectorSpec, _options("options"), text_slot("name"))
+_TRANSFORM = PackedLayout(
+    TransformSpec,
+    _options("options"),
+    enum_slot("kind", TransformKind),
+    text_slot("text"),
+    text_slot("name"),
+)
+_OUTPUT = PackedLayout(
+    OutputSpec,
+    text_slot("codec", optional=True),
+    integer_slot("codec_level", optional=True),
+    integer_slot("row_group_bytes", optional=True),
+)
+
+
+def _ranges(name: str) -> Slot:
+    one = _nested(name, _RANGE)
+    assert one.to_plain is not None
+    assert one.from_plain is not None
+    to_plain, from_plain = one.to_plain, one.from_plain
+    return Slot(
+        name,
+        (tuple,),
+        lambda value: tuple(map(to_plain, value)),
+        lambda rows: tuple(map(from_plain, rows)),
+    )
+
+
+REQUEST = PackedLayout(
+    Request,
+    _nested("selector", _SELECTOR),
+    _nested("transform", _TRANSFORM),
+    _nested("output", _OUTPUT),
+    _options("hints"),
+    number_slot("submitted_at_s"),
+    _nested("range", _RANGE),
+    integer_slot("boost"),
+    number_slot("deadline_s", optional=True),
+    flag_slot("automatic"),
+    number_slot("ended_at_s", optional=True),
+    text_slot("cause"),
+    flag_slot("fails"),
+    _ranges("cancelled_ranges"),
+    given=("id", "table", "state"),
+)
+
+
+def request_fields(request: Request) -> dict[str, bytes | str]:
+    """Return the fields of the hash that holds a request."""
+    return {REQUEST_STATE: request.state.value, VALUE: REQUEST.pack(request)}
+
+
+def unpack_request(
+    where: str, table: str, request: str, stored: Mapping[bytes, bytes]
+) -> Request | None:
+    """Return the request in a `request` hash, or None if the hash is empty.
+
+    Raises:
+        MetadataError: It is no request.
+    """
+    if not stored:
+        return None
+    try:
+        state, value = RequestState(stored[b"state"].decode()), stored[b"value"]
+    except (KeyError, ValueError) as error:
+        raise broken_value_error(where, f"is no request ({error})") from error
+    return REQUEST.unpack(where, value, id=request, table=table, state=state)
+
+
+def request_member(request: Request) -> bytes:
+    """Return a request's member in the sorted sets of requests: by time, then by id."""
+    return b"%020d:%s" % (int(request.submitted_at_s * 1_000_000), request.id.encode())
+
+
+def submitted_at_s(member: bytes) -> float:
+    """Return when the request at a place was submitted."""
+    return int(member.partition(b":")[0]) / 1_000_000
+
+
+def request_of_member(member: bytes) -> str:
+    """Return the id of the request at a place."""
+    return member.partition(b":")[2].decode()

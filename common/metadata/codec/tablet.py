@@ -1,0 +1,326 @@
+"""Layouts of what belongs to tablets, their files first.
+
+The decoder of files is written out by hand, because a tablet may have very many of them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgpack import UnpackException, unpackb
+
+from common.errors import MetadataError
+from common.metadata.codec.layout import (
+    PREFIX,
+    PackedLayout,
+    broken_value_error,
+    bytes_slot,
+    enum_slot,
+    flag_slot,
+    integer_slot,
+    kept_fields,
+    number_slot,
+    pairs_slot,
+    text_slot,
+    texts_slot,
+    unpack,
+)
+from common.model.file import DataFile
+from common.model.job import Kind
+from common.model.tablet import (
+    Analysis,
+    Bounds,
+    Operation,
+    OperationKind,
+    OperationStep,
+    Record,
+    Reservation,
+    Selection,
+)
+
+# ---- Data files
+#
+# A scan decodes hundreds of thousands of files a second, and most of that time would go into the
+# constructor of a frozen dataclass. So the fields are put into their slots directly, twice as
+# fast; whatever looks odd goes through the constructor, which refuses.
+
+
+FILE_BYTES_MAX = 1024**2
+
+# What most files have comes first: the defaults at the end cost nothing.
+FILE = PackedLayout(
+    DataFile,
+    integer_slot("size_bytes"),
+    integer_slot("rows"),
+    number_slot("added_at_s"),
+    bytes_slot("key_min"),
+    bytes_slot("key_max"),
+    bytes_slot("version_min"),
+    bytes_slot("version_max"),
+    flag_slot("clean"),
+    text_slot("job", optional=True),
+    integer_slot("schema_id"),
+    pairs_slot("tags", str, str),
+    number_slot("time_min_s", optional=True),
+    number_slot("time_max_s", optional=True),
+    integer_slot("tombstones"),
+    number_slot("tombstones_since_s", optional=True),
+    integer_slot("live_bytes", optional=True),
+    text_slot("request", optional=True),
+    flag_slot("open"),
+    given=("path",),
+    bytes_max=FILE_BYTES_MAX,
+)
+_DEFAULTS = FILE.plain_defaults
+_SHAPES = FILE.shapes
+_TAGS = _DEFAULTS[10]
+_COUNT = len(_DEFAULTS)
+
+
+def _setter(name: str) -> Callable[[DataFile, Any], None]:
+    setter: Callable[[DataFile, Any], None] = getattr(DataFile, name).__set__
+    return setter
+
+
+_new = object.__new__
+_set_path = _setter("path")
+_set_size = _setter("size_bytes")
+_set_rows = _setter("rows")
+_set_added = _setter("added_at_s")
+_set_key_min = _setter("key_min")
+_set_key_max = _setter("key_max")
+_set_version_min = _setter("version_min")
+_set_version_max = _setter("version_max")
+_set_clean = _setter("clean")
+_set_job = _setter("job")
+_set_schema = _setter("schema_id")
+_set_tags = _setter("tags")
+_set_time_min = _setter("time_min_s")
+_set_time_max = _setter("time_max_s")
+_set_tombstones = _setter("tombstones")
+_set_since = _setter("tombstones_since_s")
+_set_live = _setter("live_bytes")
+_set_request = _setter("request")
+_set_open = _setter("open")
+_set_unknown = _setter("unknown_fields")
+
+
+def unpack_files(where: str, stored: Mapping[bytes, bytes]) -> dict[str, DataFile]:
+    """Return the files of a `files` hash by path.
+
+    Raises:
+        MetadataError: Something in it is no file.
+    """
+    files: dict[str, DataFile] = {}
+    for path, data in stored.items():
+        file = _quick(path, data)
+        if file is None:
+            file = unpack_file(where, path, data)
+        files[file.path] = file
+    return files
+
+
+def unpack_file(where: str, path: bytes, data: bytes) -> DataFile:
+    """Return a file, the careful way.
+
+    Raises:
+        MetadataError: It is no file.
+    """
+    subject = f"{where} {path!r}"
+    if len(data) > FILE_BYTES_MAX:
+        raise broken_value_error(
+            subject, f"has {len(data)} bytes, at most {FILE_BYTES_MAX} are allowed"
+        )
+    FILE.checked(subject, unpack(subject, data))
+    try:
+        return FILE.unpack(subject, data, path=path.decode())
+    except UnicodeDecodeError as error:
+        raise broken_value_error(subject, "has a path that is no text") from error
+
+
+def _quick(path: bytes, data: bytes) -> DataFile | None:
+    """Return a file, or None if anything about it is not plain to see."""
+    if data[:1] != PREFIX or len(data) > FILE_BYTES_MAX:
+        return None
+    try:
+        row = unpackb(data[1:], use_list=False, max_ext_len=0)
+        row += _DEFAULTS[len(row) :]
+        name = path.decode()
+        unknown = kept_fields(name, row[_COUNT:]) if len(row) > _COUNT else ()
+    except (ValueError, TypeError, UnpackException, MetadataError):
+        return None
+    if unknown:
+        row = row[:_COUNT]
+    if tuple(map(type, row)) not in _SHAPES or ".." in name or name[:1] in "/":
+        return None
+    return _made(name, row, unknown)
+
+
+def _made(name: str, row: tuple[Any, ...], unknown: tuple[Any, ...]) -> DataFile | None:
+    size, rows, added, key_min, key_max, version_min, version_max, clean, job = row[:9]
+    schema, tags, time_min, time_max, tombstones, since, live, request, is_open = row[9:]
+    if size < 0 or rows < 0 or tombstones < 0 or tags != _TAGS:
+        return None
+    file = _new(DataFile)
+    _set_path(file, name)
+    _set_size(file, size)
+    _set_rows(file, rows)
+    _set_added(file, added)
+    _set_key_min(file, key_min)
+    _set_key_max(file, key_max)
+    _set_version_min(file, version_min)
+    _set_version_max(file, version_max)
+    _set_clean(file, clean)
+    _set_job(file, job)
+    _set_schema(file, schema)
+    _set_tags(file, tags)
+    _set_time_min(file, time_min)
+    _set_time_max(file, time_max)
+    _set_tombstones(file, tombstones)
+    _set_since(file, since)
+    _set_live(file, live)
+    _set_request(file, request)
+    _set_open(file, is_open)
+    _set_unknown(file, unknown)
+    return file
+
+
+# ---------------------------------------------------------------------- Everything else of a tablet
+
+
+BOUNDS = PackedLayout(
+    Bounds,
+    bytes_slot("start"),
+    bytes_slot("end", optional=False),
+    text_slot("partition", optional=True),
+)
+RESERVATION = PackedLayout(
+    Reservation,
+    text_slot("job"),
+    enum_slot("kind", Kind),
+    texts_slot("inputs"),
+    text_slot("output_prefix"),
+    integer_slot("outputs_max"),
+    text_slot("group"),
+    text_slot("compactor"),
+    number_slot("since_s"),
+    number_slot("now_s"),
+    text_slot("request", optional=True),
+    given=("attempt",),
+)
+SELECTION = PackedLayout(
+    Selection,
+    text_slot("request"),
+    texts_slot("files"),
+    texts_slot("results"),
+    integer_slot("completed_jobs"),
+    number_slot("since_s"),
+)
+OPERATION = PackedLayout(
+    Operation,
+    enum_slot("kind", OperationKind),
+    text_slot("operation_id"),
+    enum_slot("step", OperationStep),
+    bytes_slot("at"),
+    number_slot("since_s"),
+    text_slot("reason"),
+)
+
+
+def unpack_running(where: str, stored: Mapping[bytes, bytes]) -> dict[str, Reservation]:
+    """Return the reservations of a `running` hash."""
+    names = {field.decode(errors="replace"): data for field, data in stored.items()}
+    return {
+        attempt: RESERVATION.unpack(f"{where} {attempt}", data, attempt=attempt)
+        for attempt, data in names.items()
+    }
+
+
+# The record is a hash of short names, so that counts change without being read.
+VERSION, FILES, BYTES, RUNNING, WAITING = "v", "f", "b", "r", "w"
+SELECTED, OPERATION_FLAG, DONE, PURGED = "s", "o", "d", "p"
+ANALYSIS, FAILURES, FAILURE, HEAT, SETTLED, SELECTOR = "a", "x", "e", "h", "m", "q"
+ABANDONED = "n"
+HALVED = "k"
+SELECTOR_DUE = "t"
+RECENT_ADDS = "l"
+
+_NOTE = (
+    enum_slot("analysis", Analysis),
+    integer_slot("analysis_version"),
+    integer_slot("analysis_settings"),
+)
+_MARKS = pairs_slot("settled", float, bytes)
+_NUMBERS = {
+    b"v": "version",
+    b"f": "files",
+    b"b": "size_bytes",
+    b"r": "running",
+    b"w": "waiting",
+    b"x": "failures",
+}
+_FLAGS = {b"s": "selected", b"o": "operation"}
+_TEXTS = {b"e": "failure", b"q": "selector_hash"}
+
+
+def unpack_record(where: str, stored: Mapping[bytes, bytes]) -> Record:
+    """Return the record in a `record` hash.
+
+    Raises:
+        MetadataError: It is no record.
+    """
+    values: dict[str, Any] = {}
+    try:
+        for field, data in stored.items():
+            if (name := _NUMBERS.get(field)) is not None:
+                values[name] = int(data)
+            elif (name := _FLAGS.get(field)) is not None:
+                values[name] = data != b"0"
+            elif (name := _TEXTS.get(field)) is not None:
+                values[name] = data.decode()
+            else:
+                _unpack_remark(where, field, data, values)
+        return Record(**values)
+    except (ValueError, TypeError) as error:
+        raise broken_value_error(where, f"is no record ({error})") from error
+
+
+def unpack_recent(where: str, data: bytes | None) -> tuple[tuple[float, bytes], ...]:
+    """Return the notes of recent adds in a record's field."""
+    if data is None:
+        return ()
+    return tuple((float(until_s), bytes(version)) for until_s, version in unpack(where, data))
+
+
+def is_bare(stored: Mapping[bytes, bytes]) -> bool:
+    """Return whether a record says that a tablet has bounds, files and nothing else.
+
+    True only of a record read in one MULTI with the rest: counts are exact then.
+    """
+    return bool(stored) and all(
+        stored.get(field, b"0") == b"0" for field in (b"r", b"w", b"s", b"o", b"d", b"p")
+    )
+
+
+def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]) -> None:
+    match field:
+        case b"a":
+            word, version, settings, *due = unpack(where, data)
+            values["analysis"] = Analysis(word)
+            values["analysis_version"], values["analysis_settings"] = int(version), int(settings)
+            values["due_at_s"] = float(due[0]) if due else None
+        case b"h" | b"n":
+            values["read_heat" if field == b"h" else "abandoned_s"] = float(data)
+        case b"m":
+            assert _MARKS.from_plain is not None
+            values["settled"] = _MARKS.from_plain(unpack(where, data))
+        case b"l":
+            values["recent_adds"] = unpack_recent(where, data)
+        case b"k":
+            values["halved_job"], number, *_ = unpack(where, data)
+            values["halvings"] = int(number)
+        case b"t":
+            values["selector_due_s"] = float(data) if data else None
+        case _:
+            # `d` and `p`, for which only `is_bare` asks; or a newer release has written it. It
+            # stays as it is: the fields of a record are written one by one.
+            pass

@@ -1,0 +1,87 @@
+"""The mark of an accepted call: looked for first, written with what was accepted, kept a day.
+
+    mark, same content       the call was accepted before: nothing is written but the mark
+    mark, other content      refused: one id names one call
+    no mark, id too old      refused: nobody can tell whether it was accepted
+    no mark                  the change decides, and leaves the mark if it is allowed
+
+Adds, appends and compactions share the ids of calls.
+"""
+
+from common.digests import CALL_LIFE_S, call_time_s
+from common.metadata.changes import Applied
+from common.metadata.codec.table import CALL
+from common.metadata.commands import Command, pexpire, set_string
+from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys
+from common.metadata.mutation.transaction import Seen, Write
+from common.metadata.store_values import CallKind, CallMark
+from common.model.outcome import Refusal, RefusalCode
+
+
+def call_seen(keys: TableKeys, call: str, seen: Seen) -> CallMark | None:
+    """Return the mark of a call, or None; read under the name `call`."""
+    stored = seen["call"]
+    return None if stored is None else CALL.unpack(keys.call(call), stored)
+
+
+def answer_repeated_call(
+    keys: TableKeys, call: str, kind: CallKind, content: str, seen: Seen
+) -> Write | Refusal:
+    """Answer a call that has its mark: touch the mark, so that replicas have it too.
+
+    Args:
+        keys: Of the table.
+        call: Its id.
+        kind: What the call wants this time.
+        content: Digest of what it brings this time.
+        seen: With the mark.
+    """
+    mark = call_seen(keys, call, seen)
+    assert mark is not None, call
+    if refusal := refused_other_content(call, mark, kind, content):
+        return refusal
+    effects = (pexpire(keys.call(call), MARK_LIFE_S),)
+    return Write(effects, Applied(call=mark, repeated=True), durable=True)
+
+
+def refused_other_content(
+    call: str, mark: CallMark, kind: CallKind, content: str
+) -> Refusal | None:
+    """Return why a call is not the one that was accepted under its id, or None if it is."""
+    if (mark.kind, mark.content) == (kind, content):
+        return None
+    what = "with other content" if mark.kind is kind else f"for `{mark.kind.value}`"
+    return Refusal(
+        RefusalCode.CALL_CONTENT,
+        f"call id {call} was used before, {what}: use a new id for another call",
+    )
+
+
+def leave_call_mark(keys: TableKeys, call: str, mark: CallMark) -> Command:
+    """Return the effect that leaves the mark of a call."""
+    return set_string(keys.call(call), CALL.pack(mark), MARK_LIFE_S)
+
+
+def refused_call(call: str, now_s: float) -> Refusal | None:
+    """Return why a call that has no mark cannot be taken, or None if it can.
+
+    Args:
+        call: Its id.
+        now_s: The store's time.
+    """
+    made_s = call_time_s(call)
+    if made_s is None:
+        return Refusal(RefusalCode.CALL_FORM, f"call id {call[:64]!r} is not a UUIDv7")
+    if made_s < now_s - CALL_LIFE_S:
+        return Refusal(
+            RefusalCode.CALL_TOO_OLD,
+            f"call id {call} was made {now_s - made_s:.0f} s ago, at most {CALL_LIFE_S} s are "
+            "allowed: nobody can tell any more whether the call was accepted before",
+        )
+    if made_s > now_s + CALL_SKEW_S:
+        return Refusal(
+            RefusalCode.CALL_TOO_NEW,
+            f"call id {call} carries a time {made_s - now_s:.0f} s in the future: "
+            "is the clock of the caller right?",
+        )
+    return None

@@ -1,0 +1,231 @@
+"""Records that steer the service: who coordinates, limits, analyses, generation, manifest."""
+
+from common.metadata.changes import (
+    Applied,
+    BumpGeneration,
+    ClaimCoordination,
+    PublishManifest,
+    SetLimit,
+    WriteAnalyses,
+    WriteAnalysis,
+)
+from common.metadata.codec import table as codec_table
+from common.metadata.codec.layout import pack
+from common.metadata.codec.tablet import (
+    ANALYSIS,
+    SELECTOR,
+    SELECTOR_DUE,
+    SETTLED,
+    VERSION,
+)
+from common.metadata.commands import (
+    Command,
+    Word,
+    get,
+    hdel,
+    hget,
+    hgetall,
+    hset,
+    incr,
+    set_string,
+)
+from common.metadata.keys import COORDINATOR, LIMITS, STORE, TableKeys, TabletKeys
+from common.metadata.mutation.needs import (
+    claim_seen,
+    refused_by_table,
+    table_state,
+    tablet_gone,
+)
+from common.metadata.mutation.transaction import (
+    Decision,
+    Needs,
+    NoWrite,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.store_values import CoordinatorClaim, Manifest
+from common.model.outcome import Refusal
+
+LIMITS_MAX = 1000
+"""Groups and volumes with a limit of their own."""
+MANIFESTS_MAX = 64
+"""Earlier manifests that a table may have stored at a time."""
+CLAIM_STEP_S = 0.001
+FORMAT = 1
+"""Version of keys and values in the store; another one is refused as a whole."""
+
+
+def write_analysis(change: WriteAnalysis) -> Transaction:
+    """Return the transaction that notes an analysis; nobody is told, nothing bumped.
+
+    Table and bounds are watched only so that no key is left behind in a dropped table.
+    """
+    table = TableKeys(change.tablet.table)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen) or _refused_note(change, seen):
+            return refusal
+        effects = _note_effects(change)
+        return Write(effects) if effects else NoWrite()
+
+    return Transaction(table_state(table) | _note_needs(change), decide)
+
+
+def write_analyses(change: WriteAnalyses) -> Transaction:
+    """Return the transaction that notes many analyses of one table.
+
+    Each by the rules of `write_analysis`; those that these refuse are left out.
+    """
+    table = TableKeys(change.table)
+    assert all(note.tablet.table == change.table for note in change.notes), change.table
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        effects = tuple(
+            effect
+            for note in change.notes
+            if _refused_note(note, seen) is None
+            for effect in _note_effects(note)
+        )
+        return Write(effects) if effects else NoWrite()
+
+    each = [_note_needs(note) for note in change.notes]
+    watch = tuple(key for needs in each for key in needs.watch)
+    reads = {name: read for needs in each for name, read in needs.reads.items()}
+    return Transaction(table_state(table) | Needs(watch, reads), decide)
+
+
+def _note_needs(change: WriteAnalysis) -> Needs:
+    keys, text = TabletKeys.of(change.tablet), change.tablet.text
+    reads = {f"bounds {text}": get(keys.bounds), f"version {text}": hget(keys.record, VERSION)}
+    return Needs((keys.bounds,), reads)
+
+
+def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
+    text = change.tablet.text
+    if seen[f"bounds {text}"] is None:
+        return tablet_gone(change.tablet)
+    present = int(seen[f"version {text}"] or 0)
+    if change.version not in {present, -1}:
+        return Refusal("version", f"tablet {change.tablet} is at version {present} by now")
+    return None
+
+
+def _note_effects(change: WriteAnalysis) -> tuple[Command, ...]:
+    fields = _notes(change)
+    return (hset(TabletKeys.of(change.tablet).record, fields),) if fields else ()
+
+
+def _notes(change: WriteAnalysis) -> dict[str, Word]:
+    fields: dict[str, Word] = {}
+    if change.version >= 0:
+        said = [change.analysis.value, change.version, change.settings_version]
+        fields[ANALYSIS] = pack(said if change.due_at_s is None else [*said, change.due_at_s])
+    if change.settled is not None:
+        fields[SETTLED] = pack([[at_s, version] for at_s, version in change.settled])
+    if change.selector_hash is not None:
+        due_s = change.selector_due_s
+        fields[SELECTOR], fields[SELECTOR_DUE] = (
+            change.selector_hash,
+            "" if due_s is None else due_s,
+        )
+    return fields
+
+
+def claim_coordination(change: ClaimCoordination) -> Transaction:
+    """Return the transaction that makes a coordinator the leader. Mark: its id is there.
+
+    Replicas must have it before it counts, so a repeat writes once more. A claim is later
+    than the one that it replaces, whatever the clock says: of two coordinators the one with
+    the later claim leads.
+    """
+
+    def decide(seen: Seen) -> Decision:
+        since_s = seen.now_s
+        if (present := claim_seen(seen["coordinator"])) is not None:
+            since_s = max(since_s, present.since_s + CLAIM_STEP_S)
+        claim = CoordinatorClaim(coordinator=change.coordinator, since_s=since_s)
+        return Write((set_string(COORDINATOR, codec_table.CLAIM.pack(claim)),), durable=True)
+
+    return Transaction(Needs((COORDINATOR,), {"coordinator": get(COORDINATOR)}), decide)
+
+
+def set_limit(change: SetLimit) -> Transaction:
+    """Return the transaction that writes a limit; the last one to write wins."""
+
+    def decide(seen: Seen) -> Decision:
+        known, scope = seen["limits"], change.scope.text
+        if change.bytes_s is None:
+            return Write((hdel(LIMITS, scope),), durable=True)
+        if scope.encode() not in known and len(known) >= LIMITS_MAX:
+            return Refusal("limits", f"{len(known)} limits are set; take others back first")
+        return Write((hset(LIMITS, {scope: change.bytes_s}),), durable=True)
+
+    return Transaction(Needs((LIMITS,), {"limits": hgetall(LIMITS)}), decide)
+
+
+def bump_generation(change: BumpGeneration) -> Transaction:
+    """Return the transaction that counts the generation up; twice does no harm."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(keys, seen):
+            return refusal
+        generation = int(seen["generation"] or 0) + 1
+        # The location is told next: a replica that takes over must know of it, too.
+        return Write((incr(keys.generation),), Applied(generation=generation), durable=True)
+
+    needs = Needs((keys.generation,), {"generation": get(keys.generation)})
+    return Transaction(table_state(keys) | needs, decide)
+
+
+def publish_manifest(change: PublishManifest) -> Transaction:
+    """Return the transaction that notes a manifest. Mark: it is the last one.
+
+    Its pointer is out before: were it the other way round, a publisher that dies between
+    the two would have files deleted that the old pointer still leads to.
+    """
+    keys = TableKeys(change.table)
+    named = (change.number, change.path, change.begun_s)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(keys, seen):
+            return refusal
+        earlier: tuple[tuple[int, str, float, float], ...] = ()
+        if seen["manifest"] is not None:
+            present = codec_table.MANIFEST.unpack(keys.manifest, seen["manifest"])
+            if (present.number, present.path, present.begun_s) == named:
+                return NoWrite()
+            if present.number >= change.number:
+                return Refusal("version", f"manifest {present.number} is published already")
+            last = (present.number, present.path, present.begun_s, present.published_s)
+            earlier = tuple(
+                each for each in (last, *present.earlier) if each[1] not in change.deleted
+            )
+        if len(earlier) > MANIFESTS_MAX:
+            return Refusal("manifests", f"{len(earlier)} manifests are stored; delete old ones")
+        number, path, begun_s = named
+        wanted = Manifest(
+            number=number,
+            path=path,
+            begun_s=begun_s,
+            published_s=seen.now_s,
+            earlier=earlier,
+        )
+        return Write((set_string(keys.manifest, codec_table.MANIFEST.pack(wanted)),))
+
+    needs = Needs((keys.manifest,), {"manifest": get(keys.manifest)})
+    return Transaction(table_state(keys) | needs, decide)
+
+
+def found_store(store: str) -> Transaction:
+    """Return the transaction that names the store, unless it has a name already."""
+
+    def decide(seen: Seen) -> Decision:
+        if seen["store"]:
+            return NoWrite()
+        return Write((hset(STORE, {"id": store, "format": FORMAT}),))
+
+    return Transaction(Needs((STORE,), {"store": hgetall(STORE)}), decide)

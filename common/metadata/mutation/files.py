@@ -1,0 +1,397 @@
+"""Add files under one call id; stamps of garbage, and pins.
+
+Mark of an add: `call:<id>`, which tells what came in.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from common.digests import digest
+from common.metadata.changes import (
+    AddFiles,
+    Applied,
+    ForgetGarbage,
+    KeepGarbage,
+    PinFiles,
+    StampGarbage,
+    UnpinFiles,
+)
+from common.metadata.codec.layout import pack
+from common.metadata.codec.table import GARBAGE, PIN
+from common.metadata.codec.tablet import (
+    BOUNDS,
+    FILES,
+    RECENT_ADDS,
+    VERSION,
+    unpack_recent,
+)
+from common.metadata.commands import (
+    Command,
+    Word,
+    get,
+    hdel,
+    hget,
+    hmget,
+    hset,
+    mget,
+    set_string,
+    zadd,
+)
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.mutation.call_marks import (
+    answer_repeated_call,
+    leave_call_mark,
+    refused_call,
+)
+from common.metadata.mutation.effects import (
+    file_counts,
+    files_written,
+    tablet_changed,
+)
+from common.metadata.mutation.needs import (
+    bounds_seen,
+    operation_seen,
+    refused_by_table,
+    table_seen,
+    table_state,
+    tablet_gone,
+    whole_table,
+)
+from common.metadata.mutation.transaction import (
+    Decision,
+    Needs,
+    NoWrite,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.predicates import is_late, may_add, may_change
+from common.metadata.recent_adds import Notes, with_add
+from common.metadata.store_values import CallMark, PinEntry
+from common.model.file import DataFile
+from common.model.outcome import Refusal, RefusalCode
+from common.model.service_paths import is_service_path
+from common.model.table import Table
+from common.model.tablet import Bounds, TabletId
+
+# ---- Adding files
+#
+# The mark is looked for before anything else: what was accepted once is not asked again whether
+# it is allowed, whatever became of its files.
+
+
+TABLETS_CHARS_MAX = 256
+"""A mark names its tablets if their names are no longer than this together."""
+LATE = ("late", "true")
+"""Tag of a file with rows at or below the watermark, in a table that takes them."""
+
+
+def add_files(change: AddFiles) -> Transaction:
+    """Return the transaction that adds files, all or none."""
+    keys = TableKeys(change.table)
+    paths = [file.path for files in change.files.values() for file in files]
+    reads = {"call": get(keys.call(change.call))}
+    users = [path for path in paths if not is_service_path(path)]
+    if paths:
+        reads["garbage"] = hmget(keys.garbage, paths)
+    if users:
+        reads["retired"] = mget(keys.retired(path) for path in users)
+    needs = whole_table(keys) | Needs((keys.call(change.call),), reads)
+    for end in change.files:
+        needs |= _tablet_needs(TabletId(change.table, end), change.files[end])
+
+    def decide(seen: Seen) -> Decision:
+        if seen["call"] is not None:
+            return answer_repeated_call(keys, change.call, change.kind, call_content(change), seen)
+        table = table_seen(keys, seen)
+        refusal = (
+            refused_call(change.call, seen.now_s)
+            or may_change(change.table, table.state if table else None)
+            or _refused_look(change, seen.now_s)
+            or _refused_paths(change, paths, seen)
+            or _refused_names(users, seen)
+        )
+        if refusal is not None:
+            return refusal
+        assert table is not None, change.table
+        return _add(change, table, seen)
+
+    return Transaction(needs, decide, keys.turn, takes_turn=True)
+
+
+def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
+    keys = TabletKeys.of(tablet)
+    reads = {
+        f"{tablet.text}/bounds": get(keys.bounds),
+        f"{tablet.text}/operation": get(keys.operation),
+        f"{tablet.text}/purge": get(keys.purge),
+        f"{tablet.text}/recent": hget(keys.record, RECENT_ADDS),
+    }
+    if files:
+        reads[f"{tablet.text}/files"] = hmget(keys.files, [file.path for file in files])
+    return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
+
+
+def names_digest(paths: Iterable[str]) -> str:
+    """Return what identifies a set of files by their names."""
+    return digest(sorted(paths))
+
+
+def files_digest(sizes: Mapping[str, int]) -> str:
+    """Return what identifies a set of files, whatever tablets they were routed to.
+
+    Args:
+        sizes: Path → size in bytes.
+    """
+    return digest(word for path, size in sorted(sizes.items()) for word in (path, str(size)))
+
+
+def call_content(change: AddFiles) -> str:
+    """Return the digest of what the caller sent."""
+    if change.content:
+        return change.content
+    files = (file for files in change.files.values() for file in files)
+    return files_digest({file.path: file.size_bytes for file in files})
+
+
+def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
+    """Refuse what was looked at so long ago that a collector may have deleted it since."""
+    if change.looked_s is None or now_s - change.looked_s <= change.look_max_s:
+        return None
+    return Refusal(
+        RefusalCode.LOOK_TOO_OLD,
+        f"the files of call {change.call} were looked at {now_s - change.looked_s:.0f} s ago, "
+        f"at most {change.look_max_s:.0f} s are allowed",
+    )
+
+
+def _refused_names(users: list[str], seen: Seen) -> Refusal | None:
+    for path, retired in zip(users, seen["retired"] if users else (), strict=True):
+        if retired is not None:
+            return Refusal(
+                RefusalCode.RETIRED,
+                f"a file {path} was in the table, and was deleted after it was replaced; "
+                "its name cannot be used again so soon: add the file under another name",
+            )
+    return None
+
+
+def _refused_paths(change: AddFiles, paths: list[str], seen: Seen) -> Refusal | None:
+    if not paths:
+        return Refusal("files", f"call {change.call} names no file")
+    if len(set(paths)) < len(paths):
+        return Refusal("files", f"call {change.call} names a file twice")
+    for path, entry in zip(paths, seen["garbage"], strict=True):
+        if entry is not None:
+            return Refusal(
+                RefusalCode.REPLACED,
+                f"file {path} was replaced by a compaction and is being deleted; "
+                "add it under another name",
+            )
+    for end, files in change.files.items():
+        stored = seen[f"{TabletId(change.table, end).text}/files"] if files else ()
+        for file, present in zip(files, stored, strict=True):
+            if present is not None:
+                return Refusal(RefusalCode.EXISTS, f"file {file.path} is in the table already")
+    return None
+
+
+def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
+    """Check every file against its tablet, then write them all."""
+    effects: list[Command] = []
+    for end, files in change.files.items():
+        tablet = TabletId(change.table, end)
+        added = _added(change, table, tablet, files, seen)
+        if isinstance(added, Refusal):
+            return added
+        effects += added
+    mark = _mark(change, seen.now_s)
+    effects.append(leave_call_mark(TableKeys(change.table), change.call, mark))
+    return Write(tuple(effects), Applied(call=mark), durable=True)
+
+
+def _mark(change: AddFiles, now_s: float) -> CallMark:
+    files = [file for files in change.files.values() for file in files]
+    ends = tuple(TabletId(change.table, end).text for end in sorted(change.files))
+    return CallMark(
+        kind=change.kind,
+        content=call_content(change),
+        at_s=now_s,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        size_bytes=sum(file.size_bytes for file in files),
+        names=names_digest(file.path for file in files),
+        tablets=ends if sum(map(len, ends)) <= TABLETS_CHARS_MAX else (),
+    )
+
+
+def _added(
+    change: AddFiles, table: Table, tablet: TabletId, files: tuple[DataFile, ...], seen: Seen
+) -> list[Command] | Refusal:
+    """Return the effects for one tablet, or why a file may not join it."""
+    keys = TabletKeys.of(tablet)
+    stored = bounds_seen(keys, seen[f"{tablet.text}/bounds"])
+    bounds = stored or _new_partition(table, tablet.end, change.partitions)
+    if bounds is None:
+        return tablet_gone(tablet)
+    operation = operation_seen(keys, seen[f"{tablet.text}/operation"])
+    purge = seen[f"{tablet.text}/purge"]
+    late_data = table.settings.allow_late_data
+    for file in files:
+        refusal = may_add(
+            tablet, file, bounds=bounds, operation=operation, purge=purge, late_data=late_data
+        )
+        if refusal is not None:
+            return refusal
+    stamped = [_stamped(file, seen.now_s, late=is_late(file, purge)) for file in files]
+    effects = [] if stored else make_tablet(tablet, bounds)
+    effects += files_written(keys, stamped)
+    before = unpack_recent(keys.record, seen[f"{tablet.text}/recent"])
+    flags = _recent(table, before, [each for each in stamped if not is_late(each, purge)], seen)
+    effects += tablet_changed(tablet, "add", counts=file_counts(stamped), flags=flags)
+    return effects
+
+
+def _recent(table: Table, before: Notes, files: Iterable[DataFile], seen: Seen) -> dict[str, Word]:
+    """Return what the record says of recent adds, if dead rows may ever be dropped here.
+
+    Files below the watermark are not among them: the table takes these, whatever becomes of it.
+    """
+    settings = table.settings
+    if table.version_column is None or (table.tombstone_column is None and settings.ttl_s is None):
+        return {}
+    reached = [each.version_max for each in files if each.version_max is not None]
+    after = with_add(before, seen.now_s, reached, settings.tombstone_retention_s)
+    return {} if after == before else {RECENT_ADDS: pack([list(note) for note in after])}
+
+
+def _new_partition(table: Table, end: bytes, partitions: Mapping[bytes, str]) -> Bounds | None:
+    if not table.partition_by or end not in partitions:
+        return None
+    return Bounds(None, end, partitions[end])
+
+
+def make_tablet(tablet: TabletId, bounds: Bounds) -> list[Command]:
+    """Return the effects that make a tablet."""
+    keys = TabletKeys.of(tablet)
+    return [
+        set_string(keys.bounds, BOUNDS.pack(bounds)),
+        zadd(TableKeys(tablet.table).index, tablet.end),
+        hset(keys.record, {VERSION: 0, FILES: 0}),
+    ]
+
+
+def _stamped(file: DataFile, now_s: float, *, late: bool) -> DataFile:
+    """Write the store's time on a file, and whether it came late."""
+    since = file.tombstones_since_s
+    if file.tombstones and since is None:
+        since = now_s
+    tags = (*file.tags, LATE) if late else file.tags
+    added_at_s = file.added_at_s or now_s
+    return replace(file, added_at_s=added_at_s, tombstones_since_s=since, tags=tags)
+
+
+# ---- Garbage and pins
+#
+# Only a collector that saw an entry stamps it, with a time read afterwards: a time taken by the
+# committer before its `EXEC` could be older than a pin whose listing still shows the file.
+
+
+def stamp_garbage(change: StampGarbage) -> Transaction:
+    """Return the transaction that stamps entries. Mark: they are stamped."""
+    keys = TableKeys(change.table)
+    assert change.paths, change.table
+
+    def decide(seen: Seen) -> Decision:
+        fields: dict[Word, Word] = {}
+        for path, stored in zip(change.paths, seen["entries"], strict=True):
+            if stored is None:
+                continue
+            entry = GARBAGE.unpack(f"{keys.garbage} {path}", stored, path=path)
+            if not entry.stamped_s:
+                fields[path] = GARBAGE.pack(replace(entry, stamped_s=seen.now_s))
+        effects: tuple[Command, ...] = (hset(keys.garbage, fields),) if fields else ()
+        if change.settled:
+            effects += (hdel(keys.uncommitted, *change.settled),)
+        return Write(effects) if effects else NoWrite()
+
+    needs = Needs((keys.garbage,), {"entries": hmget(keys.garbage, change.paths)})
+    return Transaction(needs, decide)
+
+
+def keep_garbage(change: KeepGarbage) -> Transaction:
+    """Return the transaction that stamps an entry back to 0. Mark: it is 0, or gone."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        if seen["entry"] is None:
+            return NoWrite()
+        entry = GARBAGE.unpack(f"{keys.garbage} {change.path}", seen["entry"], path=change.path)
+        if not entry.stamped_s:
+            return NoWrite()
+        fields = {change.path: GARBAGE.pack(replace(entry, stamped_s=0))}
+        return Write((hset(keys.garbage, fields),))
+
+    needs = Needs((keys.garbage,), {"entry": hget(keys.garbage, change.path)})
+    return Transaction(needs, decide)
+
+
+def forget_garbage(change: ForgetGarbage) -> Transaction:
+    """Return the transaction that removes entries. Mark: they are gone.
+
+    Nothing is watched: only collectors remove entries, and until one does no file of
+    that path can be added, so the entry cannot have become another's meanwhile. For a
+    while nobody may add a file of that name afterwards, either: another collector that
+    stood still between its look and its deletion would delete it.
+    """
+    keys = TableKeys(change.table)
+    assert change.paths, change.table
+
+    def decide(seen: Seen) -> Decision:
+        known = zip(change.paths, seen["entries"], strict=True)
+        gone = [path for path, entry in known if entry is not None]
+        if not gone:
+            return NoWrite()
+        names = [path for path in gone if change.retired_s > 0 and not is_service_path(path)]
+        retired = (set_string(keys.retired(path), 1, change.retired_s) for path in names)
+        return Write((hdel(keys.garbage, *gone), *retired))
+
+    return Transaction(Needs((), {"entries": hmget(keys.garbage, change.paths)}), decide)
+
+
+def pin(change: PinFiles) -> Transaction:
+    """Return the transaction that begins or renews a pin. Mark: the pin, with this lease.
+
+    A pin whose lease has run out may have been ignored already: renewing it would
+    promise files that are gone, so it is refused.
+    """
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(keys, seen):
+            return refusal
+        until_s = seen.now_s + change.lease_s
+        entry = PinEntry(pin=change.pin, since_s=seen.now_s, until_s=until_s)
+        if seen["pin"] is not None:
+            present = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
+            if present.until_s < seen.now_s:
+                return Refusal(RefusalCode.PIN, f"pin {change.pin} has run out, begin a new one")
+            entry = replace(present, until_s=until_s)
+        elif change.renews:
+            # The files that were listed under it may have been deleted since.
+            return Refusal(RefusalCode.PIN, f"pin {change.pin} is not known any more")
+        # A fail-over must not forget it: the reader goes on to list files.
+        return Write((hset(keys.pins, {change.pin: PIN.pack(entry)}),), durable=True)
+
+    needs = table_state(keys) | Needs((keys.pins,), {"pin": hget(keys.pins, change.pin)})
+    return Transaction(needs, decide)
+
+
+def unpin(change: UnpinFiles) -> Transaction:
+    """Return the transaction that ends a pin. Mark: it is gone."""
+    keys = TableKeys(change.table)
+
+    def decide(seen: Seen) -> Decision:
+        return Write((hdel(keys.pins, change.pin),)) if seen["pin"] is not None else NoWrite()
+
+    return Transaction(Needs((keys.pins,), {"pin": hget(keys.pins, change.pin)}), decide)

@@ -1,0 +1,170 @@
+"""Composable needs, and the values behind what was seen.
+
+Whoever adds a change picks from here; a watch that is not asked for is not set, for a
+busy tablet would starve whoever watches more than the decision uses.
+"""
+
+from collections.abc import Iterable
+
+from common.metadata.codec import table as codec_table
+from common.metadata.codec import tablet as codec_tablet
+from common.metadata.codec.tablet import unpack_files
+from common.metadata.commands import get, hget, hgetall, hmget, smembers
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.mutation.transaction import (
+    Decision,
+    More,
+    Needs,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.predicates import may_change
+from common.metadata.store_values import AttemptOutcome, CoordinatorClaim
+from common.model.outcome import Refusal, RefusalCode
+from common.model.table import Table, TableState
+from common.model.tablet import Bounds, Operation, Selection, Tablet, TabletId
+
+
+def table_state(keys: TableKeys, *, watch: bool = True) -> Needs:
+    """Need the table's state only."""
+    return Needs((keys.table,) if watch else (), {"state": hget(keys.table, codec_table.STATE)})
+
+
+def state_seen(keys: TableKeys, seen: Seen) -> TableState | None:
+    """Return the table's state, or None if there is no such table."""
+    stored = seen["state"]
+    return None if stored is None else codec_table.unpack_state(keys.table, stored)
+
+
+def refused_by_table(keys: TableKeys, seen: Seen) -> Refusal | None:
+    """Return why rule 5 bars a change: the table is neither live nor paused."""
+    return may_change(keys.id, state_seen(keys, seen))
+
+
+def at_generation(table: str, generation: int, inner: Transaction) -> Transaction:
+    """Return a transaction that a store refuses whose generation is lower.
+
+    The key need not be watched: while a connection lives its server does not go back.
+
+    Args:
+        table: Id of the table.
+        generation: What the store must have reached.
+        inner: What is done if it has. What it refuses itself is refused for its own reason.
+    """
+    keys = TableKeys(table)
+
+    def decide(seen: Seen) -> Decision:
+        decision = inner.decide(seen)
+        present = int(seen["present-generation"] or 0)
+        if present >= generation or not isinstance(decision, Write | More):
+            return decision
+        return Refusal(
+            RefusalCode.GENERATION,
+            f"table {table} is read-only: its store is at generation {present}, which was "
+            f"{generation} before, so the store has gone back in time",
+        )
+
+    reads = {"present-generation": get(keys.generation)}
+    return Transaction(inner.needs | Needs((), reads), decide)
+
+
+def whole_table(keys: TableKeys, *, watch: bool = True) -> Needs:
+    """Need the whole table: schema, settings, state."""
+    return Needs((keys.table,) if watch else (), {"table": hgetall(keys.table)})
+
+
+def table_seen(keys: TableKeys, seen: Seen) -> Table | None:
+    """Return the table, or None."""
+    stored = seen["table"]
+    return codec_table.unpack_table(keys.table, keys.id, stored) if stored else None
+
+
+def whole_tablet(keys: TabletKeys, watch: Iterable[str]) -> Needs:
+    """Need everything of a tablet, watching only the given keys of it."""
+    return tablet_without_files(keys, watch) | Needs((), {"files": hgetall(keys.files)})
+
+
+def tablet_without_files(keys: TabletKeys, watch: Iterable[str]) -> Needs:
+    """Need everything of a tablet but its files, watching only the given keys of it."""
+    return Needs(
+        tuple(watch),
+        {
+            "bounds": get(keys.bounds),
+            "running": hgetall(keys.running),
+            "selection": get(keys.selection),
+            "waiting": hgetall(keys.waiting),
+            "done": smembers(keys.done),
+            "operation": get(keys.operation),
+            "purge": get(keys.purge),
+            "record": hgetall(keys.record),
+        },
+    )
+
+
+def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None:
+    """Return the tablet, or None if its bounds are not there."""
+    bounds = bounds_seen(keys, seen["bounds"])
+    if bounds is None:
+        return None
+    return Tablet(
+        id=tablet,
+        bounds=bounds,
+        files=unpack_files(keys.files, seen.replies.get("files", {})),
+        running=codec_tablet.unpack_running(keys.running, seen["running"]),
+        selection=selection_seen(keys, seen["selection"]),
+        waiting={name.decode(): float(since) for name, since in seen["waiting"].items()},
+        done=frozenset(name.decode() for name in seen["done"]),
+        operation=operation_seen(keys, seen["operation"]),
+        purge=seen["purge"],
+        record=codec_tablet.unpack_record(keys.record, seen["record"]),
+    )
+
+
+def bounds_seen(keys: TabletKeys, stored: bytes | None) -> Bounds | None:
+    """Return the bounds; None means that there is no such tablet."""
+    return None if stored is None else codec_tablet.BOUNDS.unpack(keys.bounds, stored)
+
+
+def operation_seen(keys: TabletKeys, stored: bytes | None) -> Operation | None:
+    """Return the split or merge under way."""
+    return None if stored is None else codec_tablet.OPERATION.unpack(keys.operation, stored)
+
+
+def selection_seen(keys: TabletKeys, stored: bytes | None) -> Selection | None:
+    """Return the selection."""
+    return None if stored is None else codec_tablet.SELECTION.unpack(keys.selection, stored)
+
+
+def tablet_gone(tablet: TabletId) -> Refusal:
+    """Return the refusal of whatever wants a tablet that is not there."""
+    return Refusal("tablet", f"tablet {tablet} does not exist, look it up again")
+
+
+def attempt_entry(keys: TableKeys, tablet: TabletKeys, attempt_id: str) -> Needs:
+    """Need one reservation, watched, and how its attempt ended if it is gone."""
+    return Needs(
+        (tablet.running,),
+        {
+            "entry": hget(tablet.running, attempt_id),
+            "outcome": get(keys.outcome(attempt_id)),
+        },
+    )
+
+
+def outcome_seen(keys: TableKeys, attempt_id: str, seen: Seen) -> AttemptOutcome | None:
+    """Return how the attempt ended, if its mark is there."""
+    stored = seen["outcome"]
+    if stored is None:
+        return None
+    return codec_table.OUTCOME.unpack(keys.outcome(attempt_id), stored, attempt=attempt_id)
+
+
+def claim_seen(stored: bytes | None) -> CoordinatorClaim | None:
+    """Return who leads, or None if nobody has claimed the lead."""
+    return None if stored is None else codec_table.unpack_claim(stored)
+
+
+def some_files(tablet: TabletKeys, paths: tuple[str, ...]) -> Needs:
+    """Need some files of a tablet, not watched."""
+    return Needs((), {"some": hmget(tablet.files, paths)})

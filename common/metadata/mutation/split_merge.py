@@ -1,0 +1,316 @@
+"""Splits and merges: begin, take the next step, give up, and end with new bounds.
+
+Each is one transaction over all tablets that take part.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from common.metadata.changes import (
+    REASON_CHARS_MAX,
+    AbandonOperation,
+    BeginOperation,
+    EndOperation,
+    StepOperation,
+)
+from common.metadata.codec.layout import pack
+from common.metadata.codec.tablet import (
+    ABANDONED,
+    BOUNDS,
+    OPERATION,
+    OPERATION_FLAG,
+    PURGED,
+    RECENT_ADDS,
+    SETTLED,
+    VERSION,
+)
+from common.metadata.commands import Command, Word, delete, hdel, hset, set_string, zadd, zrem
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.mutation.effects import (
+    file_counts,
+    files_written,
+    stream_entry,
+    tablet_changed,
+)
+from common.metadata.mutation.needs import (
+    refused_by_table,
+    table_seen,
+    table_state,
+    tablet_gone,
+    tablet_seen,
+    tablet_without_files,
+    whole_table,
+    whole_tablet,
+)
+from common.metadata.mutation.transaction import (
+    Decision,
+    Needs,
+    NoWrite,
+    Seen,
+    Transaction,
+    Write,
+)
+from common.metadata.predicates import may_change
+from common.metadata.recent_adds import union
+from common.metadata.split_merge_predicates import (
+    Marks,
+    may_begin,
+    may_end,
+    may_step,
+    merge_settled_versions,
+    refused_step,
+    step_is_taken,
+)
+from common.model.file import DataFile
+from common.model.outcome import Refusal
+from common.model.tablet import Operation, OperationKind, OperationStep, Tablet, TabletId
+
+# ----------------------------------------------------------------------------- Begin, step, give up
+
+
+def begin_operation(change: BeginOperation) -> Transaction:
+    """Return the transaction that begins an operation. Mark: `operation` has this id."""
+    splits = change.kind is OperationKind.SPLIT
+    assert len(change.tablets) == (1 if splits else 2), change
+    table = TableKeys(change.tablets[0].table)
+    needs = whole_table(table)
+    for tablet in change.tablets:
+        keys = TabletKeys.of(tablet)
+        watch = (keys.operation, keys.selection, keys.waiting, keys.done)
+        needs |= needs_of_tablet(tablet, tablet_without_files(keys, watch))
+
+    def decide(seen: Seen) -> Decision:
+        stored = table_seen(table, seen)
+        if refusal := may_change(table.id, stored.state if stored else None):
+            return refusal
+        assert stored is not None, table.id
+        tablets = tablets_seen(change.tablets, seen)
+        if isinstance(tablets, Refusal):
+            return tablets
+        if refused_step(tablets, change.operation) is None:
+            return NoWrite()
+        if refusal := may_begin(stored, tablets, change.kind, change.at):
+            return refusal
+        step = OperationStep.CUT if splits else OperationStep.DRAIN
+        at = change.at if splits else tablets[0].bounds.end
+        reason = change.reason[:REASON_CHARS_MAX]
+        begun = Operation(change.kind, change.operation, step, at, seen.now_s, reason)
+        return Write(_written(tablets, begun))
+
+    return Transaction(needs, decide)
+
+
+def step_operation(change: StepOperation) -> Transaction:
+    """Return the transaction that takes the next step. Mark: `operation` has this step."""
+    table = TableKeys(change.tablets[0].table)
+    needs = table_state(table)
+    for tablet in change.tablets:
+        keys = TabletKeys.of(tablet)
+        # `running` is read before `files`: a commit in between shows what it has made.
+        needs |= needs_of_tablet(tablet, whole_tablet(keys, (keys.operation,)))
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        tablets = tablets_seen(change.tablets, seen)
+        if isinstance(tablets, Refusal):
+            return tablets
+        if refusal := refused_step(tablets, change.operation):
+            return refusal
+        if step_is_taken(tablets, change.step):
+            return NoWrite()
+        if refusal := may_step(tablets, change.step):
+            return refusal
+        present = tablets[0].operation
+        assert present is not None, change
+        return Write(_written(tablets, replace(present, step=change.step)))
+
+    return Transaction(needs, decide)
+
+
+def abandon_operation(change: AbandonOperation) -> Transaction:
+    """Return the transaction that gives an operation up. Mark: `operation` is gone.
+
+    Only `operation` is asked for: it is what bars everything else, and nothing else was
+    changed so far. Cut files are smaller files of the same tablet.
+    """
+    table = TableKeys(change.tablets[0].table)
+    needs = table_state(table)
+    for tablet in change.tablets:
+        keys = TabletKeys.of(tablet)
+        needs |= needs_of_tablet(tablet, tablet_without_files(keys, (keys.operation,)))
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        found = [tablet_there(tablet, seen) for tablet in change.tablets]
+        own = [each for each in found if each and refused_step([each], change.operation) is None]
+        if not own:
+            return NoWrite()
+        effects: list[Command] = []
+        for tablet in own:
+            effects.append(delete(TabletKeys.of(tablet.id).operation))
+            flags: dict[str, Word] = {OPERATION_FLAG: 0, ABANDONED: f"{seen.now_s:.3f}"}
+            effects += tablet_changed(tablet.id, "abandon", flags=flags)
+        return Write(tuple(effects))
+
+    return Transaction(needs, decide)
+
+
+def _written(tablets: Sequence[Tablet], operation: Operation) -> tuple[Command, ...]:
+    effects: list[Command] = []
+    for tablet in tablets:
+        effects.append(set_string(TabletKeys.of(tablet.id).operation, OPERATION.pack(operation)))
+        effects += tablet_changed(tablet.id, operation.kind.value, flags={OPERATION_FLAG: 1})
+    return tuple(effects)
+
+
+def needs_of_tablet(tablet: TabletId, needs: Needs) -> Needs:
+    """Return needs of one tablet among several, under names of their own."""
+    reads = {f"{tablet.text}/{name}": command for name, command in needs.reads.items()}
+    return Needs(needs.watch, reads)
+
+
+def seen_of_tablet(tablet: TabletId, seen: Seen) -> Seen:
+    """Return what was seen of one tablet among several."""
+    prefix = f"{tablet.text}/"
+    own = {
+        name.removeprefix(prefix): reply
+        for name, reply in seen.replies.items()
+        if name.startswith(prefix)
+    }
+    return Seen(own, seen.now_s, seen.sent)
+
+
+def tablet_there(tablet: TabletId, seen: Seen) -> Tablet | None:
+    """Return one of several tablets, or None if it is gone."""
+    return tablet_seen(tablet, TabletKeys.of(tablet), seen_of_tablet(tablet, seen))
+
+
+def tablets_seen(tablets: Sequence[TabletId], seen: Seen) -> list[Tablet] | Refusal:
+    """Return several tablets, or the refusal because one is gone."""
+    found: list[Tablet] = []
+    for tablet in tablets:
+        there = tablet_there(tablet, seen)
+        if there is None:
+            return tablet_gone(tablet)
+        found.append(there)
+    return found
+
+
+# ---------------------------------------------- End: new bounds, files by key, watermark and record
+
+
+def end_operation(change: EndOperation) -> Transaction:
+    """Return the transaction that carries an operation out. Mark: `operation` is gone."""
+    table = TableKeys(change.tablets[0].table)
+    needs = table_state(table)
+    for tablet in change.tablets:
+        keys = TabletKeys.of(tablet)
+        watch = (keys.operation, keys.running, keys.files, keys.bounds)
+        needs |= needs_of_tablet(tablet, whole_tablet(keys, watch))
+
+    def decide(seen: Seen) -> Decision:
+        if refusal := refused_by_table(table, seen):
+            return refusal
+        if _ended(change.tablets, seen):
+            return NoWrite()
+        tablets = tablets_seen(change.tablets, seen)
+        if isinstance(tablets, Refusal):
+            return tablets
+        if refusal := refused_step(tablets, change.operation) or may_end(tablets):
+            return refusal
+        operation = tablets[0].operation
+        assert operation is not None, change
+        return Write(_carried_out(tablets, operation))
+
+    return Transaction(needs, decide)
+
+
+def _ended(tablets: Sequence[TabletId], seen: Seen) -> bool:
+    """Return whether an operation is over: none is there, and a merge has left one tablet."""
+    last = tablets[-1]
+    found = tablet_seen(last, TabletKeys.of(last), seen_of_tablet(last, seen))
+    if found is None or found.operation is not None:
+        return False
+    before = [seen_of_tablet(tablet, seen) for tablet in tablets[:-1]]
+    return all(each["bounds"] is None or each["operation"] is None for each in before)
+
+
+def _carried_out(tablets: Sequence[Tablet], operation: Operation) -> tuple[Command, ...]:
+    if operation.kind is OperationKind.MERGE:
+        return merge_tablets(tablets[0], tablets[1], tablets[0].bounds.start)
+    assert operation.at is not None, operation
+    return _split(tablets[0], operation.at)
+
+
+def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
+    """Make `(start, at]` a tablet of its own; the old one keeps its end, and so its name."""
+    left = TabletId(tablet.id.table, at)
+    keys, own = TabletKeys.of(left), TabletKeys.of(tablet.id)
+    moved = [
+        file for file in tablet.files.values() if file.key_max is not None and file.key_max <= at
+    ]
+    flags = _facts(tablet.purge, tablet.record.settled, tablet.record.recent_adds)
+    effects: tuple[Command, ...] = (
+        set_string(keys.bounds, BOUNDS.pack(replace(tablet.bounds, end=at))),
+        set_string(own.bounds, BOUNDS.pack(replace(tablet.bounds, start=at))),
+        zadd(TableKeys(left.table).index, at),
+        # The counting goes on, so that no note made before fits by chance.
+        hset(keys.record, {VERSION: tablet.record.version}),
+        *files_written(keys, moved),
+        *_without(own, moved),
+        delete(own.operation),
+    )
+    if tablet.purge is not None:
+        effects += (set_string(keys.purge, tablet.purge),)
+    return (
+        *effects,
+        *tablet_changed(left, "split", counts=file_counts(moved), flags=flags),
+        *tablet_changed(
+            tablet.id, "split", counts=file_counts((), moved), flags={OPERATION_FLAG: 0}
+        ),
+    )
+
+
+def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Command, ...]:
+    """Give everything of the left tablet to the right one, whose end and name stay.
+
+    Args:
+        left: As read, with all files.
+        right: Likewise.
+        start: Of what they become.
+    """
+    keys, own = TabletKeys.of(right.id), TabletKeys.of(left.id)
+    moved = [file for path, file in left.files.items() if path not in right.files]
+    purge = max(filter(None, (left.purge, right.purge)), default=None)
+    settled = merge_settled_versions(left.record.settled, right.record.settled)
+    effects: tuple[Command, ...] = (
+        delete(*own.every),
+        zrem(TableKeys(left.id.table).index, left.id.end),
+        set_string(keys.bounds, BOUNDS.pack(replace(right.bounds, start=start))),
+        *files_written(keys, moved),
+        delete(keys.operation),
+    )
+    if purge is not None:
+        effects += (set_string(keys.purge, purge),)
+    recent = union(left.record.recent_adds, right.record.recent_adds)
+    flags = _facts(purge, settled, recent) | {OPERATION_FLAG: 0}
+    return (
+        *effects,
+        *tablet_changed(right.id, "merge", counts=file_counts(moved), flags=flags),
+        *stream_entry(left.id, "merge"),
+    )
+
+
+def _facts(purge: bytes | None, settled: Marks, recent: Marks) -> dict[str, Word]:
+    """Return what a record says of watermark, settled versions and recent adds."""
+    flags: dict[str, Word] = {SETTLED: pack([[at_s, version] for at_s, version in settled])}
+    if recent:
+        flags[RECENT_ADDS] = pack([list(note) for note in recent])
+    return flags | {PURGED: 1} if purge is not None else flags
+
+
+def _without(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command, ...]:
+    paths = [file.path for file in files]
+    return (hdel(keys.files, *paths),) if paths else ()

@@ -1,0 +1,224 @@
+"""One connection to Redis: where it is, and many commands out in one write, all answers back."""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import SSLConnection, parse_url
+
+from common.errors import ConfigError
+from common.metadata.commands import Command, Reply
+from common.metadata.keyspace import LinkLostError
+
+# ---------------------------------------------------------------------------------------- Addresses
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """How to reach one Redis and what to say first."""
+
+    host: str = "127.0.0.1"
+    port: int = 6379
+    path: str | None = None
+    """Unix socket; wins over host and port."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: int = 0
+    tls: ssl.SSLContext | None = None
+
+    def __str__(self) -> str:
+        """Return the place without its secrets."""
+        return self.path or f"{self.host}:{self.port}"
+
+
+def parse_address(url: str) -> RedisAddress:
+    """Return the address in `redis://`, `rediss://` or `unix://`.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    try:
+        parts: dict[str, Any] = dict(parse_url(url))
+    except ValueError as error:
+        raise ConfigError(f"store.url is no URL of a Redis: {error}") from error
+    return RedisAddress(
+        host=parts.get("host", "127.0.0.1"),
+        port=parts.get("port", 6379),
+        path=parts.get("path"),
+        username=parts.get("username"),
+        password=parts.get("password"),
+        database=int(parts.get("db", 0)),
+        tls=_tls(parts) if parts.get("connection_class") is SSLConnection else None,
+    )
+
+
+def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
+    """Return how to check the server; only `ssl_cert_reqs=none` switches it off."""
+    authorities = parts.get("ssl_ca_certs")
+    if authorities is not None and not Path(authorities).is_file():
+        raise ConfigError(f"store.url: ssl_ca_certs {authorities} is no file")
+    context = ssl.create_default_context(cafile=authorities)
+    if parts.get("ssl_certfile"):
+        context.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
+    if parts.get("ssl_cert_reqs") == "none":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+# ---- Connections
+#
+# Written on hiredis directly because a scan reads hundreds of thousands of replies a second, and
+# a change is one or two round trips; redis-py waits for each reply by itself. A link that broke,
+# timed out or was cancelled half-way is never used again.
+
+
+_NONE_YET = object()
+_pack: Any = hiredis.pack_command  # Its stub knows tuples of one word only.
+
+
+class ReplyError(Exception):
+    """Redis answered a command with an error. Never leaves this package."""
+
+
+class Link(asyncio.Protocol):
+    """A connection that one task uses at a time."""
+
+    def __init__(self) -> None:
+        """Be not connected yet."""
+        self.alive = False
+        self._transport: asyncio.Transport | None = None
+        self._reader: Any = hiredis.Reader(
+            protocolError=ReplyError, replyError=ReplyError, notEnoughData=_NONE_YET
+        )
+        self._replies: list[Reply] = []
+        self._expected = 0
+        self._waiter: asyncio.Future[list[Reply]] | None = None
+        self._pushes: asyncio.Queue[Any] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport; called by the event loop."""
+        assert isinstance(transport, asyncio.Transport), transport
+        self._transport = transport
+        self.alive = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail whoever waits; called by the event loop."""
+        self.alive = False
+        reason = f"connection lost ({exc})" if exc else "connection closed by the server"
+        self._fail(LinkLostError(reason))
+
+    def data_received(self, data: bytes) -> None:
+        """Collect answers; called by the event loop."""
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not _NONE_YET:
+                if self._pushes is not None and isinstance(reply, hiredis.PushNotification):
+                    self._pushes.put_nowait(reply)
+                else:
+                    self._replies.append(reply)
+        except ReplyError as error:
+            self._fail(LinkLostError(f"not the protocol of Redis ({error})"))
+            self.close()
+            return
+        waiter = self._waiter
+        if waiter is not None and len(self._replies) >= self._expected and not waiter.done():
+            replies, self._replies = self._replies, []
+            waiter.set_result(replies)
+
+    async def exchange(self, commands: Sequence[Command], timeout_s: float | None) -> list[Reply]:
+        """Send commands in one write and return all answers; errors among them are values.
+
+        Args:
+            commands: At least one.
+            timeout_s: Longest silence; None: for ever.
+
+        Raises:
+            LinkLostError: The link broke or stayed silent; it is closed.
+        """
+        assert self._waiter is None, "a link serves one task at a time"
+        if self._transport is None or not self.alive:
+            raise LinkLostError("not connected")
+        loop = asyncio.get_running_loop()
+        self._expected = len(commands)
+        waiter: asyncio.Future[list[Reply]] = loop.create_future()
+        self._waiter = waiter
+        timer = None
+        if timeout_s is not None:
+            timer = loop.call_later(timeout_s, self._expire, timeout_s)
+        try:
+            self._transport.write(b"".join(map(_pack, commands)))
+            return await waiter
+        except BaseException:
+            self.close()  # Answers may be half-way: the next user would read them as its own.
+            raise
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    async def subscribe(self, pattern: str, timeout_s: float) -> "asyncio.Queue[Any]":
+        """Listen to channels; return the queue that pushes arrive in, None at the end."""
+        self._pushes = asyncio.Queue()
+        assert self._transport is not None
+        self._transport.write(_pack(("PSUBSCRIBE", pattern)))
+        async with asyncio.timeout(timeout_s):
+            await self._pushes.get()
+        return self._pushes
+
+    def close(self) -> None:
+        """Break the link."""
+        self.alive = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _expire(self, timeout_s: float) -> None:
+        self._fail(LinkLostError(f"no answer within {timeout_s:g} s"))
+
+    def _fail(self, error: LinkLostError) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        if self._pushes is not None:
+            self._pushes.put_nowait(None)
+
+
+async def open_link(address: RedisAddress, timeout_s: float) -> Link:
+    """Connect, log in, choose the database.
+
+    Raises:
+        LinkLostError: Nobody there, or no entry.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            if address.path is not None:
+                _, link = await loop.create_unix_connection(Link, address.path)
+            else:
+                _, link = await loop.create_connection(
+                    Link, address.host, address.port, ssl=address.tls
+                )
+    except OSError as error:  # TimeoutError is one, too.
+        raise LinkLostError(f"cannot connect to {address} ({error})") from error
+    try:
+        replies = await link.exchange(_greeting(address), timeout_s)
+    except LinkLostError as error:
+        raise LinkLostError(f"{address}: {error}") from error
+    for reply in replies:
+        if isinstance(reply, ReplyError):
+            link.close()
+            raise LinkLostError(f"{address} refuses: {reply}")
+    return link
+
+
+def _greeting(address: RedisAddress) -> list[Command]:
+    hello: Command = ("HELLO", 3)
+    if address.password is not None:
+        hello = (*hello, "AUTH", address.username or "default", address.password)
+    greeting: list[Command] = [(*hello, "SETNAME", "neve")]
+    if address.database:
+        greeting.append(("SELECT", address.database))
+    return greeting

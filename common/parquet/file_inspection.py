@@ -1,0 +1,431 @@
+"""What is in a Parquet file: read once when it is added, in bounded memory.
+
+Also keys sampled evenly over a file, and files that a reader process opens first, before this
+process opens them.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from common.bounded_map import BoundedMap
+from common.errors import CompactionError, RequestError, UnavailableError
+from common.model.file import FAULTY_LAYOUT, DataFile
+from common.model.key_values import KeyType
+from common.parquet.footer_checks import chunk_fault, footer_fault
+from common.parquet.location import Location, is_silence, map_files, size_of
+from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches, rows_at
+from common.readers.pool import ReaderDeathError, in_reader
+from common.rows.arrays import BATCH_ROWS
+from common.rows.conform import conform, refuse_nulls, requires_values
+from common.rows.key_encoding import encode_keys
+from common.rows.merge import in_range
+from common.rows.partitions import fill_of_path, filled
+from common.rows.row_facts import (
+    RowFacts,
+    RowTally,
+    data_file_of,
+)
+from common.rows.rules import RowRules
+from common.rows.schema import arrow_schema, require_readable
+from common.rows.types import normal_field
+
+# ------------------------------------------------------------------------- Facts and rows of a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What a file's bytes say of it. `schema` has normal types."""
+
+    path: str
+    """Relative to the table's location."""
+    size_bytes: int
+    schema: pa.Schema
+    rows: RowFacts
+    key_types: tuple[KeyType, ...]
+    """Families of the table's key columns."""
+    row_groups: int
+    layout_fault: str | None = None
+    """Why some readers miss rows of it; None: they do not."""
+
+    def data_file(self, *, added_at_s: float) -> DataFile:
+        """Return the file as the store knows one that a user adds."""
+        file = data_file_of(
+            self.rows,
+            self.path,
+            self.size_bytes,
+            key_types=self.key_types,
+            added_at_s=added_at_s,
+            tombstones_since_s=added_at_s,
+        )
+        return file if self.layout_fault is None else replace(file, tags=(FAULTY_LAYOUT,))
+
+
+@contextmanager
+def open_table_file(
+    location: Location, path: str, metadata: pq.FileMetaData | None = None
+) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file of a table; errors of reading name the file.
+
+    Args:
+        location: Of the table.
+        path: Relative to it.
+        metadata: Its footer, if that is known: single row groups will be read, each by as few
+            requests as can be.
+
+    Raises:
+        RequestError: There is no such file, it is not Parquet, or it is damaged.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with (
+            location.open_file(path) as source,
+            open_parquet_file(source, metadata) as file,
+        ):
+            if metadata is None and (fault := footer_fault(file.metadata)) is not None:
+                raise RequestError(f"file {path} has a damaged footer: {fault}")
+            yield file
+    except FileNotFoundError as error:
+        message = f"file {path} does not exist in {location.uri}"
+        raise RequestError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"file {path} has a name of a column that is not UTF-8: {error.object!r:.80}"
+        raise RequestError(message) from error
+    except pa.ArrowMemoryError:
+        raise  # Nothing is said of the file by it.
+    except pa.ArrowException as error:
+        message = f"file {path} is not readable as Parquet: {error}"
+        raise RequestError(message) from error
+    except OSError as error:
+        if is_silence(error):
+            message = f"storage of {location.uri} does not answer for {path}: {error}"
+            raise UnavailableError(message) from error
+        message = f"file {path} cannot be read, it is damaged or not for us: {error}"
+        raise RequestError(message) from error
+
+
+@in_reader("file {path}")
+def inspect_file(
+    location: Location, path: str, rules: RowRules, *, is_new: bool = False
+) -> FileFacts:
+    """Return exact facts of a file, reading only the columns that they are about.
+
+    Args:
+        location: Of the table.
+        path: Relative to it, or an absolute one below it.
+        rules: Of the table; columns that its schema lacks are allowed.
+        is_new: Whether it is to be added: then columns that must not be null are looked at,
+            too. What is in the table already is not thrown out by such a look.
+
+    Raises:
+        RequestError: The file is missing, not Parquet, damaged, of a schema that does not
+            widen to the table's, or with nulls that the table does not allow; the message
+            says what was found and what was wanted.
+        UnavailableError: The storage does not answer.
+    """
+    path = location.relative(path)
+    size_bytes = size_of(location, path)
+    source = f"file {path}"
+    with open_table_file(location, path) as file:
+        whole = OpenFile(location, path, file)
+        schema = pa.schema(list(map(normal_field, file.schema_arrow)))
+        require_readable(source, schema, arrow_schema(rules.schema))
+        tally = RowTally(rules)
+        fill = fill_of_path(rules.partition_by, arrow_schema(rules.schema), path)
+        mine = {name: value for name, value in fill.items() if name in tally.columns}
+        tally.require([*schema.names, *fill], source)
+        if is_new:
+            _require_values(whole, arrow_schema(rules.schema), fill, source)
+        for rows in _batches(whole, [name for name in tally.columns if name in schema.names]):
+            tally.see(filled(rows, mine), source)
+        return FileFacts(
+            path=path,
+            size_bytes=size_bytes,
+            schema=schema,
+            rows=tally.facts(),
+            key_types=rules.key_types,
+            row_groups=file.metadata.num_row_groups,
+            layout_fault=chunk_fault(file.metadata, size_bytes),
+        )
+
+
+@in_reader("some files")
+def inspect_new_files(
+    location: Location, paths: Sequence[str], rules: RowRules
+) -> list[FileFacts | CompactionError]:
+    """Return facts of files that are to be added, or what `inspect_file` raises, in their order.
+
+    Files of a storage with long ways are looked into beside each other.
+    """
+
+    def look(path: str) -> FileFacts | CompactionError:
+        try:
+            return inspect_file(location, path, rules, is_new=True)
+        except CompactionError as error:
+            return error
+
+    return map_files(location, look, paths)
+
+
+def _require_values(
+    whole: OpenFile, wanted: pa.Schema, fill: Mapping[str, pa.Scalar], source: str
+) -> None:
+    """Refuse nulls in columns of the table that must not be null.
+
+    Nothing is read if the file's own schema allows none, or its statistics count none.
+    """
+    file = whole.parquet
+    for field in filter(requires_values, wanted):
+        if field.name not in file.schema_arrow.names:
+            told = fill.get(field.name)
+            if not field.nullable and (told is None or not told.is_valid):
+                message = f"{source} lacks the column {field.name}, which must not be null"
+                raise RequestError(message)
+            continue
+        own = normal_field(file.schema_arrow.field(field.name))
+        if _allows_no_more(own, field) or _null_count(file, field) == 0:
+            continue
+        for rows in _batches(whole, [field.name]):
+            refuse_nulls(conform(rows, pa.schema([field]), source), source)
+
+
+def _allows_no_more(own: pa.Field, wanted: pa.Field) -> bool:
+    """Return whether a column of a file can hold no null that the table does not allow."""
+    if own.nullable and not wanted.nullable:
+        return False
+    inside = (own.type.num_fields, wanted.type.num_fields)
+    return inside[0] == inside[1] and all(
+        _allows_no_more(own.type.field(at), wanted.type.field(at)) for at in range(inside[1])
+    )
+
+
+def _null_count(file: pq.ParquetFile, field: pa.Field) -> int | None:
+    """Return how many nulls a plain column has, by its statistics; None: they do not tell."""
+    if pa.types.is_nested(field.type):
+        return None
+    metadata, total = file.metadata, 0
+    names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    for group in range(metadata.num_row_groups):
+        found = metadata.row_group(group).column(names.index(field.name)).statistics
+        if found is None or not found.has_null_count:
+            return None
+        total += found.null_count
+    return total
+
+
+def read_rows(
+    location: Location,
+    path: str,
+    rules: RowRules,
+    start: bytes | None = None,
+    end: bytes | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return a file's rows with a key in `(start, end]`, in the columns of the rules' schema.
+
+    Args:
+        location: Of the table.
+        path: Relative to it, or an absolute one below it.
+        rules: Of the table.
+        start: Encoded key after which the range begins; None: at the first key.
+        end: Encoded key with which the range ends; None: at the last key.
+        columns: Only these of the schema, among them those of the key; None: all.
+
+    Raises:
+        RequestError: As for `inspect_file`.
+        UnavailableError: The storage does not answer.
+    """
+    full = arrow_schema(rules.schema)
+    schema = full if columns is None else pa.schema([full.field(name) for name in columns])
+    read = stream_rows(location, path, rules, columns)
+    parts = [in_range(rows, rules, start, end) for rows in read]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def stream_rows(
+    location: Location, path: str, rules: RowRules, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield a file's rows as they lie, in the columns of the rules' schema.
+
+    What is null where the schema allows no null stays null: the rows are in the table.
+
+    Args:
+        location: Of the table.
+        path: Relative to it, or an absolute one below it.
+        rules: Of the table.
+        columns: Only these of the schema; None: all.
+
+    Raises:
+        RequestError: As for `inspect_file`.
+        UnavailableError: The storage does not answer.
+    """
+    full = arrow_schema(rules.schema)
+    schema = full if columns is None else pa.schema([full.field(name) for name in columns])
+    free = pa.schema([field.with_nullable(True) for field in schema])
+    path = location.relative(path)
+    fill = fill_of_path(rules.partition_by, full, path)
+    mine = {name: value for name, value in fill.items() if name in schema.names}
+    with open_table_file(location, path) as file:
+        known = [name for name in schema.names if name in file.schema_arrow.names]
+        for rows in _batches(OpenFile(location, path, file), known):
+            found = conform(filled(rows.select(known), mine), free, f"file {path}")
+            yield pa.Table.from_arrays(found.columns, schema=schema)
+
+
+def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:
+    if columns:
+        yield from row_batches(file, columns)
+        return
+    # No column is of interest: only their number is, and the footer knows it.
+    rows = file.parquet.metadata.num_rows
+    for first in range(0, rows, BATCH_ROWS):
+        yield pa.table({"row": pa.nulls(min(BATCH_ROWS, rows - first))})
+
+
+# ---------------------------------------------------------------------------------- Samples of keys
+
+
+SAMPLES = 64
+"""Keys per file: a cut is then right to about two percent of its bytes."""
+ROW_GROUPS_MAX = 16
+"""Row groups that are looked into, one at a time, and only their key columns."""
+
+
+@in_reader("file {path}")
+def sample_keys(location: Location, path: str, rules: RowRules) -> list[bytes]:
+    """Return up to `SAMPLES` encoded keys of a keyed table's file, none if it has no row.
+
+    Args:
+        location: Of the table.
+        path: Relative to it.
+        rules: Of the table.
+
+    Raises:
+        RequestError: The file is missing, not Parquet or damaged.
+        UnavailableError: The storage does not answer.
+    """
+    names = {*rules.key}
+    schema = arrow_schema([column for column in rules.schema if column.name in names])
+    with open_table_file(location, path) as file:
+        groups = _row_groups(file.metadata)
+        if not groups:
+            return []
+        known = [name for name in schema.names if name in file.schema_arrow.names]
+        count = max(2, SAMPLES // len(groups))
+        try:
+            parts = [
+                rows_at(file, each, known, _spread(file.metadata.row_group(each).num_rows, count))
+                for each in groups
+            ]
+            rows = conform(pa.concat_tables(parts), schema, f"file {path}")
+        except pa.ArrowNotImplementedError as error:
+            raise RequestError(f"the keys of file {path} cannot be read: {error}") from error
+    return list(encode_keys(rows, rules.key, rules.key_types).to_pylist())
+
+
+def _row_groups(footer: pq.FileMetaData) -> list[int]:
+    """Return some row groups that have rows, the first and the last among them."""
+    filled = [n for n in range(footer.num_row_groups) if footer.row_group(n).num_rows]
+    if len(filled) <= ROW_GROUPS_MAX:
+        return filled
+    step = (len(filled) - 1) / (ROW_GROUPS_MAX - 1)
+    return [filled[round(number * step)] for number in range(ROW_GROUPS_MAX)]
+
+
+def _spread(rows: int, count: int) -> list[int]:
+    """Return the numbers of so many of some rows in equal distances, both ends among them."""
+    count = min(count, rows)
+    if count < 2:
+        return list(range(count))
+    step = (rows - 1) / (count - 1)
+    return [round(number * step) for number in range(count)]
+
+
+# ---- Files that a reader process opens first
+#
+# What is known to end a process that opens a Parquet file does so in its footer. So a service
+# that must read rows itself, because they are many, lets a reader open each file once before.
+
+
+AT_ONCE = 64
+"""Files that a reader opens for one order."""
+KNOWN_MAX = 50_000
+"""Files whose looks are remembered, some 10 MB; those looked at longest ago are forgotten."""
+
+
+class ProbedFiles:
+    """Which files a reader has opened and lived. For many threads."""
+
+    def __init__(self, known_max: int = KNOWN_MAX) -> None:
+        """Know of none."""
+        self._lock = threading.Lock()
+        self._known: BoundedMap[tuple[str, str], None] = BoundedMap(known_max)
+
+    def take(self, location: Location, files: Sequence[DataFile]) -> None:
+        """Let a reader open those files that no job wrote and none has opened yet. Blocks.
+
+        Args:
+            location: Of their table.
+            files: Which are about to be opened in this process.
+
+        Raises:
+            RequestError: One of them is missing, is not Parquet, is damaged, or ends whoever
+                opens it.
+            UnavailableError: The storage does not answer.
+        """
+        paths = [file.path for file in files if file.job is None]
+        with self._lock:
+            fresh = [path for path in paths if (location.uri, path) not in self._known]
+        for first in range(0, len(fresh), AT_ONCE):
+            some = fresh[first : first + AT_ONCE]
+            _look(location, some)
+            self._note(location, some)
+
+    def _note(self, location: Location, paths: Sequence[str]) -> None:
+        with self._lock:
+            for path in paths:
+                self._known.put((location.uri, path), None)
+
+
+def _look(location: Location, paths: Sequence[str]) -> None:
+    try:
+        errors = open_files(location, paths)
+    except ReaderDeathError:
+        # One of them did it: each for itself tells which.
+        for path in paths:
+            open_file(location, path)
+        return
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+@in_reader("some files")
+def open_files(location: Location, paths: Sequence[str]) -> list[CompactionError | None]:
+    """Open files; return what `open_file` raises for each, in their order."""
+
+    def look(path: str) -> CompactionError | None:
+        try:
+            open_file(location, path)
+        except CompactionError as error:
+            return error
+        return None
+
+    return map_files(location, look, paths)
+
+
+@in_reader("file {path}")
+def open_file(location: Location, path: str) -> None:
+    """Open a file, which reads its footer.
+
+    Raises:
+        RequestError: It is missing, not Parquet or damaged.
+        UnavailableError: The storage does not answer.
+    """
+    with open_table_file(location, path) as file:
+        _ = file.schema_arrow

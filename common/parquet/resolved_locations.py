@@ -1,0 +1,177 @@
+"""What locations are on this machine: links, bind mounts and numbers of folders resolved.
+
+A local folder has several names (`common.model.location_identity`). Of one that does not
+exist yet the nearest folder above it counts, and the rest of the path.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from common.model.location_identity import (
+    LocationIdentity,
+    canonical_scheme,
+    identity_of_uri,
+    normal_path,
+)
+from common.parquet.location import ENDPOINT_VARIABLES
+
+MOUNTS_FILE = Path("/proc/self/mountinfo")
+AZURE_ACCOUNT_VARIABLE = "AZURE_STORAGE_ACCOUNT"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted file system, or a folder of one."""
+
+    device: str
+    folder: str
+    """What of the file system is mounted; empty: all of it."""
+    point: str
+    """Where; empty: at the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedLocation:
+    """A location as it is used: its one URI, and its identity."""
+
+    uri: str
+    identity: LocationIdentity
+
+
+def read_mounts(file: Path = MOUNTS_FILE) -> tuple[Mount, ...]:
+    """Return what is mounted, in the order of mounting; nothing where nobody tells."""
+    try:
+        lines = file.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ()
+    words = (line.split(" ") for line in lines)
+    return tuple(
+        Mount(device, _plain(folder), _plain(point))
+        for _, _, device, folder, point, *_ in (each for each in words if len(each) > 5)
+    )
+
+
+def _plain(written: str) -> str:
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), written).rstrip("/")
+
+
+def resolve_location(
+    uri: str,
+    mounts: Iterable[Mount] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ResolvedLocation:
+    """Return a location as this machine sees it now; its URI has no links in it.
+
+    Args:
+        uri: Of the location, in its normal form.
+        mounts: What is mounted; None: it is read.
+        environ: Where endpoints of object stores are looked up; None: that of the process.
+    """
+    return _Machine(mounts, environ).site_of(uri)
+
+
+def identities_of(locations: Mapping[str, str]) -> dict[str, LocationIdentity]:
+    """Return what locations are now, by the same keys; links and mounts may have changed since.
+
+    Args:
+        locations: Any key → URI.
+    """
+    machine = _Machine()
+    return {key: machine.site_of(uri).identity for key, uri in locations.items()}
+
+
+class _Machine:
+    """What has been found out of this machine: folders that tables share are looked at once."""
+
+    def __init__(
+        self, mounts: Iterable[Mount] | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._endpoints = endpoints(os.environ if environ is None else environ)
+        # Of two at one point the later one hides the other.
+        self._mounts = {each.point: each for each in (read_mounts() if mounts is None else mounts)}
+        self._real: dict[str, str] = {"": ""}
+        self._number: dict[str, str] = {}
+
+    def site_of(self, uri: str) -> ResolvedLocation:
+        """Return a location as it is now."""
+        path = _local_path(uri)
+        if path is None:
+            return ResolvedLocation(uri, identity_of_uri(uri, self._endpoints))
+        real = self._real_path(path)
+        numbers = tuple(self._numbers(real))
+        names = (f"file:{real}", *self._mounted(real), *numbers[:1])
+        return ResolvedLocation(f"file://{quote(real)}", LocationIdentity(names, numbers[1:]))
+
+    def _real_path(self, path: str) -> str:
+        """Return a path without links."""
+        above, _, last = path.rpartition("/")
+        if last == "..":
+            return _resolved(path)
+        if above not in self._real:
+            self._real[above] = _resolved(above)
+        real = f"{self._real[above]}/{last}" if last else self._real[above]
+        return _resolved(real) if os.path.islink(real) else real
+
+    def _mounted(self, real: str) -> Iterator[str]:
+        """Yield the name of a path within its file system, which no bind mount changes."""
+        for folder in _up_from(real):
+            mount = self._mounts.get(folder)
+            if mount is not None:
+                yield f"mount {mount.device}:{mount.folder}{real[len(folder) :]}"
+                return
+
+    def _numbers(self, real: str) -> Iterator[str]:
+        """Yield the names of a path by the number of each folder on its way, nearest first."""
+        for folder in _up_from(real):
+            if folder not in self._number:
+                self._number[folder] = _number_of(folder or "/")
+            if number := self._number[folder]:
+                yield f"inode {number}:{real[len(folder) :]}"
+
+
+def _local_path(uri: str) -> str | None:
+    """Return the path of a local location; None: it is not of this machine."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if canonical_scheme(parts.scheme) != "file":
+        return None
+    path = unquote(parts.path)
+    # What lies behind a link is not what its text says, so `..` is left to the machine.
+    return path.rstrip("/") if ".." in path.split("/") else normal_path(path)
+
+
+def _resolved(path: str) -> str:
+    try:
+        return os.path.realpath(path or "/").rstrip("/")
+    except (OSError, ValueError):  # A link that nobody may read, a byte that no path has.
+        return normal_path(path)
+
+
+def _up_from(real: str) -> Iterator[str]:
+    """Yield a path and all folders above it, the root as an empty text."""
+    yield real
+    while real:
+        real = real.rpartition("/")[0]
+        yield real
+
+
+def _number_of(folder: str) -> str:
+    """Return device and inode of a folder; empty: it is not there, or not for us to look at."""
+    try:
+        found = os.stat(folder)
+    except (OSError, ValueError):
+        return ""
+    return f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}:{found.st_ino}"
+
+
+def endpoints(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return where object stores are whose URIs do not say it."""
+    s3 = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
+    return {"s3": s3, "abfs": environ.get(AZURE_ACCOUNT_VARIABLE, "")}

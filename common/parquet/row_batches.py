@@ -1,0 +1,310 @@
+"""A Parquet file's rows in bounded memory: opened for that, in small batches, or single rows."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet as pq
+from pyarrow import types as is_type
+
+from common.parquet.location import Location
+from common.rows.arrays import BATCH_ROWS, Int64s
+
+# ------------------------------------------------------------------------------------------ Opening
+
+
+LARGE_BYTES = 192 * 1024**2
+"""Of a row group before its codec. Of smaller ones, which most writers make, each column is read
+by one request."""
+BUFFERS_BYTES = 32 * 1024**2
+"""Of all columns of a larger one together, about."""
+BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
+
+
+def open_parquet_file(
+    source: Any, metadata: pq.FileMetaData | None = None, *, packed: Collection[str] = ()
+) -> pq.ParquetFile:
+    """Return an open file as Parquet, whose pages' checksums are looked at.
+
+    Args:
+        source: A file that Arrow has opened; whoever did closes it.
+        metadata: Its footer, if that is known: single row groups will be read whole, each by as
+            few requests as can be. Otherwise rows are read in the file's order, and of a large
+            row group no more than some pages per column are in memory.
+        packed: Columns of texts that come with their dictionaries, each text once; then rows are
+            read in the file's order, also if its footer is known.
+
+    Raises:
+        OSError: It cannot be read.
+        ArrowException: It is no Parquet file.
+    """
+    # A flipped bit would be another value, and written on.
+    options = {"page_checksum_verification": True, "read_dictionary": [*packed] or None}
+    if metadata is not None and not packed:
+        return pq.ParquetFile(source, metadata=metadata, pre_buffer=True, **options)
+    file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, **options)
+    footer = file.metadata
+    if source.size() <= BUFFER_BYTES_MAX or not _is_large(footer):
+        return file
+    buffer_bytes = BUFFERS_BYTES // max(1, footer.num_columns)
+    buffer_bytes = min(max(buffer_bytes, BUFFER_BYTES_MIN), BUFFER_BYTES_MAX)
+    return pq.ParquetFile(
+        source, metadata=footer, pre_buffer=False, buffer_size=buffer_bytes, **options
+    )
+
+
+def _is_large(footer: pq.FileMetaData) -> bool:
+    sizes = (footer.row_group(at).total_byte_size for at in range(footer.num_row_groups))
+    return any(size > LARGE_BYTES for size in sizes)
+
+
+# ---- Batches
+#
+# A text of 20 KB that comes again in 65,536 rows is 20 KB in its file, and 1.3 GB in a batch.
+# Footers do not tell. So columns of texts with few stored bytes are read with their dictionaries,
+# of which one batch has each text once; the lengths of its rows then say how many of them are
+# decoded at a time. Columns whose bytes are as many as their texts take are read as ever, which
+# is several times as fast for them.
+
+
+BATCH_BYTES = 64 * 1024**2
+"""Of one batch, decoded; it has more only if its one row has."""
+PACKED_BYTES = 8
+"""Where a row has fewer for a text than that, texts come again and again."""
+SMALL_ROWS = 1 << 12
+"""Smaller batches cost more time than texts cost that are looked up in a dictionary."""
+NESTED_ROWS = 1 << 10
+"""At a time, of texts within lists or structs, whose dictionaries are not looked into."""
+UNEVEN = 32
+"""A text that is so many times as long as its row's share of the stored bytes is no typical one."""
+INDEX_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How rows of a row group are read."""
+
+    rows: int
+    """At a time."""
+    packed: frozenset[str] = frozenset()
+    """Columns that are read with their dictionaries."""
+    uneven: frozenset[str] = frozenset()
+    """Columns of which the stored bytes do not tell what their rows take."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file of a table, open, that can be opened once more."""
+
+    location: Location
+    """Of its table."""
+    path: str
+    """Relative to it."""
+    parquet: pq.ParquetFile
+
+    @contextmanager
+    def packed(self, names: frozenset[str]) -> Iterator[pq.ParquetFile]:
+        """Open it once more, some columns of which come with their dictionaries."""
+        with (
+            self.location.open_file(self.path) as source,
+            open_parquet_file(source, self.parquet.metadata, packed=names) as packed,
+        ):
+            yield packed
+
+
+def row_batches(file: OpenFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield a file's rows as they lie, at most `BATCH_ROWS` and about `BATCH_BYTES` at a time.
+
+    Args:
+        file: The file.
+        columns: Columns of it, at least one.
+
+    Raises:
+        OSError: It cannot be read.
+        ArrowException: It is damaged.
+    """
+    ways = _Ways(file, columns)
+    parquet = file.parquet
+    numbers = range(parquet.metadata.num_row_groups)
+    for way, groups in groupby(numbers, ways.of):
+        if not way.packed:
+            read = parquet.iter_batches(way.rows, [*groups], [*columns], use_threads=False)
+            yield from (pa.Table.from_batches([batch]) for batch in read)
+            continue
+        with file.packed(way.packed) as packed:
+            for batch in packed.iter_batches(way.rows, [*groups], [*columns], use_threads=False):
+                yield from _decoded(batch, way.packed, parquet.schema_arrow)
+
+
+def decoded_bytes(file: OpenFile, columns: Sequence[str]) -> int:
+    """Return about how many bytes all rows take, decoded; texts within lists and structs as stored.
+
+    Only columns whose stored bytes do not tell it are read, and their texts once each.
+
+    Args:
+        file: The file.
+        columns: Columns of it.
+
+    Raises:
+        OSError: It cannot be read.
+        ArrowException: It is damaged.
+    """
+    ways = _Ways(file, columns)
+    footer, total = file.parquet.metadata, 0
+    for number in range(footer.num_row_groups):
+        group, way = footer.row_group(number), ways.of(number)
+        total += sum(group.column(at).total_uncompressed_size for at in ways.leaves)
+        if names := way.packed | way.uneven:
+            with file.packed(names) as packed:
+                for batch in packed.iter_batches(BATCH_ROWS, [number], [*names], use_threads=False):
+                    total += int(_lengths(batch, names).sum())
+    return total
+
+
+class _Ways:
+    """How each row group of a file is read."""
+
+    def __init__(self, file: OpenFile, columns: Sequence[str]) -> None:
+        self._file, self._footer = file, file.parquet.metadata
+        wanted, schema = {*columns}, self._footer.schema
+        self.leaves = [
+            at
+            for at in range(self._footer.num_columns)
+            if (name := schema.column(at).path) in wanted or name.split(".")[0] in wanted
+        ]
+        self._texts = [at for at in self.leaves if schema.column(at).physical_type == "BYTE_ARRAY"]
+        self._flat = {
+            field.name for field in file.parquet.schema_arrow if not is_type.is_nested(field.type)
+        }
+
+    def of(self, number: int) -> _Way:
+        """Return how a row group is read."""
+        group = self._footer.row_group(number)
+        rows = min(BATCH_ROWS, max(1, group.num_rows))
+        stored = sum(group.column(at).total_uncompressed_size for at in self.leaves)
+        limit = min(rows, _rows_of(max(1, stored // max(1, group.num_rows))))
+        # Whatever lies in others: no text is longer than all of them.
+        large = [
+            at
+            for at in self._texts
+            if rows * group.column(at).total_uncompressed_size > BATCH_BYTES
+        ]
+        ways = [self._of_texts(number, group.column(at)) for at in large]
+        limit = min([limit, *(way.rows for way in ways)])
+        return _Way(
+            # The same for most row groups, so that many are read by one call.
+            BATCH_ROWS if limit == rows else 1 << (limit.bit_length() - 1),
+            packed=frozenset[str]().union(*(way.packed for way in ways)),
+            uneven=frozenset[str]().union(*(way.uneven for way in ways)),
+        )
+
+    def _of_texts(self, number: int, chunk: pq.ColumnChunkMetaData) -> _Way:
+        """Return how texts of one column are read, that may be long."""
+        name, rows = chunk.path_in_schema, chunk.num_values
+        stored, names = chunk.total_uncompressed_size, frozenset({name})
+        if not _is_repeating(chunk):
+            return _Way(BATCH_ROWS)
+        if name not in self._flat or not chunk.has_dictionary_page:
+            return _Way(NESTED_ROWS)
+        if stored < PACKED_BYTES * rows:
+            return _Way(BATCH_ROWS, packed=names)
+        longest = self._longest(number, name)
+        uneven = names if longest * rows > UNEVEN * stored else frozenset[str]()
+        if _rows_of(longest) < SMALL_ROWS:
+            return _Way(BATCH_ROWS, packed=names, uneven=uneven)
+        return _Way(_rows_of(longest), uneven=uneven)
+
+    def _longest(self, number: int, name: str) -> int:
+        """Return how long the longest text of a dictionary is."""
+        with self._file.packed(frozenset({name})) as packed:
+            batch = next(packed.iter_batches(1, [number], [name], use_threads=False), None)
+        if batch is None:
+            return 0
+        return int(pc.max(pc.binary_length(batch.column(0).dictionary)).as_py() or 0)
+
+
+def _rows_of(row_bytes: int) -> int:
+    return max(1, BATCH_BYTES // max(1, row_bytes))
+
+
+def _is_repeating(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Return whether a chunk may have a text once that comes in many rows."""
+    return chunk.has_dictionary_page or any(
+        "DICTIONARY" in each or each == "DELTA_BYTE_ARRAY" for each in chunk.encodings
+    )
+
+
+def _decoded(
+    batch: pa.RecordBatch, packed: frozenset[str], schema: pa.Schema
+) -> Iterator[pa.Table]:
+    """Yield a batch in parts of about `BATCH_BYTES`, its dictionaries decoded."""
+    ends = np.cumsum(_lengths(batch, packed))
+    first = 0
+    while first < batch.num_rows:
+        before = ends[first - 1] if first else 0
+        last = int(np.searchsorted(ends, before + BATCH_BYTES, side="right"))
+        last = max(last, first + 1)
+        part = batch.slice(first, last - first)
+        first = last
+        columns = [
+            _plain(column, schema.field(name).type) if name in packed else column
+            for name, column in zip(part.schema.names, part.columns, strict=True)
+        ]
+        yield pa.table(columns, names=part.schema.names)
+
+
+def _plain(column: pa.DictionaryArray, wanted: pa.DataType) -> pa.Array:
+    values = column.dictionary_decode()
+    return values if is_type.is_dictionary(wanted) else values.cast(wanted)
+
+
+def _lengths(batch: pa.RecordBatch, names: frozenset[str]) -> Int64s:
+    """Return how many bytes each row of a batch has in columns with dictionaries, decoded."""
+    total = np.full(batch.num_rows, INDEX_BYTES * len(names), np.int64)
+    for name in names:
+        column = batch.column(name)
+        longs = pc.fill_null(pc.binary_length(column.dictionary).cast(pa.int64()), 0)
+        taken = pc.fill_null(longs.take(column.indices), 0)
+        total += taken.to_numpy(zero_copy_only=False)
+    return total
+
+
+# -------------------------------------------------------------------------------------- Single rows
+
+
+_BATCH_ROWS = 1 << 13
+
+
+def rows_at(
+    parquet: pq.ParquetFile, group: int, names: Sequence[str], places: Sequence[int]
+) -> pa.Table:
+    """Return some rows of a row group, of which few are decoded at a time.
+
+    Args:
+        parquet: The open file.
+        group: The row group's number.
+        names: Columns of the file.
+        places: The rows' numbers in the row group, ascending.
+    """
+    schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
+    found, before, at = [schema.empty_table()], 0, 0
+    batches = parquet.iter_batches(
+        _BATCH_ROWS, row_groups=[group], columns=list(names), use_threads=False
+    )
+    for batch in batches:
+        end = at
+        while end < len(places) and places[end] < before + batch.num_rows:
+            end += 1
+        if end > at:
+            here = [place - before for place in places[at:end]]
+            picked = batch.select(list(names)).take(pa.array(here, pa.int64()))
+            found.append(pa.Table.from_batches([picked]))
+        before, at = before + batch.num_rows, end
+        if at == len(places):
+            break
+    return pa.concat_tables(found)

@@ -1,0 +1,142 @@
+"""The nursery's process: imports what readers need, and forks one for every order.
+
+    python -m common.readers.fork_server FD [MODULE…]
+
+`FD` is its end of the control link; the modules hold work that readers are asked for: forked
+with the process, they need not be imported by each. An order is one byte:
+
+* `f`, with a descriptor: fork a reader that serves this link; the answer is its process id.
+* `e`, then eight bytes: end the reader of this id if it still runs, and tell how it ended, as
+  `waitpid` says it. Ended readers stay zombies until then, so that the id is nobody else's.
+
+When the link ends, so do this process and, since each of their links ends likewise, its readers.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+
+import pyarrow as pa
+
+from common.errors import CompactionError
+from common.memory_limit import data_bytes, limit_memory
+from common.readers import messages
+from common.readers.messages import (
+    END,
+    FORK,
+    ID,
+    LIMITS,
+    LinkError,
+    ReaderLimits,
+    receive,
+    send,
+)
+
+ORDER_BYTES_MAX = 256 * 1024**2
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve the control link until it ends."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    # The service's terminal and signals are not ours.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    readers: set[int] = set()
+    while order := control.recv(1):
+        if order == FORK:
+            message, descriptors, _, _ = socket.recv_fds(control, LIMITS.size, 1)
+            memory_bytes, wait_s = LIMITS.unpack(message)
+            reader = os.fork()
+            if reader == 0:
+                control.close()
+                _read(descriptors[0], ReaderLimits(memory_bytes=memory_bytes, wait_s=wait_s))
+            for each in descriptors:
+                os.close(each)
+            readers.add(reader)
+            control.sendall(ID.pack(reader))
+        elif order == END:
+            (reader,) = ID.unpack(control.recv(ID.size, socket.MSG_WAITALL))
+            control.sendall(ID.pack(_ended(reader, readers)))
+
+
+def _ended(reader: int, readers: set[int]) -> int:
+    """End one of our readers; return what `waitpid` says of it, -1 of a stranger."""
+    if reader not in readers:
+        return -1
+    found, status = os.waitpid(reader, os.WNOHANG)
+    if not found:
+        os.kill(reader, signal.SIGKILL)
+        _, status = os.waitpid(reader, 0)
+    readers.discard(reader)
+    return status
+
+
+def _read(descriptor: int, limits: ReaderLimits) -> None:
+    """Be a reader until the link ends; never return."""
+    status = 1
+    # What Arrow or an allocator says before it ends the process is told by how it ended.
+    with contextlib.suppress(BaseException):
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        _die_with_parent()
+        _limit(limits.memory_bytes)
+        serve(socket.socket(fileno=descriptor), limits.wait_s)
+        status = 0
+    os._exit(status)
+
+
+def serve(link: socket.socket, wait_s: float) -> None:
+    """Do what orders say, one after the other, until nobody sends any."""
+    while True:
+        try:
+            order = receive(link, ORDER_BYTES_MAX)
+        except LinkError:
+            return
+        send(link, _answer(order, wait_s))
+
+
+def _answer(message: bytes, wait_s: float) -> bytes:
+    # By default this signal ends a process, whatever it is busy with.
+    signal.setitimer(signal.ITIMER_REAL, wait_s)
+    try:
+        return messages.pack_message(_result(messages.unpack_order(message)))
+    except (MemoryError, pa.ArrowMemoryError):
+        return messages.pack_message(messages.ReaderOutOfMemory())
+    except Exception as error:
+        return messages.pack_message(messages.ReaderFailure(f"{type(error).__name__}: {error}"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _result(order: messages.ReaderOrder) -> messages.Result:
+    try:
+        return messages.ReaderResult(order.work(*order.arguments, **order.named))
+    except CompactionError as error:
+        return messages.ReaderRefusal(error)
+    except (MemoryError, pa.ArrowMemoryError):
+        return messages.ReaderOutOfMemory()
+    except Exception as error:
+        return messages.ReaderFailure(f"{type(error).__name__}: {error}")
+
+
+def _die_with_parent() -> None:
+    """End when the nursery ends, also while busy; elsewhere than on Linux the timer does it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _limit(memory_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory(data_bytes() + memory_bytes)
+
+
+if __name__ == "__main__":
+    main()
