@@ -19,7 +19,7 @@ from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.spi.planner import PlanParameters
 from coordinator.core.planning import plan_tablet
-from coordinator.plugins.dispatchers.simple import SimpleDispatcher
+from coordinator.plugins.dispatchers import SimpleDispatcher
 from coordinator.plugins.planners.ratio import RatioPlanner
 
 FILES = 10

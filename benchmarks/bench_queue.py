@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.queue_alternatives import STRUCTURES, WELL_KEPT, TwoEnded
 from common.model.job import Job, Kind
 from common.model.tablet import TabletId
-from coordinator.core.fair_share import FairShare
-from coordinator.core.job_queue import JobQueue
-from coordinator.core.priority import rank_of
+from coordinator.core.queue.admission import rank_of
+from coordinator.core.queue.fair_share import FairShare
+from coordinator.core.queue.job_queue import JobQueue
 
 PAIRS_MIN = REMOVALS_MIN = 150_000
 RATIO_MIN = 0.8

@@ -32,13 +32,17 @@ from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.settings import CoordinatorSettings, Settings, StoreSettings
 from coordinator.core import events as on
-from coordinator.core.scan_rules import Span
-from coordinator.performing import Context
-from coordinator.pieces import Piece, Scanned, ScansHere
-from coordinator.ray_pieces import scan_piece
-from coordinator.recovery import recover
+from coordinator.core.scan_rules import TabletSpan
 from coordinator.registry import planner_for
-from coordinator.wiring import Parts, assemble
+from coordinator.scan.ray_ranges import scan_range
+from coordinator.scan.scan_ranges import (
+    LocalRangeScans,
+    RangeFindings,
+    ScanRange,
+)
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import take_lead
+from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.many_tablets import Many, key_of, many_tablets
 from tests.support.redis_server import running
 
@@ -60,16 +64,16 @@ def verdict(value: float, goal: float, *, more: bool) -> str:
     return f"{'reached' if reached else 'MISSED'} {goal:,.0f}"
 
 
-async def scan_rate(store: KeyspaceStore, many: Many, span: Span, *, every: bool) -> float:
+async def scan_rate(store: KeyspaceStore, many: Many, span: TabletSpan, *, every: bool) -> float:
     """Return tablets per second of processor time, of the best round."""
-    scans = ScansHere(store, planner_for(Settings()))
+    scans = LocalRangeScans(store, planner_for(Settings()))
     best = 0.0
     for _ in range(ROUNDS):
         begun_s = time.process_time()
-        rest: Span | None = span
+        rest: TabletSpan | None = span
         tablets = 0
         while rest is not None:
-            done = await scans.scan(Piece(table=many.table, span=rest, every=every))
+            done = await scans.scan(ScanRange(table=many.table, span=rest, every=every))
             tablets, rest = tablets + done.tablets, done.rest
         best = max(best, tablets / (time.process_time() - begun_s))
     return best
@@ -124,9 +128,9 @@ class OtherProcess:
         self._settings = settings
         self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
-    async def scan(self, piece: Piece) -> Scanned:
+    async def scan(self, piece: ScanRange) -> RangeFindings:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, scan_piece, self._settings, piece)
+        return await loop.run_in_executor(self.pool, scan_range, self._settings, piece)
 
 
 @contextlib.asynccontextmanager
@@ -138,9 +142,9 @@ async def coordinator(url: str, told: Callable[[on.Event], None]) -> Any:
     )
     store = connect(settings.store)
     ids = RandomIds()
-    context = Context(store, SystemClock(), ids, lambda *_, **__: None, ids.next("coord"))
+    context = ShellContext(store, SystemClock(), ids, lambda *_, **__: None, ids.next("coord"))
     elsewhere = OtherProcess(settings)
-    parts: Parts = assemble(settings, context, elsewhere)
+    parts: CoordinatorParts = assemble(settings, context, elsewhere)
     submit = parts.service.submit
 
     def heard(event: on.Event) -> None:
@@ -148,7 +152,7 @@ async def coordinator(url: str, told: Callable[[on.Event], None]) -> Any:
         told(event)
 
     parts.scanner.attach(heard)
-    await recover(store, parts.scanner, context.coordinator, context.log)
+    await take_lead(store, parts.scanner, context.coordinator, context.log)
     loops = [asyncio.create_task(loop) for loop in parts.loops(settings)]
     try:
         yield parts
@@ -211,7 +215,7 @@ async def measure(url: str, given: argparse.Namespace) -> None:
     many = await many_tablets(store, keyspace, given.tablets, analysis="stable")
     print(f"{given.tablets:,} tablets stored in {time.monotonic() - begun_s:.0f} s", end="; ")
     print(f"load {os.getloadavg()[0]:.1f}", flush=True)
-    part = Span(None, key_of(min(given.changed, given.tablets)))
+    part = TabletSpan(None, key_of(min(given.changed, given.tablets)))
     changed = await scan_rate(store, many, part, every=True)
     print(f"changed    {changed:>10,.0f} tablets/s  {verdict(changed, CHANGED_MIN, more=True)}")
     quiet = await scan_rate(store, many, part, every=False)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sortedcontainers import SortedKeyList, SortedList
 
-from coordinator.core.ranked import Ranked
+from coordinator.core.queue.job_index import RankedMap
 
 
 class TwoEnded(Protocol):
@@ -24,10 +24,10 @@ class TwoEnded(Protocol):
 
 
 class Ours:
-    """`coordinator.core.ranked` as the queue uses it: its values know their rank."""
+    """`coordinator.core.queue.job_index` as the queue uses it: its values know their rank."""
 
     def __init__(self) -> None:
-        self.ranked: Ranked[Any] = Ranked()
+        self.ranked: RankedMap[Any] = RankedMap()
 
     def push(self, rank: int, value: object) -> None:
         self.ranked.push(rank, value)

@@ -37,12 +37,12 @@ from common.wire import (
     compactor_actor_name,
 )
 from coordinator.core import events as on
-from coordinator.generation import Generations
-from coordinator.performing import Context
-from coordinator.ray_pieces import RayPieces
-from coordinator.recovery import recover, until_replaced
-from coordinator.request_reading import progress_of
-from coordinator.wiring import assemble, upkeep
+from coordinator.requests.driver import read_progress
+from coordinator.scan.ray_ranges import RayRangeScans
+from coordinator.storage.generations import Generations
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import take_lead, until_replaced
+from coordinator.wiring import assemble, storage_loops
 
 CALLS_AT_ONCE = 10_000
 """Compactors wait in `take`, so a call may last; none of them blocks a thread."""
@@ -79,7 +79,7 @@ class CoordinatorActor:
         self._store = connect(settings.store)
         self._watched: set[tuple[str, str]] = set()
         self._generations = Generations(self._store, self._log)
-        self._context = Context(
+        self._context = ShellContext(
             store=self._store,
             clock=SystemClock(),
             ids=RandomIds(),
@@ -87,7 +87,7 @@ class CoordinatorActor:
             coordinator=self._id,
             generations=self._generations,
         )
-        self._parts = assemble(settings, self._context, RayPieces(settings))
+        self._parts = assemble(settings, self._context, RayRangeScans(settings))
         self._state, self._service = self._parts.state, self._parts.service
         self._scanner, self._requests = self._parts.scanner, self._parts.requests
         self._ready = asyncio.Event()
@@ -104,13 +104,13 @@ class CoordinatorActor:
         os._exit(1)
 
     async def _run(self) -> None:
-        claimed_s = await recover(self._store, self._scanner, self._id, self._log)
+        claimed_s = await take_lead(self._store, self._scanner, self._id, self._log)
         await self._parts.limiting.load()
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
                 loops.create_task(loop)
-            for loop in upkeep(self._settings, self._context, self._writable):
+            for loop in storage_loops(self._settings, self._context, self._writable):
                 loops.create_task(loop)
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced(claimed_s))
@@ -216,7 +216,7 @@ class CoordinatorActor:
     async def request_progress(self, table: str, request: str) -> RequestProgress | None:
         """Return how far a request has come; None: there is none."""
         told = {each.attempt: each.progress for each in await self.running() if each.progress}
-        return await progress_of(self._store, table, request, told)
+        return await read_progress(self._store, table, request, told)
 
     async def pause_group(self, group: str) -> None:
         """Hand out no job of a group."""

@@ -86,7 +86,7 @@ class PlanTablet(Protocol):
         ...
 
 
-class Queued(Protocol):
+class QueuedJobs(Protocol):
     """What is queued, as far as a full scan compares it with what is wanted."""
 
     def queued_ends(self, table: str) -> list[bytes]:

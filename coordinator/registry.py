@@ -23,25 +23,25 @@ PLANNERS = ExtensionPoint(
 DISPATCHERS = ExtensionPoint(
     "neve.dispatchers",
     ("dispatch",),
-    {"simple": "coordinator.plugins.dispatchers.simple:SimpleDispatcher"},
+    {"simple": "coordinator.plugins.dispatchers:SimpleDispatcher"},
 )
 SELECTORS = ExtensionPoint(
     "neve.selectors",
     ("check", "select"),
     {
-        "age": "coordinator.plugins.selectors.by_age:ByAge",
-        "all": "coordinator.plugins.selectors.everything:AllFiles",
-        "deletes": "coordinator.plugins.selectors.deletes:TooManyDeletes",
-        "expired": "coordinator.plugins.selectors.expired:ExpiredRatio",
-        "layout": "coordinator.plugins.selectors.layout:FaultyLayout",
-        "name": "coordinator.plugins.selectors.by_name:ByName",
-        "schema": "coordinator.plugins.selectors.schema:SchemaDrift",
-        "size": "coordinator.plugins.selectors.by_size:BySize",
+        "age": "coordinator.plugins.selectors:ByAge",
+        "all": "coordinator.plugins.selectors:AllFiles",
+        "deletes": "coordinator.plugins.selectors:TooManyDeletes",
+        "expired": "coordinator.plugins.selectors:ExpiredRatio",
+        "layout": "coordinator.plugins.selectors:FaultyLayout",
+        "name": "coordinator.plugins.selectors:ByName",
+        "schema": "coordinator.plugins.selectors:SchemaDrift",
+        "size": "coordinator.plugins.selectors:BySize",
     },
 )
 DEFAULT_PLANNER = "ratio"
 """Plans a request whose own planner wants none of its files."""
-DOORS = (PLANNERS, DISPATCHERS, SELECTORS)
+EXTENSION_POINTS = (PLANNERS, DISPATCHERS, SELECTORS)
 
 
 def load_planner(name: str) -> Planner:

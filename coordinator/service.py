@@ -20,9 +20,8 @@ from common.wire import (
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
-from coordinator.noting import Noting
-from coordinator.performing import Context, StoreActions
-from coordinator.scanner import Scanner
+from coordinator.scan.scanner import Scanner
+from coordinator.store_actions import AnalysisWriter, ShellContext, StoreActions
 
 ANSWER_GRACE_S = 10.0
 """How long a take whose time is up waits for the reservation that is in flight."""
@@ -31,13 +30,13 @@ ANSWER_GRACE_S = 10.0
 class CoordinatorService:
     """Runs the turns. Every method is called from the one event loop."""
 
-    def __init__(self, state: CoordinatorState, context: Context, scanner: Scanner) -> None:
+    def __init__(self, state: CoordinatorState, context: ShellContext, scanner: Scanner) -> None:
         """Wrap the state; nothing runs before `submit` is called."""
         self._state = state
         self._context = context
         self._scanner = scanner
         self._store_actions = StoreActions(context, self.submit)
-        self._notes = Noting(context.store, self._spawn, context.log, context.faults)
+        self._notes = AnalysisWriter(context.store, self._spawn, context.log, context.faults)
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}

@@ -25,17 +25,17 @@ T = TypeVar("T")
 PAUSE_BASE_S, PAUSE_MAX_S = 5.0, 300.0
 FAULTS_MAX = 10_000
 CAUSE_CHARS_MAX = 500
-TOLD_MAX = 5
+SENTENCES_MAX = 5
 """Of what cannot be read, so much is named in `neve status`."""
 
 
-AWAY = (MetadataError, UnavailableError)
+STORE_AWAY_ERRORS = (MetadataError, UnavailableError)
 """Errors of a store or storage that does not answer: everybody waits for it."""
 
 
-def is_away(error: Exception) -> bool:
+def is_store_away(error: Exception) -> bool:
     """Return whether an error says that the store is away, and nothing of what it holds."""
-    return isinstance(error, AWAY) and not isinstance(error, BrokenValueError)
+    return isinstance(error, STORE_AWAY_ERRORS) and not isinstance(error, BrokenValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ class TableFaults:
     def all_unreadable(self) -> tuple[str, ...]:
         """Return what is told of the tables and tablets that cannot be read; of many, of some."""
         every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
-        more = len(every) - TOLD_MAX
-        return (*every[:TOLD_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
+        more = len(every) - SENTENCES_MAX
+        return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
 
     @property
     def unreadable_tablets(self) -> int:

@@ -17,46 +17,48 @@ from common.wire import (
     Explanation,
     MetricValue,
 )
-from coordinator.automatic import Automatic
-from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
-from coordinator.full_scan import FullScan
-from coordinator.limiting import Limiting
-from coordinator.manifests import Manifests
-from coordinator.operation_steps import OperationRules, OperationSteps
-from coordinator.operations import Operations
-from coordinator.performing import Context
-from coordinator.pieces import PieceScans, ScansHere
 from coordinator.ports import Submit
 from coordinator.registry import planner_for
-from coordinator.request_steps import Minds, Steps
-from coordinator.requests import Requests
-from coordinator.scanner import Scanner
-from coordinator.selecting import Selectors
+from coordinator.requests.driver import RequestDriver
+from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
+from coordinator.requests.tablet_steps import Policies, RequestSteps
+from coordinator.scan.full_scan import FullScan
+from coordinator.scan.scan_ranges import LocalRangeScans, RangeScans
+from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
-from coordinator.storage import ArrowStorage
-from coordinator.store_care import StoreCare
-from coordinator.unfinished import Unfinished
+from coordinator.split_merge.driver import OperationDriver
+from coordinator.split_merge.step_runner import OperationRules, OperationSteps
+from coordinator.storage.garbage_collector import (
+    GarbageCollector,
+    GarbageRules,
+    collect_forever,
+)
+from coordinator.storage.manifests import ManifestPublisher
+from coordinator.storage.storage_access import ArrowStorage
+from coordinator.storage.unfinished_tables import UnfinishedTables
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import RateLimits, StoreHealthWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class CoordinatorParts:
     """The parts of one coordinator that turn, wait and read; nothing runs yet."""
 
     store: TabletStore
-    context: Context
+    context: ShellContext
     state: CoordinatorState
     scanner: Scanner
     full_scan: FullScan
     service: CoordinatorService
-    requests: Requests
-    selectors: Selectors
-    automatic: Automatic
-    operations: Operations
-    limiting: Limiting
-    store_care: StoreCare
+    requests: RequestDriver
+    selectors: SelectorCalls
+    automatic: AutomaticRequests
+    operations: OperationDriver
+    limiting: RateLimits
+    store_care: StoreHealthWatch
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, most telling first.
@@ -194,8 +196,8 @@ class FatalFilesInCore:
         self.submit(on.FileFatal(tablet=tablet, path=path, cause=cause))
 
 
-def upkeep(
-    settings: Settings, context: Context, writable: Callable[[], Collection[Table]]
+def storage_loops(
+    settings: Settings, context: ShellContext, writable: Callable[[], Collection[Table]]
 ) -> list[Coroutine[Any, Any, None]]:
     """Return what has to run for ever so that tables can be read and replaced files go.
 
@@ -206,7 +208,7 @@ def upkeep(
     """
     own, store = settings.coordinator, context.store
     known = context.generations.known if context.generations else lambda _table: 0
-    manifests = Manifests(
+    manifests = ManifestPublisher(
         store,
         context.ids,
         own.garbage_grace_s,
@@ -215,13 +217,13 @@ def upkeep(
         faults=context.faults,
         threads=context.threads,
     )
-    rules = CollectorRules(
+    rules = GarbageRules(
         grace_s=own.garbage_grace_s,
         clock_skew_max_s=own.clock_skew_max_s,
         retired_s=own.retired_names_s,
     )
     storage = ArrowStorage(context.clock, context.threads)
-    collector = Collector(
+    collector = GarbageCollector(
         store,
         storage,
         rules,
@@ -240,13 +242,15 @@ def upkeep(
             faults=context.faults,
         ),
         manifests.run_forever(writable, own.collect_interval_s),
-        Unfinished(store, own.garbage_grace_s, context.log, context.faults).run_forever(
+        UnfinishedTables(store, own.garbage_grace_s, context.log, context.faults).run_forever(
             own.unfinished_interval_s
         ),
     ]
 
 
-def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None = None) -> Parts:
+def assemble(
+    settings: Settings, context: ShellContext, elsewhere: RangeScans | None = None
+) -> CoordinatorParts:
     """Return the parts, each knowing those that it needs.
 
     Must be called in the event loop that will run them.
@@ -271,24 +275,24 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
     )
     service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
-    selectors = Selectors()
-    minds = Minds(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
-    requests = Requests(context, Steps(context, minds))
-    automatic = Automatic(context, selectors)
+    selectors = SelectorCalls()
+    minds = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
+    requests = RequestDriver(context, RequestSteps(context, minds))
+    automatic = AutomaticRequests(context, selectors)
     rules = OperationRules(
         lasts_max_s=own.operation_max_s,
         at_once_max=own.operations_max,
     )
     fatal = FatalFilesInCore(state, service.submit)
     steps = OperationSteps(context, plan, state.why_given_up, rules, fatal)
-    operations = Operations(context, steps)
-    here = ScansHere(context.store, plan)
+    operations = OperationDriver(context, steps)
+    here = LocalRangeScans(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, here, context.log)
     full_scan.use(elsewhere, own.full_scan_tasks)
     scanner.watch(requests)
     scanner.watch(automatic)
     scanner.watch(operations)
-    return Parts(
+    return CoordinatorParts(
         store=context.store,
         context=context,
         state=state,
@@ -299,6 +303,6 @@ def assemble(settings: Settings, context: Context, elsewhere: PieceScans | None 
         selectors=selectors,
         automatic=automatic,
         operations=operations,
-        limiting=Limiting(context, service.submit),
-        store_care=StoreCare(context.store, context.log),
+        limiting=RateLimits(context, service.submit),
+        store_care=StoreHealthWatch(context.store, context.log),
     )

@@ -1,1 +1,32 @@
-"""Decisions of the coordinator: no I/O, no clock, no chance, no logging in here."""
+"""Decisions of the coordinator: no I/O, no clock, no chance, no logging in here.
+
+1. Something happened: an `events` value comes in, with the time, by `state.handle`.
+2. The decider of its family answers: `plan_events`, `assignment`, `compactor_events`,
+   `attempt_events`, or the timers of `state`. All of them change one `ClusterState`.
+3. `assignment` gives waiting compactors the best jobs of their `queue`.
+4. `actions` go out; the shell performs them, and each answer is an event again.
+
+    events             what has happened
+    actions            what shall be done
+    limits             every bound and patience
+    state              `CoordinatorState.handle`, and what follows from time alone
+    plan_events        plans come in, and with them what is known of tables and tablets
+    assignment         from a take to an assignment
+    compactor_events   compactors come, beat, drain, fall silent and go
+    attempt_events     attempts end, are found in the store, and are taken back
+    attempt_release    how an attempt ends, whoever has decided it
+    cluster_state      everything that is known, by the class that owns it
+    attempts           the life of an attempt, and all that are not over
+    compactors         the living compactors, and their takes
+    queue              the bounded queues of jobs, and who may pass whom
+    throttle           bytes per second: limits, shares, grants
+    retry              pauses, quarantine, crash history
+    deferral           tablets to be planned again, when there is room or at a time
+    planning           from a tablet to its plan
+    scan_rules         what a full scan reads, and when a quiet tablet is read again
+    version_watermark  since when a tablet has held everything up to a version
+    publish_schedule   when a manifest is published anew
+    requests           what a request does next
+    split_merge        what a split or merge does next
+    views              what people and metrics are shown
+"""

@@ -6,19 +6,19 @@ from itertools import islice
 
 from common.model.tablet import TabletId
 
-RUBBISH_MAX = 64
+STALE_ENTRIES_MAX = 64
 """Alarms that were taken back and are not worth a rebuild."""
-_TABLE = "table:"
+_TABLE_PREFIX = "table:"
 
 
 def place_of_table(table: str) -> str:
     """Return where tablets of a paused table wait; no group has such a name."""
-    return _TABLE + table
+    return _TABLE_PREFIX + table
 
 
 def table_of_place(place: str) -> str | None:
     """Return the table whose tablets wait at a place, or None if it is a group."""
-    return place.removeprefix(_TABLE) if place.startswith(_TABLE) else None
+    return place.removeprefix(_TABLE_PREFIX) if place.startswith(_TABLE_PREFIX) else None
 
 
 class Deferrals:
@@ -96,7 +96,7 @@ class Deferrals:
         return chosen
 
 
-class Alarms:
+class ReplanTimers:
     """Tablets to be planned again at a time, at most one time each, the earliest kept."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Alarms:
         if at_s < self._times.get(tablet, float("inf")):
             self._times[tablet] = at_s
             heappush(self._heap, (at_s, tablet))
-        if len(self._heap) > 2 * len(self._times) + RUBBISH_MAX:
+        if len(self._heap) > 2 * len(self._times) + STALE_ENTRIES_MAX:
             self._heap = [(time_s, each) for each, time_s in self._times.items()]
             heapify(self._heap)
 

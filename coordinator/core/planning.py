@@ -1,28 +1,203 @@
 """From a tablet to its plan: which files may be merged, whom to ask, is the answer sound?
 
-Pure. The scanner calls it on what it has read; nothing here reserves anything, so a
-plan may be stale when its jobs are taken, and is checked again then.
+Pure. The scanner calls `plan_tablet` on what it has read; nothing here reserves anything, so
+a plan may be stale when its jobs are taken, and is checked again then. A plan that breaks a
+rule is refused whole: half a plan of a planner that is wrong about the other half is not
+worth the risk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.job import Job, Kind, Plan, TabletPlan
+from common.model.job import Job, Kind, Plan, PlannedJob, TabletPlan, job_id
+from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
-from coordinator.core.cutting import cut_plan, is_cutting
-from coordinator.core.due import earliest
-from coordinator.core.holds import holds_of, waiting_sentence
-from coordinator.core.plan_check import checked_jobs
+from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
+from coordinator.core.scan_rules import earliest_s
+from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
+
+# -------------------------------- Who holds files of a tablet, or waits to: sentences for `explain`
+
+
+def holds_of(tablet: Tablet) -> tuple[str, ...]:
+    """Return a sentence for the selection of a tablet, and one for each request that waits."""
+    waits = sorted(tablet.waiting, key=lambda request: (tablet.waiting[request], request))
+    sentences = [waiting_sentence(request) for request in waits]
+    if tablet.selection is not None:
+        sentences.insert(0, _selection_sentence(tablet.selection))
+    return tuple(sentences)
+
+
+def waiting_sentence(request: str) -> str:
+    """Return what a request's marker means for the tablet."""
+    return f"request {request} waits to select files; no system job starts meanwhile"
+
+
+def _selection_sentence(selection: Selection) -> str:
+    own = (
+        " (made by the table's selector)" if selection.request.startswith(AUTOMATIC_PREFIX) else ""
+    )
+    results = len(selection.results)
+    return (
+        f"request {selection.request}{own} holds {_counted(len(selection.files), 'file')}, "
+        f"{results} of them made by its {_counted(selection.completed_jobs, 'completed job')}"
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+# ---------------------------- Is a planner's plan sound? Then ids and names are written on its jobs
+
+
+def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[Job, ...]:
+    """Return the jobs of a sound plan.
+
+    Args:
+        planner: Its name, for messages.
+        plan: What it returned.
+        parameters: What it was asked.
+
+    Raises:
+        PluginError: Names the planner, the tablet and what it did.
+    """
+    if not plan.jobs:
+        return ()
+    problem = _problem(plan.jobs, parameters)
+    if problem is not None:
+        raise PluginError(f"planner {planner}, tablet {parameters.tablet}: {problem}")
+    request = None if parameters.request is None else parameters.request.request
+    ids = [job_id(parameters.tablet, job.kind, request, job.files, job.cuts) for job in plan.jobs]
+    return tuple(
+        _job(job, own, tuple(ids[at] for at in job.depends_on), parameters, request)
+        for own, job in zip(ids, plan.jobs, strict=True)
+    )
+
+
+def _job(
+    job: PlannedJob,
+    own_id: str,
+    depends_on: tuple[str, ...],
+    parameters: PlanParameters,
+    request: str | None,
+) -> Job:
+    files = parameters.files
+    boost = 0 if parameters.request is None else parameters.request.boost
+    return Job(
+        id=own_id,
+        tablet=parameters.tablet,
+        table_name=parameters.table_name,
+        kind=job.kind,
+        inputs=tuple(sorted(job.files)),
+        input_bytes=sum(files[path].size_bytes for path in job.files),
+        group=job.group,
+        priority=job.priority + boost,
+        reason=job.reason,
+        request=request if job.kind is Kind.USER else None,
+        depends_on=depends_on,
+        outputs_expected=job.outputs_expected,
+        cuts=job.cuts,
+        output_tags=job.output_tags,
+    )
+
+
+def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | None:
+    """Return what is wrong with the first unsound job, or None."""
+    candidates = {file.path for file in parameters.candidates}
+    groups = [group.name for group in parameters.groups]
+    files_max = _files_max(parameters)
+    for number, job in enumerate(jobs):
+        found = (
+            _wrong_form(job, parameters.kind, groups)
+            or _wrong_cuts(job, keyed=parameters.keyed)
+            or _wrong_files(job, candidates, files_max)
+            or _wrong_dependencies(job, number)
+        )
+        if found is not None:
+            return f"job {number} {found}"
+    return _overlap(jobs)
+
+
+def _files_max(parameters: PlanParameters) -> int:
+    option = parameters.options.get("max_files")
+    return option if isinstance(option, int) else parameters.settings.max_files
+
+
+def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | None:
+    if job.kind is not kind:
+        return f"is of kind {job.kind}, expected {kind}"
+    if job.group not in groups:
+        return f"is for group {job.group!r}, expected one of {', '.join(groups)}"
+    if not _is_whole(job.priority):
+        return f"has priority {job.priority!r}, expected a whole number"
+    if not job.reason:
+        return "has no reason, expected a sentence"
+    if job.outputs_expected < 0:
+        return f"expects {job.outputs_expected} outputs, expected at least 0"
+    return None
+
+
+def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
+    if list(job.cuts) != sorted(set(job.cuts)):
+        return "has cuts that do not ascend"
+    if job.cuts and not keyed:
+        return "has cuts, but the table has no key"
+    if any(len(cut) > SPLIT_BYTES_MAX for cut in job.cuts):
+        return f"has a cut of more than {SPLIT_BYTES_MAX} bytes"
+    return None
+
+
+def _is_whole(value: object) -> bool:
+    # A plug-in need not be type-checked, and a queue shifts bits of this number.
+    return isinstance(value, int)
+
+
+def _wrong_files(job: PlannedJob, candidates: set[str], files_max: int) -> str | None:
+    if not job.files:
+        return "has no files"
+    if len(job.files) > files_max:
+        return f"has {len(job.files)} files, expected at most {files_max}"
+    if len(set(job.files)) < len(job.files):
+        return "names a file twice"
+    if strangers := sorted(set(job.files) - candidates):
+        return f"has {strangers[0]!r}, which is not a candidate"
+    return None
+
+
+def _wrong_dependencies(job: PlannedJob, number: int) -> str | None:
+    for other in job.depends_on:
+        if not 0 <= other < number:
+            return f"depends on job {other}, expected an earlier one"
+    return None
+
+
+def _overlap(jobs: Sequence[PlannedJob]) -> str | None:
+    """Return which two jobs want one file, neither waiting for the other; or None."""
+    behind: list[set[int]] = []
+    owners: dict[str, list[int]] = {}
+    for number, job in enumerate(jobs):
+        before = set(job.depends_on).union(*(behind[other] for other in job.depends_on))
+        behind.append(before)
+        for path in job.files:
+            for other in owners.setdefault(path, []):
+                if other not in before:
+                    return f"jobs {other} and {number} both have {path!r}"
+            owners[path].append(number)
+    return None
+
+
+# ------------------------------------------------------------------ Candidates, dispatcher, planner
 
 
 @dataclass(frozen=True, slots=True)
-class _Configured:
+class _Policies:
     """Everything that is configured about configured."""
 
     services: Mapping[str, Service]
@@ -65,7 +240,7 @@ def plan_tablet(
     """
     if (idle := _why_idle(tablet, table)) is not None:
         return TabletPlan(left=dict.fromkeys(tablet.files, idle), holds=holds_of(tablet))
-    configured = _Configured(services, planners, dispatcher, fallback)
+    configured = _Policies(services, planners, dispatcher, fallback)
     if is_cutting(tablet.operation):
         return cut_plan(tablet, table, _service(table, Kind.SYSTEM, None, configured))
     left = _left_by_hold(tablet)
@@ -80,7 +255,7 @@ def plan_tablet(
             wanted, reasons, again_s = _plan_kind(
                 tablet, table, kind, candidates, (configured, facts, now_s)
             )
-            due_s = earliest(due_s, again_s)
+            due_s = earliest_s(due_s, again_s)
         except PluginError as problem:
             problems.append(problem)
             wanted, reasons = (), {file.path: str(problem) for file in candidates}
@@ -161,7 +336,7 @@ def _plan_kind(
     table: Table,
     kind: Kind,
     candidates: tuple[DataFile, ...],
-    context: tuple[_Configured, RequestFacts | None, float],
+    context: tuple[_Policies, RequestFacts | None, float],
 ) -> tuple[tuple[Job, ...], dict[str, str], float | None]:
     """Return the jobs of one kind, why its other candidates were left, and when to ask again.
 
@@ -228,7 +403,7 @@ def _running(tablet: Tablet) -> tuple[RunningJob, ...]:
 
 
 def _service(
-    table: Table, kind: Kind, facts: RequestFacts | None, configured: _Configured
+    table: Table, kind: Kind, facts: RequestFacts | None, configured: _Policies
 ) -> Service:
     name = table.settings.service
     if configured.dispatcher is not None:

@@ -4,8 +4,7 @@
   time has passed; a first one is held against the inputs alone.
 * **Inputs** (a tablet and its files) pause after each failure of exactly these; after
   `quarantine_failures` in a row they are quarantined until the operator lifts it, the
-  table's settings change or a file is gone. A storage that does not answer only pauses them:
-  it has said nothing of them, and will answer one day. An attempt that ended with its compactor
+  table's settings change or a file is gone. An attempt that ended with its compactor
   counts as a failure, too, unless it was the first one in a row.
 * A **table** pauses for one error class after failures of different inputs with it,
   no job of the table having succeeded in between.
@@ -17,21 +16,29 @@
 
 A pause doubles from failure to failure up to a bound. A quarantine holds the inputs
 that failed, not the tablet: as soon as the planner wants other files, those run.
+
+`CrashHistory` remembers jobs that were under way when their compactor died. A pod that was
+ended for its memory cannot say so: its attempts are lost like those of a machine that
+failed. So the next attempt after a second death in a row is halved, as if it had run out of
+memory, and its inputs pause, in the end for good, as if it had failed.
 """
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.bounded_map import BoundedMap
 from common.model.job import Job
 from common.model.tablet import TabletId
 from coordinator.core.limits import Limits
 
-Inputs = tuple[TabletId, tuple[str, ...]]
+# ------------------------------------------------------------------------------------------- Pauses
+
+
+JobInputs = tuple[TabletId, tuple[str, ...]]
 
 PASSING = frozenset({"UnavailableError"})
 """Error classes that go away by themselves: inputs pause for them and are never quarantined."""
-CLASSES_MAX = 16
+ERROR_CLASSES_MAX = 16
 """Error classes of one table that are told apart."""
 
 
@@ -62,11 +69,11 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RowPause:
+class _StreakPause:
     """The pause for failures in a row of different inputs, and the inputs that failed last."""
 
     pause: Pause
-    inputs: Inputs
+    inputs: JobInputs
 
 
 class Retry:
@@ -74,12 +81,12 @@ class Retry:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._inputs: BoundedMap[Inputs, Pause] = BoundedMap(limits.failures_max)
-        self._classes: BoundedMap[str, dict[str, _RowPause]] = BoundedMap(limits.failures_max)
-        self._compactors: BoundedMap[str, _RowPause] = BoundedMap(limits.failures_max)
+        self._inputs: BoundedMap[JobInputs, Pause] = BoundedMap(limits.failures_max)
+        self._classes: BoundedMap[str, dict[str, _StreakPause]] = BoundedMap(limits.failures_max)
+        self._compactors: BoundedMap[str, _StreakPause] = BoundedMap(limits.failures_max)
         self._refusals: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._requests: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
-        self._tablets: BoundedMap[TabletId, tuple[Inputs, ...]] = BoundedMap(limits.failures_max)
+        self._tablets: BoundedMap[TabletId, tuple[JobInputs, ...]] = BoundedMap(limits.failures_max)
 
     def failed(self, failure: Failure, now_s: float) -> Pause:
         """Note a failure; return the pause of its inputs."""
@@ -94,11 +101,11 @@ class Retry:
         """Note a failure that is the compactor's alone: nothing of the job is to blame."""
         inputs = (failure.tablet, failure.inputs)
         known = self._compactors.get(failure.compactor)
-        count = _in_a_row(known, inputs)
+        count = _failures_in_a_row(known, inputs)
         reason = f"compactor {failure.compactor} failed {_times(count)}: {failure.cause}"
         until_s = now_s + (self.length_s(count - 1) if count > 1 else 0.0)
         row = Pause(failures=count, until_s=until_s, reason=reason)
-        self._compactors.put(failure.compactor, _RowPause(pause=row, inputs=inputs))
+        self._compactors.put(failure.compactor, _StreakPause(pause=row, inputs=inputs))
 
     def failed_by_request(self, request: str, cause: str) -> None:
         """Note a failure that is the request's own: none of its jobs is tried again."""
@@ -140,7 +147,7 @@ class Retry:
 
     def refused(self, job: Job, code: str, reason: str, now_s: float) -> Pause:
         """Note that the store did not allow a job; the first refusal costs no time."""
-        count = _count(self._refusals.get(job.id)) + 1
+        count = _failure_count(self._refusals.get(job.id)) + 1
         pause_s = 0.0 if count == 1 else self._limits.refusal_base_s * 2.0 ** min(count - 2, 60)
         until_s = now_s + min(pause_s, self._limits.refusal_max_s)
         pause = Pause(failures=count, until_s=until_s, reason=f"refused ({code}): {reason}")
@@ -186,7 +193,7 @@ class Retry:
         given_up = (each.reason for each in pauses if each is not None and each.until_s is None)
         return next(given_up, None)
 
-    def quarantined(self) -> list[Inputs]:
+    def quarantined(self) -> list[JobInputs]:
         """Return the inputs that are quarantined."""
         return [inputs for inputs, pause in self._inputs if pause.until_s is None]
 
@@ -227,9 +234,9 @@ class Retry:
         return [tablet for tablet, _ in self._tablets if tablet.table == table]
 
     def _pause_inputs(
-        self, inputs: Inputs, cause: str, now_s: float, *, passes: bool = False
+        self, inputs: JobInputs, cause: str, now_s: float, *, passes: bool = False
     ) -> Pause:
-        count = _count(self._inputs.get(inputs)) + 1
+        count = _failure_count(self._inputs.get(inputs)) + 1
         reason = f"failed {_times(count)}: {cause}"
         pause = self._after(count, reason, now_s)
         if count >= self._limits.quarantine_failures and not passes:
@@ -237,7 +244,7 @@ class Retry:
         self._note_inputs(inputs, pause)
         return pause
 
-    def _note_inputs(self, inputs: Inputs, pause: Pause) -> None:
+    def _note_inputs(self, inputs: JobInputs, pause: Pause) -> None:
         self._inputs.put(inputs, pause)
         others = [
             each
@@ -246,17 +253,17 @@ class Retry:
         ]
         self._tablets.put(inputs[0], (*others, inputs))
 
-    def _pause_class(self, inputs: Inputs, failure: Failure, now_s: float) -> None:
+    def _pause_class(self, inputs: JobInputs, failure: Failure, now_s: float) -> None:
         table = failure.tablet.table
         classes = self._classes.get(table) or {}
         known = classes.pop(failure.error_class, None)
-        count = _in_a_row(known, inputs)
+        count = _failures_in_a_row(known, inputs)
         reason = f"jobs of this table failed {_times(count)} in a row with {failure.error_class}"
         beyond = count - self._limits.class_failures + 1
         until_s = now_s + (self.length_s(beyond) if beyond > 0 else 0.0)
         pause = Pause(failures=count, until_s=until_s, reason=reason)
-        newest = list(classes.items())[-(CLASSES_MAX - 1) :]
-        entry = _RowPause(pause=pause, inputs=inputs)
+        newest = list(classes.items())[-(ERROR_CLASSES_MAX - 1) :]
+        entry = _StreakPause(pause=pause, inputs=inputs)
         self._classes.put(table, {**dict(newest), failure.error_class: entry})
 
     def _of_request(self, job: Job) -> Pause | None:
@@ -274,11 +281,11 @@ class Retry:
         return float(min(doubled, self._limits.backoff_max_s))
 
 
-def _count(pause: Pause | None) -> int:
+def _failure_count(pause: Pause | None) -> int:
     return 0 if pause is None else pause.failures
 
 
-def _in_a_row(known: _RowPause | None, inputs: Inputs) -> int:
+def _failures_in_a_row(known: _StreakPause | None, inputs: JobInputs) -> int:
     """Return how many different inputs have failed in a row, these included."""
     return 1 if known is None else known.pause.failures + (known.inputs != inputs)
 
@@ -289,3 +296,47 @@ def _lasts(pause: Pause) -> float:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
+
+
+# ------------------------------------------------------------------------------------ Crash history
+
+
+@dataclass(frozen=True, slots=True)
+class CrashRecord:
+    """What is remembered of the inputs of a job."""
+
+    count: int = 0
+    """Attempts in a row that ended with their compactor."""
+    halvings: int = 0
+    """How often the job was halved, as far as we were told."""
+
+    @property
+    def again(self) -> bool:
+        """Whether it was not the first time."""
+        return self.count > 1
+
+
+class CrashHistory:
+    """By inputs. Bounded: what is forgotten counts as chance once more."""
+
+    def __init__(self, most: int) -> None:
+        self._known: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
+
+    def died(self, tablet: TabletId, inputs: tuple[str, ...]) -> CrashRecord:
+        """Note that an attempt has ended with its compactor; return what is known now."""
+        known = self._known.get((tablet, inputs)) or CrashRecord()
+        death = replace(known, count=known.count + 1)
+        if death.again:
+            death = replace(death, halvings=known.halvings + 1)
+        self._known.put((tablet, inputs), death)
+        return death
+
+    def halved(self, tablet: TabletId, inputs: tuple[str, ...], halvings: int) -> None:
+        """Note how often a job was halved by now, so that deaths count on from there."""
+        if halvings:
+            known = self._known.get((tablet, inputs)) or CrashRecord()
+            self._known.put((tablet, inputs), replace(known, halvings=halvings))
+
+    def forget(self, tablet: TabletId, inputs: tuple[str, ...]) -> None:
+        """Begin anew: a job over these inputs has succeeded."""
+        self._known.pop((tablet, inputs))

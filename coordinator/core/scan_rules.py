@@ -1,21 +1,30 @@
-"""Which tablets a full scan must read, and what it makes of those that it has read. Pure.
+"""Which tablets a full scan must read, what it makes of them, and when a quiet one is read again.
 
-    record ──needs_look──► the tablet is read and planned ──verdict──► ask · wanted · rest
+    record ──needs_look──► the tablet is read and planned ──scan_verdict──► ask · wanted · rest
 
-The coordinator looks again at what is asked and at what is wanted and not queued; what
-rests is noted in the tablet's record, so that the next scan passes it by.
+The coordinator looks again at what is asked and at what is wanted and not queued. What rests
+is noted in the tablet's record with its recheck time, so that scans pass it by until then. Pure.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from common.digests import digest
 from common.model.job import TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Record, Tablet
-from coordinator.core.automatic import spec_of, wants_answer
+from coordinator.core.requests.automatic import must_ask_selector, table_selector
+from coordinator.core.version_watermark import (
+    WATERMARKS_PER_RETENTION,
+    Watermarks,
+    next_watermarks,
+)
 
-QUIET = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
+# ------------------------------------------------------- What a scan reads, and what it makes of it
+
+
+QUIET_ANALYSES = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
 """What lets a scan pass a tablet by."""
 NO_JOBS = ""
 
@@ -38,12 +47,12 @@ def needs_look(
         record.analysis_version == record.version
         and record.analysis_settings == table.settings_version
     )
-    if not known or record.analysis not in QUIET:
+    if not known or record.analysis not in QUIET_ANALYSES:
         return True
-    return is_due(record, now_s) or (fresh and record.analysis is Analysis.DEFERRED)
+    return is_recheck_due(record, now_s) or (fresh and record.analysis is Analysis.DEFERRED)
 
 
-def is_due(record: Record, now_s: float) -> bool:
+def is_recheck_due(record: Record, now_s: float) -> bool:
     """Return whether a time has come at which a tablet was to be looked at again."""
     due_s, selector_due_s = record.due_at_s, record.selector_due_s
     return (due_s is not None and due_s <= now_s) or (
@@ -51,7 +60,7 @@ def is_due(record: Record, now_s: float) -> bool:
     )
 
 
-class Verdict(StrEnum):
+class ScanVerdict(StrEnum):
     """What a scan makes of a tablet that it has read, planned, and could judge."""
 
     WANTED = "wanted"
@@ -62,8 +71,8 @@ class Verdict(StrEnum):
     """Nothing is wanted now, but somebody else has a say: look again at the next scan."""
 
 
-def verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> Verdict:
-    """Return what a scan makes of a tablet for which it need not ask (`asks`).
+def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
+    """Return what a scan makes of a tablet for which it need not ask (`must_ask`).
 
     Args:
         tablet: As it was read, at one moment.
@@ -71,12 +80,12 @@ def verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> Verdict:
         plan: What its planners want.
     """
     if plan.jobs:
-        return Verdict.WANTED
+        return ScanVerdict.WANTED
     rests = tablet.selection is None and table.state is TableState.LIVE
-    return Verdict.RESTS if rests else Verdict.BUSY
+    return ScanVerdict.RESTS if rests else ScanVerdict.BUSY
 
 
-def asks(tablet: Tablet, table: Table, now_s: float) -> bool:
+def must_ask(tablet: Tablet, table: Table, now_s: float) -> bool:
     """Return whether the coordinator must look, whatever planners want.
 
     Reservations may have nobody behind them; requests, operations and selectors are
@@ -84,22 +93,22 @@ def asks(tablet: Tablet, table: Table, now_s: float) -> bool:
     """
     if tablet.running or tablet.waiting or tablet.operation is not None:
         return True
-    spec = spec_of(table)
-    return spec is not None and wants_answer(tablet, table, spec, now_s)
+    spec = table_selector(table)
+    return spec is not None and must_ask_selector(tablet, table, spec, now_s)
 
 
-def said_of(tablet_files: int) -> Analysis:
+def analysis_at_rest(tablet_files: int) -> Analysis:
     """Return what the record of a tablet says that rests."""
     return Analysis.STABLE if tablet_files else Analysis.EMPTY
 
 
-def digest_of(job_ids: tuple[str, ...]) -> str:
+def jobs_digest(job_ids: tuple[str, ...]) -> str:
     """Return what tells the jobs of two plans of a tablet apart; of none: `NO_JOBS`."""
     return digest(sorted(job_ids)) if job_ids else NO_JOBS
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TabletSpan:
     """Ends of tablets from above `after` to `until`, included; None: without bound."""
 
     after: bytes | None = None
@@ -112,7 +121,77 @@ class Span:
         )
 
 
-def spans_of(cuts: list[bytes]) -> list[Span]:
+def spans_between(cuts: list[bytes]) -> list[TabletSpan]:
     """Return the spans between ascending cuts: one more than cuts, covering every tablet."""
     starts: list[bytes | None] = [None, *cuts]
-    return [Span(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
+    return [TabletSpan(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
+
+
+# -------------------------------------- Recheck time: when to look again though nothing has changed
+
+
+_TOMBSTONES = attrgetter("tombstones")
+
+
+def earliest_s(*times_s: float | None) -> float | None:
+    """Return the first of some times; None among them means never."""
+    known = [time_s for time_s in times_s if time_s is not None]
+    return min(known, default=None)
+
+
+def recheck_at_s(tablet: Tablet, table: Table, plan: TabletPlan) -> float | None:
+    """Return when a tablet is to be looked at again if nothing changes, or None.
+
+    Args:
+        tablet: As it was read.
+        table: Its table.
+        plan: What its planners have said of it.
+    """
+    return earliest_s(plan.due_at_s, _watermark_due_s(tablet, table))
+
+
+def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks | None:
+    """Return the marks of settled versions that a tablet should have, None if it has them.
+
+    Args:
+        tablet: As it was read.
+        table: Its table.
+        now_s: The store's time.
+    """
+    if not _needs_watermarks(tablet, table):
+        return None
+    before, retention_s = tablet.record.settled, table.settings.tombstone_retention_s
+    marks = next_watermarks(before, now_s, _highest_version(tablet), retention_s)
+    return None if marks == before else marks
+
+
+def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
+    """Return when the highest version can be marked; None: it is, or nobody needs it.
+
+    A tablet that goes quiet soon after a mark would otherwise never be marked again, and
+    keep its dead rows for ever.
+    """
+    if not _needs_watermarks(tablet, table):
+        return None
+    marks = tablet.record.settled
+    if not marks:
+        return None  # The look that says so makes the first one.
+    last_s, version = marks[-1]
+    if _highest_version(tablet) <= version:
+        return None
+    return last_s + table.settings.tombstone_retention_s / WATERMARKS_PER_RETENTION
+
+
+def _needs_watermarks(tablet: Tablet, table: Table) -> bool:
+    """Return whether a tablet may hold dead rows, which are dropped by marks: else none is made.
+
+    The first mark after the first tombstone covers it, so nothing is lost by waiting for it.
+    """
+    if table.version_column is None or not tablet.files:
+        return False
+    expires = table.settings.ttl_s is not None and table.time_column is not None
+    return expires or any(map(_TOMBSTONES, tablet.files.values()))
+
+
+def _highest_version(tablet: Tablet) -> bytes:
+    return max((file.version_max or b"" for file in tablet.files.values()), default=b"")

@@ -12,10 +12,82 @@ from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from coordinator.core import actions as do
-from coordinator.core import endings, events, explain, handout, intake, presence, upkeep, views
+from coordinator.core import (
+    assignment,
+    attempt_events,
+    compactor_events,
+    events,
+    plan_events,
+    views,
+)
 from coordinator.core.actions import Action
-from coordinator.core.books import Books
+from coordinator.core.assignment import answer_nothing
+from coordinator.core.attempt_events import expire_attempts
+from coordinator.core.cluster_state import ClusterState
+from coordinator.core.compactor_events import lose_silent_compactors
+from coordinator.core.deferral import table_of_place
 from coordinator.core.limits import Limits
+
+# ------------------------------------------------------------- Timers: what follows from time alone
+
+
+def tick(books: ClusterState, now_s: float) -> list[Action]:
+    """Return what follows from time alone."""
+    books.grants.divide(now_s)
+    return [
+        *lose_silent_compactors(books, now_s),
+        *expire_attempts(books, now_s),
+        *_expire_takes(books, now_s),
+        *_replan_due_tablets(books, now_s),
+    ]
+
+
+def forgive_own_sleep(books: ClusterState, now_s: float) -> None:
+    """Note the time of this turn; if we slept before it, that is nobody's silence.
+
+    Heartbeats that came meanwhile wait in the inbox behind this very event.
+    """
+    if books.started_s is None:
+        books.started_s = books.turned_s = now_s
+    gap_s = now_s - books.turned_s
+    books.turned_s = now_s
+    if gap_s > books.limits.stall_max_s:
+        books.compactors.forgive(gap_s)
+
+
+def _expire_takes(books: ClusterState, now_s: float) -> list[Action]:
+    actions: list[Action] = []
+    for take in books.takes.every():
+        if now_s - take.since_s >= books.limits.take_wait_max_s:
+            books.takes.leave(take.take)
+            actions += answer_nothing(books, take.take)
+    return actions
+
+
+def _replan_due_tablets(books: ClusterState, now_s: float) -> list[Action]:
+    """Plan tablets again whose pause is over, whose queue has room, or that waited long."""
+    left = books.limits.replans_per_turn_max
+    tablets = books.alarms.due(now_s, left)
+    for place in books.deferrals.places():
+        count = min(_free_places(books, place), left - len(tablets))
+        tablets += books.deferrals.pop(place, max(0, count))
+        before_s = now_s - books.limits.deferral_max_s
+        tablets += books.deferrals.pop(place, max(0, left - len(tablets)), before_s)
+    return [do.Replan(tablet=tablet) for tablet in dict.fromkeys(tablets)]
+
+
+def _free_places(books: ClusterState, place: str) -> int:
+    """Return for how many of the tablets that wait at a place there is room now."""
+    table = table_of_place(place)
+    if table is not None:
+        return books.limits.replans_per_turn_max if books.hands_out(table) else 0
+    queue, fraction = books.queues.queue(place), books.limits.drained_fraction
+    if queue.size_bytes > fraction * queue.bytes_max or len(queue) > fraction * queue.count_max:
+        return 0
+    return max(1, int(queue.count_max * fraction) - len(queue))
+
+
+# ----------------------------------------------------------------------------------------- The turn
 
 
 class CoordinatorState:
@@ -38,7 +110,7 @@ class CoordinatorState:
             groups: Compaction groups that the settings name, with compactors or without.
         """
         self._coordinator = coordinator
-        self._books = Books(limits or Limits.of(settings), groups)
+        self._books = ClusterState(limits or Limits.of(settings), groups)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
         """Take an event in; return what shall be done, in this order.
@@ -48,10 +120,10 @@ class CoordinatorState:
             now_s: The time now; it never goes back.
         """
         books = self._books
-        upkeep.mind_the_gap(books, now_s)
+        forgive_own_sleep(books, now_s)
         books.counters.turns += 1
         actions = _decide(books, event, now_s)
-        actions += handout.hand_out(books, now_s)
+        actions += assignment.hand_out(books, now_s)
         return list(dict.fromkeys(actions)) if len(actions) > 1 else actions
 
     def status(self, now_s: float, turns: int = 0, conflicts: int = 0) -> CoordinatorStatus:
@@ -62,15 +134,15 @@ class CoordinatorState:
             turns: Turns of the shell; 0: those of this state.
             conflicts: Lost races that the shell has counted.
         """
-        return views.status(self._books, self._coordinator, now_s, turns, conflicts)
+        return views.coordinator_status(self._books, self._coordinator, now_s, turns, conflicts)
 
     def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
         """Return the best queued jobs of a group, or of every group, best first."""
-        return views.queued(self._books, group, count, now_s)
+        return views.queued_jobs(self._books, group, count, now_s)
 
     def running(self, now_s: float) -> list[RunningAttempt]:
         """Return the attempts that are not over."""
-        return views.running(self._books, now_s)
+        return views.running_attempts(self._books, now_s)
 
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether it is known what planners last said of a tablet."""
@@ -78,7 +150,7 @@ class CoordinatorState:
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, most telling first."""
-        return explain.explain(self._books, tablet, now_s)
+        return views.explain_tablet(self._books, tablet, now_s)
 
     def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried until somebody lifts it, or None."""
@@ -101,23 +173,23 @@ class CoordinatorState:
         self._books.check()
 
 
-def _decide(books: Books, event: events.Event, now_s: float) -> list[Action]:
+def _decide(books: ClusterState, event: events.Event, now_s: float) -> list[Action]:
     if isinstance(event, events.PlanEvent):
-        return intake.decide(books, event, now_s)
+        return plan_events.decide(books, event, now_s)
     if isinstance(event, events.TakeEvent):
-        return handout.decide(books, event, now_s)
+        return assignment.decide(books, event, now_s)
     if isinstance(event, events.CompactorEvent):
-        return presence.decide(books, event, now_s)
+        return compactor_events.decide(books, event, now_s)
     if isinstance(event, events.AttemptEvent):
-        return endings.decide(books, event, now_s)
+        return attempt_events.decide(books, event, now_s)
     if isinstance(event, events.OperatorEvent):
-        return _obey(books, event)
+        return _decide_for_operator(books, event)
     if isinstance(event, events.Ticked):
-        return upkeep.tick(books, now_s)
+        return tick(books, now_s)
     assert_never(event)
 
 
-def _obey(books: Books, event: events.OperatorEvent) -> list[Action]:
+def _decide_for_operator(books: ClusterState, event: events.OperatorEvent) -> list[Action]:
     """Do what an operator wants."""
     match event:
         case events.GroupPaused(group=group):

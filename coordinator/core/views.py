@@ -1,21 +1,34 @@
-"""What people and metrics are shown: reads of the books as wire values."""
+"""What people and metrics are shown: status, queue, running attempts, and why a tablet is as it is.
+
+Only reads `ClusterState`, and returns wire values.
+"""
 
 from itertools import islice
 
+from common.model.job import Job
+from common.model.table import TableState
+from common.model.tablet import TabletId
+from common.units import format_bytes
 from common.wire import (
     CompactorStatus,
     CoordinatorStatus,
+    Explanation,
     GroupStatus,
     QueuedJob,
     RunningAttempt,
 )
-from coordinator.core.books import Books
-from coordinator.core.lifecycle import Attempt, AttemptState
-from coordinator.core.liveness import Compactor
+from coordinator.core.assignment import saturated_tables
+from coordinator.core.attempts import Attempt, AttemptState
+from coordinator.core.cluster_state import ClusterState, LastPlan
+from coordinator.core.compactors import Compactor
+from coordinator.core.deferral import table_of_place
+from coordinator.core.throttle.allocation import UNLIMITED
+
+# --------------------------------------------------------------- Status, queue and running attempts
 
 
-def status(
-    books: Books, coordinator: str, now_s: float, turns: int, conflicts: int
+def coordinator_status(
+    books: ClusterState, coordinator: str, now_s: float, turns: int, conflicts: int
 ) -> CoordinatorStatus:
     """Return counters of everything."""
     counters = books.counters
@@ -23,8 +36,10 @@ def status(
         coordinator=coordinator,
         started_s=now_s if books.started_s is None else books.started_s,
         now_s=now_s,
-        groups=tuple(_group(books, group, now_s) for group in _groups(books)),
-        compactors=tuple(_compactor(books, each, now_s) for each in books.compactors.every()),
+        groups=tuple(_group_status(books, group, now_s) for group in _group_names(books)),
+        compactors=tuple(
+            _compactor_status(books, each, now_s) for each in books.compactors.every()
+        ),
         tables=len(books.tables),
         tablets_known=len(books.notes),
         committed=counters.committed,
@@ -36,12 +51,16 @@ def status(
         turns=turns or counters.turns,
         scopes=books.grants.statuses(),
         warnings=tuple(
-            sentence for group in _groups(books) if (sentence := books.unserved(group)) is not None
+            sentence
+            for group in _group_names(books)
+            if (sentence := books.unserved(group)) is not None
         ),
     )
 
 
-def queued(books: Books, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
+def queued_jobs(
+    books: ClusterState, group: str | None, count: int, now_s: float
+) -> list[QueuedJob]:
     """Return the best queued jobs of a group, or of every group, best first."""
     lines: list[QueuedJob] = []
     for name, queue in books.queues:
@@ -55,21 +74,21 @@ def queued(books: Books, group: str | None, count: int, now_s: float) -> list[Qu
     return lines
 
 
-def running(books: Books, now_s: float) -> list[RunningAttempt]:
+def running_attempts(books: ClusterState, now_s: float) -> list[RunningAttempt]:
     """Return the attempts that are not over, oldest first."""
     attempts = sorted(books.attempts, key=lambda attempt: attempt.since_s)
     known = [each for each in attempts if each.state is not AttemptState.DOUBTFUL]
-    return [_attempt(books, each, now_s) for each in known]
+    return [_running_attempt(books, each, now_s) for each in known]
 
 
-def _groups(books: Books) -> list[str]:
+def _group_names(books: ClusterState) -> list[str]:
     names = [*books.configured_groups, *(group for group, _ in books.queues)]
     names += [*books.takes.groups(), *books.paused_groups]
     names += [compactor.group for compactor in books.compactors.every()]
     return sorted(dict.fromkeys(names))
 
 
-def _group(books: Books, group: str, now_s: float) -> GroupStatus:
+def _group_status(books: ClusterState, group: str, now_s: float) -> GroupStatus:
     queue = books.queues.queue(group)
     return GroupStatus(
         group=group,
@@ -89,7 +108,7 @@ def _group(books: Books, group: str, now_s: float) -> GroupStatus:
     )
 
 
-def _longest_s(books: Books, group: str, now_s: float) -> float:
+def _longest_s(books: ClusterState, group: str, now_s: float) -> float:
     begun = [
         attempt.since_s
         for attempt in books.attempts
@@ -98,7 +117,7 @@ def _longest_s(books: Books, group: str, now_s: float) -> float:
     return max(0.0, now_s - min(begun, default=now_s))
 
 
-def _quietest_s(books: Books, group: str, now_s: float) -> float:
+def _quietest_s(books: ClusterState, group: str, now_s: float) -> float:
     quiet = [
         _quiet_s(attempt, now_s)
         for attempt in books.attempts
@@ -113,7 +132,7 @@ def _quiet_s(attempt: Attempt, now_s: float) -> float:
     return listed + max(0.0, now_s - attempt.listed_s)
 
 
-def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorStatus:
+def _compactor_status(books: ClusterState, compactor: Compactor, now_s: float) -> CompactorStatus:
     held = books.attempts.of_compactor(compactor.name)
     pause = books.retry.compactor(compactor.name, now_s)
     until_s = None if pause is None else pause.until_s
@@ -130,7 +149,7 @@ def _compactor(books: Books, compactor: Compactor, now_s: float) -> CompactorSta
     )
 
 
-def _attempt(books: Books, attempt: Attempt, now_s: float) -> RunningAttempt:
+def _running_attempt(books: ClusterState, attempt: Attempt, now_s: float) -> RunningAttempt:
     holder = books.grants.holder(attempt.id)
     return RunningAttempt(
         job_id=attempt.job_id,
@@ -148,3 +167,142 @@ def _attempt(books: Books, attempt: Attempt, now_s: float) -> RunningAttempt:
         throttled=holder is not None and holder.throttled,
         quiet_s=_quiet_s(attempt, now_s),
     )
+
+
+# ----------------- Why a tablet is as it is: one sentence per rule that applies, most telling first
+
+
+_STATES_TEXT = {
+    AttemptState.RUNNING: "runs on",
+    AttemptState.FOUND: "is reserved in the store and not yet reported by",
+    AttemptState.DOUBTFUL: "may be reserved, for",
+    AttemptState.RELEASING: "is being released, which ran on",
+}
+
+
+def explain_tablet(books: ClusterState, tablet: TabletId, now_s: float) -> Explanation:
+    """Return why a tablet is as it is.
+
+    Args:
+        books: Only read.
+        tablet: Any; one that was never seen is said to be so.
+        now_s: The time now.
+    """
+    note = books.notes.get(tablet)
+    queued = books.queues.jobs_of(tablet)
+    pauses = books.retry.of_tablet(tablet, now_s)
+    sentences = [
+        *_of_table(books, tablet),
+        *(f"{pause.reason} ({_until(pause.until_s, now_s)})" for pause in pauses),
+        *_of_attempts(books, tablet, now_s),
+        *_of_throttle(books, tablet),
+        *(() if note is None else note.holds),
+        *_of_queue(books, queued),
+        *_of_deferral(books, tablet, now_s),
+        *_of_plan(note, now_s, busy=bool(queued)),
+    ]
+    said = {pause.reason for pause in pauses}
+    return Explanation(
+        tablet=tablet.text,
+        table_name=books.table_name(tablet.table),
+        sentences=tuple(dict.fromkeys(each for each in sentences if each not in said)),
+        left={} if note is None else dict(note.left),
+        queued=tuple(job.id for job in queued),
+        running=tuple(attempt.id for attempt in books.attempts.of_tablet(tablet)),
+    )
+
+
+def _of_table(books: ClusterState, tablet: TabletId) -> list[str]:
+    table = books.tables.get(tablet.table)
+    if table is None:
+        return [f"table {tablet.table} is not known (yet)"]
+    if table.state is not TableState.LIVE:
+        return [f"table {table.name} is {table.state.value}: no job is handed out"]
+    return []
+
+
+def _of_attempts(books: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+    return [
+        f"a job over {len(attempt.inputs)} files {_STATES_TEXT[attempt.state]} {attempt.compactor}"
+        f", for {_ago(now_s - attempt.since_s)}"
+        for attempt in books.attempts.of_tablet(tablet)
+    ]
+
+
+def _of_throttle(books: ClusterState, tablet: TabletId) -> list[str]:
+    sentences = []
+    for attempt in books.attempts.of_tablet(tablet):
+        holder = books.grants.holder(attempt.id)
+        if holder is not None and holder.throttled and holder.applied_bytes_s < UNLIMITED:
+            limits = [
+                f"{scope.kind} {scope.name} may move {format_bytes(rate)}/s"
+                for scope in holder.scopes
+                if (rate := books.grants.scopes.rate(scope)) is not None
+            ]
+            granted = f"{format_bytes(holder.applied_bytes_s)}/s"
+            sentences.append(f"the job is throttled to {granted}: {', '.join(limits)}")
+    return sentences
+
+
+def _of_queue(books: ClusterState, queued: tuple[Job, ...]) -> list[str]:
+    sentences: list[str] = []
+    for job in queued:
+        why = _why_waiting(books, job)
+        files = f"a job over {len(job.inputs)} files is queued in group {job.group}"
+        sentences.append(f"{files}: {why} ({job.reason})")
+    return sentences
+
+
+def _why_waiting(books: ClusterState, job: Job) -> str:
+    group = job.group
+    if group in books.paused_groups:
+        return "the group is paused"
+    if (unserved := books.unserved(group)) is not None:
+        return unserved
+    full = books.capacity.full(group)
+    if full is not None:
+        return full
+    if job.tablet.table in saturated_tables(books):
+        volume, most = books.volume_of(job.tablet.table), books.limits.volume_running_max
+        return f"volume {volume} runs {most} jobs, as many as it may"
+    if not books.capacity.fits(group, job.input_bytes):
+        under_way = format_bytes(books.capacity.input_bytes(group))
+        size = format_bytes(job.input_bytes)
+        return f"its {size} do not fit beside the {under_way} that the group has under way"
+    first = books.overtaking.waits_for(group)
+    if first is not None and first.id != job.id and job.priority <= first.priority:
+        return "a larger job that others have passed goes first"
+    return f"{len(books.queues.queue(group))} jobs wait for a free slot"
+
+
+def _of_deferral(books: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+    place, since_s = books.deferrals.place_of(tablet), books.deferrals.since_s(tablet)
+    if place is None or since_s is None or table_of_place(place):
+        return []
+    return [
+        f"jobs were shed from the full queue of group {place} {_ago(now_s - since_s)} ago;"
+        " they are planned again when it has room"
+    ]
+
+
+def _of_plan(note: LastPlan | None, now_s: float, *, busy: bool) -> list[str]:
+    if note is None:
+        return ["it was not planned lately: it is at rest, or the next full scan looks at it"]
+    when = f"{_ago(now_s - note.planned_s)} ago"
+    if note.failure:
+        return [f"its planner failed {when}: {note.failure}"]
+    if note.held:
+        return list(note.held)
+    if not note.wanted:
+        return [f"its planner wanted nothing {when}"]
+    return [] if busy else [f"its planner wanted {note.wanted} jobs {when}"]
+
+
+def _until(until_s: float | None, now_s: float) -> str:
+    return "until it is lifted" if until_s is None else f"for {_ago(until_s - now_s)} more"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

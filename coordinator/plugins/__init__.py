@@ -1,1 +1,11 @@
-"""Built-in plug-ins. They use the same door as others do and look only at `common`."""
+"""Built-in plug-ins. They use the same door as others and look only at `common`.
+
+1. `registry` loads a plug-in by name, a built-in one like any other.
+2. The dispatcher chooses the service (planner and groups) for a tablet.
+3. The planner turns candidates into jobs.
+4. For a request, the selector has chosen the candidates before.
+
+    planners      one module each
+    dispatchers   the simple dispatcher
+    selectors     which files a request takes
+"""

@@ -19,7 +19,7 @@ from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, columns_of
 from common.storage_threads import StorageThreads
-from coordinator.core.operations import has_ranges
+from coordinator.core.split_merge.operation_steps import has_ranges
 from neve import api
 from neve.gateway import storage
 from neve.gateway.dropping import refuse_going

@@ -25,7 +25,7 @@ from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
-from coordinator.core.request_facts import matching_files, shown_files
+from coordinator.core.requests.next_step import matching_files, shown_files
 from neve import api_requests
 from neve.gateway.request_door import selector_named
 from neve.gateway.request_views import retention_notes, transform_text

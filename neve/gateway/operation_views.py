@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from common.metadata.split_merge_predicates import operation_tablets
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from coordinator.core.operations import Wait, next_change
+from coordinator.core.split_merge.operation_steps import WaitForTablets, next_change
 from neve import api_operations as api
 from neve.gateway.services import Services
 from neve.gateway.views import key_text, key_types
@@ -70,5 +70,5 @@ async def operation_view(services: Services, table: Table, tablet: Tablet) -> ap
         at=key_text(operation.at, key_types(table)),
         since_s=operation.since_s,
         reason=operation.reason,
-        waits=following.reason if isinstance(following, Wait) else "",
+        waits=following.reason if isinstance(following, WaitForTablets) else "",
     )

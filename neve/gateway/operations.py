@@ -13,8 +13,8 @@ from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
-from coordinator.core.operations import has_ranges
-from coordinator.splitting import choose_split_keys
+from coordinator.core.split_merge.operation_steps import has_ranges
+from coordinator.split_merge.key_sampling import choose_split_keys
 from neve import api_operations as api
 from neve.gateway.operation_views import operating, operation_view, tablets_of
 from neve.gateway.problems import ChangeRefusedError, applied

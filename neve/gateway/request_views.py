@@ -20,7 +20,7 @@ from common.model.request import (
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
-from coordinator.core.settle import MARKS_PER_RETENTION
+from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
 from neve import api_requests
 from neve.gateway.views import key_text, key_types
 
@@ -180,7 +180,7 @@ def retention_notes(table: Table, request: Request, now_s: float) -> tuple[str, 
     drops = deletes or request.selector.name in DROPPING or settings.ttl_s is not None
     if not table.key or not drops or not retention_s:
         return ()
-    until = datetime.fromtimestamp(now_s + retention_s * (1 + 1 / MARKS_PER_RETENTION), UTC)
+    until = datetime.fromtimestamp(now_s + retention_s * (1 + 1 / WATERMARKS_PER_RETENTION), UTC)
     return (
         f"deleted and expired rows stay in the files, hidden from readers, while the table has "
         f"known their version for less than tombstone_retention_s = {retention_s:g} s; of rows "

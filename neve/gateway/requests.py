@@ -16,8 +16,8 @@ from common.model.request import KeyRange, Request, RequestState, covers, key_ra
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
 from common.wire import AttemptProgress
-from coordinator.core.request_facts import concerns
-from coordinator.core.request_progress import progress_here
+from coordinator.core.requests.next_step import meets_tablet
+from coordinator.core.requests.progress import tablet_progress
 from neve import api_requests
 from neve.gateway.calls import checked_call, known_call, require_same
 from neve.gateway.problems import UnknownRequestError, applied
@@ -127,7 +127,7 @@ async def followed(
     summed = Followed(table, request, await _attempts(services), await services.store.now_s())
     async for page in tablets_of(services, table, request):
         for tablet in page:
-            summed.add(tablet, progress_here(request, tablet, others))
+            summed.add(tablet, tablet_progress(request, tablet, others))
     return request_view(table, request, summed.progress, summed.tablets(count))
 
 
@@ -137,7 +137,7 @@ async def tablets_of(
     """Yield the tablets that a request concerns, page by page, ascending."""
     start = request.range.start
     async for page in services.pages(table, None if start is None else before(start)):
-        yield [tablet for tablet in page if concerns(request, tablet.bounds)]
+        yield [tablet for tablet in page if meets_tablet(request, tablet.bounds)]
         if page and not request.range.meets(page[-1].id.end, PLUS_INFINITY):
             return
 
@@ -159,7 +159,7 @@ async def _part(
         inside = await _wholly_between(services, table, request, body)
     elif body.start is None and body.end is None:
         found = await services.store.tablet(await services.tablet(table, body.tablet))
-        inside = [] if found is None or not concerns(request, found.bounds) else [found.bounds]
+        inside = [] if found is None or not meets_tablet(request, found.bounds) else [found.bounds]
         if not inside:
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
     else:

@@ -7,7 +7,7 @@ from common.errors import ConfigError, RequestError
 from common.model.job import Kind, Plan
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import Planner, PlanParameters, RequestFacts
-from coordinator.core.plan_check import checked_jobs
+from coordinator.core.planning import checked_jobs
 from coordinator.registry import load_planner
 from neve.offline.document import TabletDocument, read_document
 from neve.offline.settings import read_settings

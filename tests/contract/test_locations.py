@@ -37,7 +37,7 @@ from compactor.rewrite.footers import read_footer
 from compactor.rewrite.stitch.pieces import Piece
 from compactor.rewrite.stitch.stitching import stitch
 from compactor.rewrite.stitch.stored_target import STEP_BYTES
-from coordinator.storage import ArrowStorage
+from coordinator.storage.storage_access import ArrowStorage
 from neve.recovery.stored import list_location
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 

@@ -12,10 +12,18 @@ from common.model.request import Request
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Analysis, Tablet, TabletId
 from common.settings import Settings
-from coordinator import pieces
-from coordinator.core.scan_rules import Span, digest_of, spans_of
-from coordinator.pieces import Piece, Scanned, ScansHere
+from coordinator.core.scan_rules import (
+    TabletSpan,
+    jobs_digest,
+    spans_between,
+)
 from coordinator.registry import planner_for
+from coordinator.scan import scan_ranges
+from coordinator.scan.scan_ranges import (
+    LocalRangeScans,
+    RangeFindings,
+    ScanRange,
+)
 from tests.support.store_harness import Harness, applied, commit, file, reserve
 
 pytestmark = pytest.mark.anyio
@@ -33,10 +41,10 @@ async def filled(harness: Harness, **files: int) -> Table:
     return table
 
 
-async def scan(harness: Harness, table: Table, **given: object) -> Scanned:
-    plain: dict[str, object] = {"table": table, "span": Span()}
-    piece = Piece(**(plain | given))  # type: ignore[arg-type]  # any field
-    return await ScansHere(harness.store, PLAN).scan(piece)
+async def scan(harness: Harness, table: Table, **given: object) -> RangeFindings:
+    plain: dict[str, object] = {"table": table, "span": TabletSpan()}
+    piece = ScanRange(**(plain | given))  # type: ignore[arg-type]  # any field
+    return await LocalRangeScans(harness.store, PLAN).scan(piece)
 
 
 async def test_tablets_that_rest_are_noted_and_cost_one_read_from_then_on(
@@ -50,7 +58,7 @@ async def test_tablets_that_rest_are_noted_and_cost_one_read_from_then_on(
     assert tablet is not None
     assert tablet.record.analysis is Analysis.UNKNOWN
     jobs = PLAN(tablet, table, 0.0, {}).jobs
-    assert (end, digest) == (b"\x07", digest_of(tuple(job.id for job in jobs)))
+    assert (end, digest) == (b"\x07", jobs_digest(tuple(job.id for job in jobs)))
     second = await scan(harness, table)
     assert (second.tablets, second.planned, second.wanted) == (40, 1, first.wanted)
     records = await harness.store.records(
@@ -84,7 +92,7 @@ async def test_pieces_cover_every_tablet_once(harness: Harness) -> None:
     for count in (1, 7, 10, 13, 39, 40, 100):
         cuts = list(await harness.store.every(table.id, count))
         assert cuts == [*ENDS, PLUS_INFINITY][count - 1 : 39 : count]
-        found = [await scan(harness, table, span=span) for span in spans_of(cuts)]
+        found = [await scan(harness, table, span=span) for span in spans_between(cuts)]
         assert sum(each.tablets for each in found) == 40
         assert [end for each in found for end, _ in each.wanted] == [b"\x01", b"\x14", b"\x27"]
     assert await harness.store.every("tbl-none", 10) == []
@@ -94,10 +102,10 @@ async def test_an_answer_is_bounded_and_the_rest_goes_on(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = await filled(harness, t1=5, t20=5, t39=5)
-    monkeypatch.setattr(pieces, "RESULT_BYTES_MAX", 1)
-    monkeypatch.setattr(pieces, "PAGE_TABLETS", 10)
+    monkeypatch.setattr(scan_ranges, "RESULT_BYTES_MAX", 1)
+    monkeypatch.setattr(scan_ranges, "PAGE_TABLETS", 10)
     answers: list[list[bytes]] = []
-    rest: Span | None = Span()
+    rest: TabletSpan | None = TabletSpan()
     while rest is not None:
         found = await scan(harness, table, span=rest)
         answers.append([end for end, _ in found.wanted])
@@ -123,10 +131,10 @@ async def test_planners_are_not_asked_about_what_rests(harness: Harness, said: A
         asked.append(tablet.id)
         return PLAN(tablet, *given, **named)
 
-    scans = ScansHere(harness.store, plan)
-    assert (await scans.scan(Piece(table=table, span=Span()))).tablets == 40
+    scans = LocalRangeScans(harness.store, plan)
+    assert (await scans.scan(ScanRange(table=table, span=TabletSpan()))).tablets == 40
     assert tablet not in asked
-    await scans.scan(Piece(table=table, span=Span(), every=True))
+    await scans.scan(ScanRange(table=table, span=TabletSpan(), every=True))
     assert tablet in asked
 
 

@@ -8,8 +8,8 @@ from common.metadata.changes import CreateTable, DropTable
 from common.metadata.commands import hdel, hset
 from common.metadata.keys import TABLES, TableKeys
 from common.model.table import Table, TableState
+from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.table_faults import TableFaults
-from coordinator.unfinished import Unfinished
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import Harness, applied, refused
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.anyio
 GRACE_S = 0.05
 
 
-def remover(harness: Harness, logged: list[str] | None = None) -> Unfinished:
+def remover(harness: Harness, logged: list[str] | None = None) -> UnfinishedTables:
     def log(event: str, **_fields: object) -> None:
         if logged is not None:
             logged.append(event)
 
-    return Unfinished(harness.store, GRACE_S, log, TableFaults(log))
+    return UnfinishedTables(harness.store, GRACE_S, log, TableFaults(log))
 
 
 async def interrupted(harness: Harness, transactions: int) -> Table:

@@ -25,8 +25,8 @@ from common.metadata.store import KeyspaceStore
 from common.model.table import Table
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
-from coordinator.collector import Collector, CollectorRules
-from coordinator.storage import ArrowStorage
+from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.storage.storage_access import ArrowStorage
 from neve.api import Added
 from neve.client import Client
 from neve.client_errors import CallerError, RefusedError
@@ -70,13 +70,13 @@ class Others:
         scope = Scope(store=self.store, table=table, threads=self.threads, grace_s=GRACE_S)
         self.swept += (await collect_orphans(scope, delete=True)).given
         clock = SystemClock()
-        rules = CollectorRules(grace_s=GRACE_S, clock_skew_max_s=0.0, retired_s=60.0)
-        collector = Collector(
+        rules = GarbageRules(grace_s=GRACE_S, clock_skew_max_s=0.0, retired_s=60.0)
+        collector = GarbageCollector(
             self.store, ArrowStorage(clock), rules, lambda _e, **_f: None, clock=clock
         )
         await self.collect_twice(collector, table)
 
-    async def collect_twice(self, collector: Collector, table: Table) -> None:
+    async def collect_twice(self, collector: GarbageCollector, table: Table) -> None:
         await collector.collect(table)
         await asyncio.sleep(GRACE_S + 0.5)
         await collector.collect(table)
@@ -168,8 +168,8 @@ async def nothing(_point: Point) -> Fault:
 async def empty(others: Others) -> None:
     """Let the drop come to its end."""
     clock = SystemClock()
-    rules = CollectorRules(grace_s=0.0, clock_skew_max_s=0.0)
-    collector = Collector(
+    rules = GarbageRules(grace_s=0.0, clock_skew_max_s=0.0)
+    collector = GarbageCollector(
         others.store, ArrowStorage(clock), rules, lambda _e, **_f: None, clock=clock
     )
     while tables := await others.store.tables():

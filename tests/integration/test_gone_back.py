@@ -23,11 +23,11 @@ from common.metadata.changes import (
 )
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
-from coordinator.collector import Collector, CollectorRules
-from coordinator.generation import Generations
-from coordinator.manifests import Manifests
-from coordinator.performing import Context
-from coordinator.storage import ArrowStorage
+from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.storage.generations import Generations
+from coordinator.storage.manifests import ManifestPublisher
+from coordinator.storage.storage_access import ArrowStorage
+from coordinator.store_actions import ShellContext
 from neve.recovery.findings import Code
 from neve.recovery.gc import collect_orphans
 from neve.recovery.lineage_since import ON_ITS_WAY_S
@@ -37,7 +37,7 @@ from tests.support.recovery import Ground, Moment, go_back, moment, rows
 from tests.support.store_harness import applied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
-RULES = CollectorRules(grace_s=0.05, clock_skew_max_s=0.0)
+RULES = GarbageRules(grace_s=0.05, clock_skew_max_s=0.0)
 WANTED = [(1, 1), (2, 1), (3, 1)]
 
 
@@ -51,7 +51,7 @@ class Site:
         self.said: list[str] = []
         self.clock = SystemClock()
         self.generations = Generations(ground.store, self.say)
-        self.context = Context(
+        self.context = ShellContext(
             store=ground.store,
             clock=self.clock,
             ids=RandomIds(),
@@ -60,10 +60,10 @@ class Site:
             generations=self.generations,
         )
         known = self.generations.known
-        self.manifests = Manifests(
+        self.manifests = ManifestPublisher(
             ground.store, RandomIds(), RULES.grace_s, self.say, known_generation=known
         )
-        self.collector = Collector(
+        self.collector = GarbageCollector(
             ground.store,
             ArrowStorage(self.clock),
             RULES,

@@ -14,7 +14,7 @@ import pytest
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import Settings, StoreSettings
-from coordinator.core.due import next_look_s
+from coordinator.core.scan_rules import recheck_at_s
 from coordinator.registry import planner_for
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, RefusedError
@@ -329,7 +329,7 @@ async def planned(gateway: Gateway, name: str) -> None:
     [table] = [each for each in await gateway.store.tables() if each.name == name]
     plan = planner_for(Settings())
     for tablet in await gateway.store.read_range(table.id):
-        next_look_s(tablet, table, plan(tablet, table, 1e9))
+        recheck_at_s(tablet, table, plan(tablet, table, 1e9))
 
 
 def test_whatever_it_says_the_service_goes_on(

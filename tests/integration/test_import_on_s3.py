@@ -13,8 +13,8 @@ import pytest
 from common.ids import RandomIds
 from common.parquet import location as object_store
 from common.parquet.location import open_location
-from coordinator.manifests import Manifests
-from coordinator.storage import ArrowStorage
+from coordinator.storage.manifests import ManifestPublisher
+from coordinator.storage.storage_access import ArrowStorage
 from neve.client_errors import RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
@@ -71,7 +71,7 @@ def test_a_prefix_becomes_a_table_and_is_read_by_its_manifest(gateway: Gateway) 
             with pytest.raises(RefusedError, match=r"table of its own|lies in"):
                 client.import_table(other, "other")
 
-        manifests = Manifests(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
+        manifests = ManifestPublisher(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
         table = gateway.ask(gateway.store.table_named("events"))
         assert gateway.ask(manifests.look(table)) is True
         names = [each["file"] for each in client.manifest("events")["files"]]

@@ -16,7 +16,7 @@ from common.clock import SystemClock
 from common.ids import RandomIds
 from common.metadata.redis import connect
 from common.settings import StoreSettings
-from coordinator.manifests import Manifests
+from coordinator.storage.manifests import ManifestPublisher
 from neve.api_import import ImportProgress
 from neve.client import Client
 from neve.client_errors import RefusedError
@@ -125,7 +125,7 @@ def test_spark_reads_a_table_by_its_manifest(gateway: Gateway, lake: Path) -> No
     async def publish() -> bool:
         table = await gateway.store.table_named("lake")
         assert table is not None
-        manifests = Manifests(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
+        manifests = ManifestPublisher(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
         return await manifests.look(table)
 
     assert gateway.ask(publish()) is True

@@ -11,7 +11,7 @@ from common.model.service_paths import MANIFEST_FOLDER
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.parquet.manifest import POINTER_PATH, manifest_folders
-from coordinator.manifests import Manifests
+from coordinator.storage.manifests import ManifestPublisher
 from neve.recovery.lineage_since import ON_ITS_WAY_S
 from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
 from tests.support.recovery import Ground, key, rows
@@ -21,7 +21,7 @@ SETTINGS = TableSettings(ratio=5.0, manifest_interval_s=1.0)
 
 
 async def publish(ground: Ground, table: Table) -> None:
-    manifests = Manifests(ground.store, ground.ids, 900.0, lambda _event, **_fields: None)
+    manifests = ManifestPublisher(ground.store, ground.ids, 900.0, lambda _event, **_fields: None)
     assert await manifests.look(table)
 
 

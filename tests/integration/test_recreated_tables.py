@@ -17,9 +17,9 @@ from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
-from coordinator.collector import Collector, CollectorRules
-from coordinator.generation import Generations
-from coordinator.storage import ArrowStorage
+from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.storage.generations import Generations
+from coordinator.storage.storage_access import ArrowStorage
 from neve.client import Client
 from neve.client_errors import CallerError, NeveError, RefusedError
 from neve.recovery.gc import collect_orphans
@@ -114,8 +114,10 @@ def swept_and_collected(gateway: Gateway, name: str) -> int:
         assert table is not None
         scope = Scope(store=gateway.store, table=table, threads=StorageThreads(2), grace_s=-LONG_S)
         given = (await collect_orphans(scope, delete=True)).given
-        rules = CollectorRules(grace_s=-LONG_S, clock_skew_max_s=0.0)
-        collector = Collector(gateway.store, ArrowStorage(), rules, lambda *_args, **_fields: None)
+        rules = GarbageRules(grace_s=-LONG_S, clock_skew_max_s=0.0)
+        collector = GarbageCollector(
+            gateway.store, ArrowStorage(), rules, lambda *_args, **_fields: None
+        )
         for _ in range(2):
             await collector.collect(table)
         return given

@@ -26,10 +26,10 @@ from compactor.rewrite.plan import make_plan
 from compactor.rewrite.tasks import TaskResult, rewrite_bag
 from compactor.rewrite.verify import verify
 from compactor.rewrite.whole import rewrite_natively
-from coordinator.assignments import compose
-from coordinator.collector import Collector, CollectorRules
-from coordinator.looking import with_marks
-from coordinator.storage import ArrowStorage
+from coordinator.core.assignment import compose_assignment
+from coordinator.scan.scanner import with_watermarks
+from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.planning import job
 from tests.support.tables_on_disk import (
@@ -43,7 +43,7 @@ from tests.support.tables_on_disk import (
 
 NOW_S = 1_000_000.0
 RETENTION_S = 60.0
-RULES = CollectorRules(grace_s=60.0, clock_skew_max_s=5.0)
+RULES = GarbageRules(grace_s=60.0, clock_skew_max_s=5.0)
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.int64()),
@@ -99,7 +99,7 @@ async def compact(folder: Path, table: Table, *paths: str) -> tuple[int, pa.Tabl
     before = stored_bytes(folder)
     tablet = await store.tablet(tablet_id)
     assert tablet is not None
-    await with_marks(store, tablet, table, clock.now_s())
+    await with_watermarks(store, tablet, table, clock.now_s())
     clock.advance(RETENTION_S + 1)
 
     reserve = ReserveFiles(
@@ -117,11 +117,13 @@ async def compact(folder: Path, table: Table, *paths: str) -> tuple[int, pa.Tabl
     assert held.reservation is not None
     assert held.tablet is not None
     wanted = job("job-1", tablet=tablet_id, inputs=reserve.inputs)
-    given = compose(wanted, held.reservation, table, held.tablet, clock.now_s())
+    given = compose_assignment(wanted, held.reservation, table, held.tablet, clock.now_s())
     commit = merged(given)
     await applied(commit)
 
-    collector = Collector(store, ArrowStorage(SystemClock()), RULES, lambda _event, **_fields: None)
+    collector = GarbageCollector(
+        store, ArrowStorage(SystemClock()), RULES, lambda _event, **_fields: None
+    )
     await collector.collect(table)
     assert stored_bytes(folder) > before, "what is replaced is kept for a grace"
     clock.advance(RULES.grace_s)

@@ -22,7 +22,11 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import Record
-from coordinator.core.settle import droppable, next_marks, settled_version
+from coordinator.core.version_watermark import (
+    droppable_version,
+    next_watermarks,
+    settled_version,
+)
 
 RETENTION, FAR, TIME_MAX = 3, 1000, 11
 
@@ -80,7 +84,7 @@ def steps(table: Table, state: State, rule: Rule) -> Iterator[tuple[str, State]]
 
 def marked(table: Table, state: State) -> State:
     highest = version(table, FAR if state.tombstone else state.written)
-    marks = next_marks(state.record.settled, state.now, highest, RETENTION)
+    marks = next_watermarks(state.record.settled, state.now, highest, RETENTION)
     return replace(state, record=replace(state.record, settled=marks))
 
 
@@ -112,7 +116,7 @@ def settled_alone(_table: Table, record: Record, now_s: float) -> bytes | None:
 
 @pytest.mark.parametrize("table", [INTS, INSTANTS], ids=["numbers", "instants"])
 def test_no_row_of_a_broken_clock_closes_a_tablet(table: Table) -> None:
-    assert closed(table, droppable) is None
+    assert closed(table, droppable_version) is None
 
 
 @pytest.mark.parametrize("table", [INTS, INSTANTS], ids=["numbers", "instants"])
@@ -127,4 +131,4 @@ def test_what_all_recent_adds_have_passed_is_dropped_one_retention_later() -> No
     state = State()
     for now in range(1, 12):
         state = marked(INTS, added(INTS, replace(state, now=now), now, written=now))
-        assert droppable(INTS, state.record, now) == settled_alone(INTS, state.record, now)
+        assert droppable_version(INTS, state.record, now) == settled_alone(INTS, state.record, now)

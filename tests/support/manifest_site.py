@@ -31,7 +31,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import claim_location
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
-from coordinator.manifests import Manifests
+from coordinator.storage.manifests import ManifestPublisher
 from tests.support.memory_store import MemoryStore
 
 GRACE_S = 100.0
@@ -50,7 +50,7 @@ class Site:
     clock: ManualClock
     store: MemoryStore
     table: Table
-    manifests: Manifests
+    manifests: ManifestPublisher
     said: list[tuple[str, dict[str, Any]]]
 
     @property
@@ -109,7 +109,7 @@ async def a_site(folder: Path) -> Site:
     )
     claim_location(open_location(table.location), await store.store_id())
     assert isinstance(await store.apply(CreateTable(table=table)), Applied)
-    manifests = Manifests(
+    manifests = ManifestPublisher(
         store, CountedIds(), GRACE_S, lambda event, **fields: said.append((event, fields))
     )
     return Site(folder, clock, store, table, manifests, said)

@@ -36,7 +36,7 @@ from compactor.rewrite.engine import _outputs
 from compactor.rewrite.plan import make_plan
 from compactor.rewrite.tasks import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.verify import verify
-from coordinator.assignments import compose, output_prefix
+from coordinator.core.assignment import compose_assignment, output_prefix
 from neve.gateway.create import TableDoor
 from neve.gateway.storage import Locations
 from neve.recovery.scope import Scope
@@ -143,7 +143,7 @@ class Ground:
         done = applied(await self.store.apply(change))
         assert done.reservation is not None
         assert done.tablet is not None
-        return compose(job, done.reservation, table, done.tablet, done.now_s)
+        return compose_assignment(job, done.reservation, table, done.tablet, done.now_s)
 
     def rewrite(self, assignment: Assignment) -> CommitAttempt:
         """Write the outputs of an attempt as a compactor would; return its commit."""

@@ -34,9 +34,9 @@ from common.wire import (
     Heartbeat,
     TakeRequest,
 )
-from coordinator.performing import Context
-from coordinator.recovery import recover
-from coordinator.wiring import Parts, assemble
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import take_lead
+from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
@@ -130,9 +130,9 @@ class Cluster:
             self.logged.append((event, fields))
 
         store = self.store_of_coordinator()
-        context = Context(store, self.clock, CountedIds(f"{self.started}-"), log, name)
+        context = ShellContext(store, self.clock, CountedIds(f"{self.started}-"), log, name)
         parts = assemble(self.settings, context)
-        await recover(store, parts.scanner, name, log)
+        await take_lead(store, parts.scanner, name, log)
         loops = [asyncio.create_task(loop) for loop in parts.loops(self.settings)]
         try:
             yield Shell(self, parts)
@@ -151,7 +151,7 @@ class Shell:
     """A running coordinator, and the one compactor that it knows."""
 
     cluster: Cluster
-    parts: Parts
+    parts: CoordinatorParts
     held: list[Assignment] = field(default_factory=list)
     incarnation: str = "i1"
 

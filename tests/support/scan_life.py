@@ -24,12 +24,12 @@ from common.model.file import DataFile
 from common.model.tablet import Analysis, TabletId
 from common.settings import Settings, StoreSettings
 from common.wire import NAMESPACE
-from coordinator import full_scan
-from coordinator.full_scan import FullScan
-from coordinator.pieces import ScansHere
-from coordinator.ray_pieces import RayPieces
 from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
+from coordinator.scan import full_scan
+from coordinator.scan.full_scan import FullScan
+from coordinator.scan.ray_ranges import RayRangeScans
+from coordinator.scan.scan_ranges import LocalRangeScans
+from coordinator.scan.scanner import Scanner
 from neve.local.processes import members
 from tests.support.many_tablets import Many, key_of, many_tablets
 from tests.support.patience import PATIENCE_S
@@ -56,9 +56,9 @@ class Life:
         self.logged: list[str] = []
         plan = planner_for(settings)
         self.scanner = Scanner(store, plan, self.log)
-        here = ScansHere(store, plan)
+        here = LocalRangeScans(store, plan)
         self.full = FullScan(store, self.scanner, NothingQueued(), here, self.log)
-        self.full.use(RayPieces(settings), 2)
+        self.full.use(RayRangeScans(settings), 2)
 
     def log(self, event: str, **fields: object) -> None:
         self.logged.append(f"{event} {fields.get('cause', '')}")
@@ -98,7 +98,7 @@ async def make_busy(store: KeyspaceStore, many: Many) -> None:
 async def story(url: str) -> dict[str, object]:
     settings = Settings(store=StoreSettings(url=url))
     keyspace, store = RedisKeyspace(url, timeout_s=60.0), connect(settings.store)
-    full_scan.PIECE_TABLETS = 2_500
+    full_scan.RANGE_TABLETS = 2_500
     many = await many_tablets(store, keyspace, TABLETS)
     await make_busy(store, many)
     life = Life(settings, store)

@@ -22,12 +22,16 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from coordinator.collector import Collector, CollectorRules, collect_forever
 from coordinator.core import events as on
-from coordinator.generation import Generations
-from coordinator.performing import Context
-from coordinator.recovery import recover, until_replaced
-from coordinator.wiring import Parts, assemble
+from coordinator.storage.garbage_collector import (
+    GarbageCollector,
+    GarbageRules,
+    collect_forever,
+)
+from coordinator.storage.generations import Generations
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import take_lead, until_replaced
+from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.sim_loop import World
 from tests.support.sim_options import LATE_DELETE_MAX_S
 from tests.support.sim_truth import Truth
@@ -91,7 +95,7 @@ class SimCoordinator:
         self.name = name
         self.world = world
         self.process = world.process(name)
-        self.parts: Parts | None = None
+        self.parts: CoordinatorParts | None = None
         self.waiting: dict[asyncio.Future[Any], None] = {}
         """Callers that wait for an answer; they hear of its death."""
         self._store = store
@@ -126,7 +130,7 @@ class SimCoordinator:
 
     async def _run(self) -> None:
         self._ready = asyncio.Event()
-        context = Context(
+        context = ShellContext(
             store=self._store,
             clock=self.world,
             ids=CountedIds(self.name + "-"),
@@ -135,7 +139,7 @@ class SimCoordinator:
             generations=self._generations,
         )
         self.parts = assemble(self._settings, context)
-        claimed_s = await recover(self._store, self.parts.scanner, self.name, self._log)
+        claimed_s = await take_lead(self._store, self.parts.scanner, self.name, self._log)
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self.parts.loops(self._settings):
@@ -161,20 +165,20 @@ class SimCoordinator:
         may = every.may_change
         return [each for each in tables if each.state is TableState.GOING or may(each.id)]
 
-    def _upkeep(self, _context: Context) -> list[Coroutine[Any, Any, None]]:
+    def _upkeep(self, _context: ShellContext) -> list[Coroutine[Any, Any, None]]:
         """Return what looks after storage."""
         return [self._collect_forever()]
 
     async def _collect_forever(self) -> None:
         own = self._settings.coordinator
-        rules = CollectorRules(
+        rules = GarbageRules(
             grace_s=own.garbage_grace_s,
             clock_skew_max_s=own.clock_skew_max_s,
             retired_s=own.retired_names_s,
         )
         storage = DiskStorage(self.world, self._truth)
         known = self._generations.known if self._generations else lambda _table: 0
-        collector = Collector(
+        collector = GarbageCollector(
             self._store, storage, rules, self._log, clock=self.world, known_generation=known
         )
         interval_s = own.collect_interval_s

@@ -31,7 +31,7 @@ from common.parquet import location as locations
 from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
-from coordinator import generation
+from coordinator.storage import generations
 from neve import api
 from neve.gateway import add
 from neve.recovery import lineage_since
@@ -469,8 +469,8 @@ def live_by(seed: int, storage_faults: StorageFaults | None = None) -> Lake:
 
 
 SOONER: Sequence[Setting] = (
-    (generation, "INTERVAL_S", COUNTED_S),
-    (generation, "LOOK_AGAIN_S", LOOK_AGAIN_S),
+    (generations, "INTERVAL_S", COUNTED_S),
+    (generations, "LOOK_AGAIN_S", LOOK_AGAIN_S),
     (lineage_since, "ON_ITS_WAY_S", ON_ITS_WAY_S),
     (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
 )

@@ -21,8 +21,8 @@ from compactor.rewrite.own_files import StorageFiles
 from compactor.rewrite.plan import make_plan
 from compactor.rewrite.tasks import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.verify import verify
-from coordinator.performing import Context
-from coordinator.wiring import upkeep
+from coordinator.store_actions import ShellContext
+from coordinator.wiring import storage_loops
 from neve import api
 from neve.gateway.create import TableDoor, create_table
 from neve.gateway.dropping import drop_table
@@ -106,8 +106,8 @@ class LakeTruth(Truth):
 class LakeCoordinator(SimCoordinator):
     """Looks after files and manifests as the real one does."""
 
-    def _upkeep(self, context: Context) -> Loops:
-        return upkeep(self._settings, context, self._writable)
+    def _upkeep(self, context: ShellContext) -> Loops:
+        return storage_loops(self._settings, context, self._writable)
 
 
 class LakeEngine(SimEngine):

@@ -22,7 +22,8 @@ from rich.progress import Progress
 
 from common import plugins
 from common.metadata import bulk_reads, file_pin
-from coordinator import collector, recovery
+from coordinator import store_watch
+from coordinator.storage import garbage_collector
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
@@ -78,8 +79,8 @@ def told_from(cluster: Cluster, seed: int) -> Iterator[None]:
 def as_simulated(options: Options) -> Iterator[Options]:
     """Set constants of the production code that a simulation wants otherwise."""
     wanted: list[Setting] = [
-        (recovery, "LEAD_CHECK_S", options.lead_s),
-        (collector, "LOOK_LASTS_S", options.look_lasts_s),
+        (store_watch, "LEAD_CHECK_S", options.lead_s),
+        (garbage_collector, "LOOK_LASTS_S", options.look_lasts_s),
         (file_pin, "LEASE_S", 20.0),
         (file_pin, "RENEW_S", 3.0),
         (bulk_reads, "TABLETS_PER_MULTI", 1),

@@ -26,7 +26,7 @@ from common.model.file import DataFile
 from common.model.request import Request
 from common.model.table import TableState
 from common.model.tablet import Bounds, Operation, Record, Reservation, Selection, TabletId
-from coordinator.core.handout import TAKER_LEFT
+from coordinator.core.assignment import TAKER_LEFT
 from tests.support.memory_store import MemoryKeyspace, to_bytes
 
 PARTS = ("bounds", "files", "running", "selection", "waiting", "done", "operation")

@@ -250,7 +250,7 @@ def _answer(outcome: Applied | Refused) -> Transaction:
 # ---- Creating and changing
 #
 # Only the last one is acknowledged. A table that lost its creator between them stays new; the
-# coordinator removes it after a while (`coordinator/unfinished.py`).
+# coordinator removes it after a while (`coordinator/storage/unfinished_tables.py`).
 
 
 def create_table(change: CreateTable) -> Transaction:

@@ -4,6 +4,10 @@ Accumulo's rule with its look-ahead, so that a table behaves as its users know, 
 three faults: priorities go by the real file limit, no job has more than `max_files`
 inputs, and `max_files` below 2 is refused.
 
+A set qualifies if its largest file times the ratio is less than the whole set: what
+is rewritten then at least multiplies in size, so every byte is rewritten a number of
+times that is logarithmic in the size of the tablet.
+
 Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet
 of n files is at rest after at most n - 1 jobs, whatever the outputs weigh. A request
 is at rest after as many, plus one where a single file has to be rewritten.
@@ -12,29 +16,215 @@ is at rest after as many, plus one where a single file has to be rewritten.
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+from common.errors import ConfigError
 from common.model.group import Group
 from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
 from common.spi.planner import PlanParameters
 from common.units import format_bytes
-from coordinator.plugins.planners.ratio_rule import NAMES, RatioRule, rule_of
-from coordinator.plugins.planners.ratio_sets import (
-    Sized,
-    best_of_any_ratio,
-    find_set,
-    forced_sets,
-    within,
-)
 
-_FORCED = "a request brings all to one file"
+# ------------------------------------------------------------------ Settings, checked once per plan
+
+
+SETTING_NAMES = ("ratio", "max_files", "lowest_ratio", "file_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class RatioRule:
+    """Numbers that the planner goes by. Refuses what would make it run in circles."""
+
+    ratio: float
+    max_files: int
+    lowest_ratio: float
+    file_limit: int
+
+    def __post_init__(self) -> None:
+        """Refuse values that no plan can be made by.
+
+        Raises:
+            ConfigError: Names the setting, its value and what is expected.
+        """
+        # `not >=` rather than `<`: it also catches a ratio that is not a number.
+        if not self.ratio >= 1:
+            raise _refused("ratio", self.ratio, "at least 1")
+        if self.max_files < 2:
+            raise _refused("max_files", self.max_files, "at least 2 (one file is no merge)")
+        if not self.lowest_ratio >= 1:
+            raise _refused("lowest_ratio", self.lowest_ratio, "at least 1")
+        if self.file_limit < 0:
+            raise _refused("file_limit", self.file_limit, "at least 0 (0: no limit known)")
+
+
+def rule_of(settings: TableSettings, options: Mapping[str, object]) -> RatioRule:
+    """Return the rule for a table; a service's options win over the table's settings.
+
+    Raises:
+        ConfigError: An option is unknown or a value is refused.
+    """
+    if not options:
+        return RatioRule(
+            settings.ratio, settings.max_files, settings.lowest_ratio, settings.file_limit
+        )
+    if unknown := sorted(options.keys() - set(SETTING_NAMES)):
+        known = ", ".join(SETTING_NAMES)
+        raise ConfigError(f"planner ratio: unknown option {unknown[0]!r}; expected one of {known}")
+    chosen = {name: options.get(name, getattr(settings, name)) for name in SETTING_NAMES}
+    return RatioRule(
+        ratio=_number("ratio", chosen["ratio"]),
+        max_files=_whole("max_files", chosen["max_files"]),
+        lowest_ratio=_number("lowest_ratio", chosen["lowest_ratio"]),
+        file_limit=_whole("file_limit", chosen["file_limit"]),
+    )
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refused(name, value, "a number")
+    return value
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _refused(name, value, "a whole number")
+    return value
+
+
+def _refused(name: str, value: object, expected: str) -> ConfigError:
+    return ConfigError(f"planner ratio: {name} is {value!r}, expected {expected}")
+
+
+# -------------------------- Which sets of files are worth merging together? Numbers and tuples only
+
+
+SizedFile = tuple[int, int, str]
+"""Bytes, 0 for a file and the number of a projected one (from 1), path.
+
+Sorted by these: at equal size projected files come behind files.
+"""
+
+
+def files_within(files: Sequence[SizedFile], cap_bytes: int | None) -> Sequence[SizedFile]:
+    """Return the smallest files whose sum stays within the cap; `files` are sorted."""
+    if cap_bytes is None or sum(file[0] for file in files) <= cap_bytes:
+        return files
+    sums = accumulate(file[0] for file in files)
+    fits = next(place for place, total in enumerate(sums) if total > cap_bytes)
+    return files[:fits]
+
+
+def find_set(files: Sequence[SizedFile], ratio: float, max_files: int) -> Sequence[SizedFile]:
+    """Return the set to merge first, smallest files first; empty if none qualifies.
+
+    Windows of `max_files` move over the sorted files by one. All of the first one is
+    searched. A later window repeats its predecessor without the smallest file, which
+    only lowers sums, so of it nothing but the set that ends in its new last file can
+    qualify: the whole window. That makes the search linear.
+
+    Args:
+        files: Sorted.
+        ratio: The ratio that must be exceeded.
+        max_files: Most files in a set.
+    """
+    width = min(len(files), max_files)
+    if width < 2:
+        return ()
+    best = _best_prefix(files, width, ratio)
+    if best:
+        return files[: best + 1]
+    total = sum(file[0] for file in files[:width])
+    for last in range(width, len(files)):
+        size = files[last][0]
+        total += size - files[last - width][0]
+        if size * ratio < total:
+            return files[last - width + 1 : last + 1]
+    return ()
+
+
+def _best_prefix(files: Sequence[SizedFile], width: int, ratio: float) -> int:
+    """Return the place of the last file of the best prefix of a window, or 0.
+
+    The shortest run of qualifying prefixes wins, unless its output would be larger
+    than the last file of the next one: then the small merge would have stood in the
+    way of the larger one, which is better done at once.
+    """
+    best = good = 0
+    best_sum = 0
+    total = files[0][0]
+    for place in range(1, width):
+        size = files[place][0]
+        total += size
+        if size * ratio < total:
+            good = place
+        elif good and good == place - 1:
+            if best and best_sum <= files[good][0]:
+                return best
+            best, best_sum = good, total - size
+    if good == width - 1 and (not best or best_sum > files[good][0]):
+        best = good
+    return best
+
+
+def best_of_any_ratio(
+    files: Sequence[SizedFile], max_files: int, lowest_ratio: float
+) -> tuple[Sequence[SizedFile], float]:
+    """Return the set with the highest ratio and that ratio, above `lowest_ratio`, or none.
+
+    For a tablet of too many files in which nothing qualifies: of all sets that are
+    neighbours in size, the one that rewrites least for what it merges. Among equals
+    the last wins, which has the most files.
+
+    Args:
+        files: Sorted.
+        max_files: Most files in a set.
+        lowest_ratio: A set must do better than this.
+    """
+    width = min(len(files), max_files)
+    found: Sequence[SizedFile] = ()
+    best = 0.0
+    for start in range(len(files) - width + 1 if files else 0):
+        total = files[start][0]
+        for place in range(start + 1, start + width):
+            size = files[place][0]
+            total += size
+            if size > 0 and total / size >= best:
+                best = total / size
+                found = files[start : place + 1]
+    return (found, best) if best > lowest_ratio else ((), best)
+
+
+def forced_sets(files: Sequence[SizedFile], max_files: int) -> list[Sequence[SizedFile]]:
+    """Return sets that bring files that do not qualify towards one file.
+
+    The last two steps are arranged so that the largest files are rewritten once: with
+    more than one but less than two jobs' worth, the smallest are merged until the rest
+    fits into one job.
+
+    Args:
+        files: Sorted; all of them are to become one file in the end.
+        max_files: Most files in a set.
+    """
+    count = len(files)
+    if count <= max_files:
+        return [files]
+    full = count // max_files - 1
+    if full > 0:
+        return [files[at * max_files : (at + 1) * max_files] for at in range(full)]
+    return [files[: count - max_files + 1]]
+
+
+# -------------------------------------------------------------------------------------- The planner
+
+
+_FORCED_REASON = "a request brings all to one file"
 
 
 @dataclass(slots=True)
-class _Found:
+class _PlannedSets:
     """Sets for jobs, why they were chosen, and files that wait for another job's output."""
 
-    sets: list[Sequence[Sized]] = field(default_factory=list)
+    sets: list[Sequence[SizedFile]] = field(default_factory=list)
     why: str = ""
     waiting: set[str] = field(default_factory=set)
     beside: str = ""
@@ -44,9 +234,9 @@ class _Found:
 class RatioPlanner:
     """Plans by ratio; see the module. Holds nothing between plans."""
 
-    option_names = frozenset(NAMES)
+    option_names = frozenset(SETTING_NAMES)
     """Settings that a service's options may override."""
-    setting_names = frozenset(NAMES)
+    setting_names = frozenset(SETTING_NAMES)
 
     def check(self, options: Mapping[str, object]) -> None:
         """Refuse options by which no plan can be made.
@@ -82,22 +272,22 @@ def _cap_bytes(parameters: PlanParameters) -> int | None:
 
 
 def _by_ratio(
-    files: list[Sized], parameters: PlanParameters, rule: RatioRule, cap_bytes: int | None
-) -> _Found:
+    files: list[SizedFile], parameters: PlanParameters, rule: RatioRule, cap_bytes: int | None
+) -> _PlannedSets:
     """Find sets until none qualifies, looking ahead over what runs and what is planned.
 
     The output of every job under way or just planned takes part as a projected file.
     A set with such a file in it must wait for it, but what it would give takes part in
     turn: files that will be wanted soon for a larger merge are not spent on a worse one.
     """
-    found = _Found(why=f"ratio {rule.ratio:g}")
+    found = _PlannedSets(why=f"ratio {rule.ratio:g}")
     pool = list(files)
     projected = 0
     for job in parameters.running:
         if job.kind is parameters.kind:
             projected += 1
             insort(pool, (job.size_bytes, projected, ""))
-    while chosen := find_set(within(pool, cap_bytes), rule.ratio, rule.max_files):
+    while chosen := find_set(files_within(pool, cap_bytes), rule.ratio, rule.max_files):
         if any(number for _, number, _ in chosen):
             found.waiting.update(path for _, number, path in chosen if not number)
         else:
@@ -113,12 +303,12 @@ def _by_ratio(
 
 
 def _bring_to_one(
-    found: _Found, files: list[Sized], parameters: PlanParameters, rule: RatioRule
+    found: _PlannedSets, files: list[SizedFile], parameters: PlanParameters, rule: RatioRule
 ) -> None:
     """Make sure that a user's files end as one, the largest rewritten as seldom as possible."""
     if not found.sets:
         if not any(job.kind is Kind.USER for job in parameters.running):
-            found.sets, found.why = forced_sets(files, rule.max_files), _FORCED
+            found.sets, found.why = forced_sets(files, rule.max_files), _FORCED_REASON
             found.waiting.clear()
         return
     if len(found.sets) > 1 or len(found.sets[0]) == len(files):
@@ -129,12 +319,12 @@ def _bring_to_one(
     insort(rest, (_total(first), 1, ""))
     if not find_set(rest, rule.ratio, rule.max_files):
         # The step after this one would be forced, and would rewrite what this one wrote.
-        found.sets, found.why = forced_sets(files, rule.max_files), _FORCED
+        found.sets, found.why = forced_sets(files, rule.max_files), _FORCED_REASON
 
 
 def _relieve(
-    found: _Found,
-    files: list[Sized],
+    found: _PlannedSets,
+    files: list[SizedFile],
     parameters: PlanParameters,
     rule: RatioRule,
     cap_bytes: int | None,
@@ -147,7 +337,7 @@ def _relieve(
     if parameters.running or count != len(files):
         found.beside += "and a lower ratio is tried when no file is in use"
         return
-    usable = within(files, cap_bytes)
+    usable = files_within(files, cap_bytes)
     chosen, ratio = best_of_any_ratio(usable, rule.max_files, rule.lowest_ratio)
     if chosen:
         found.sets = [chosen]
@@ -156,7 +346,7 @@ def _relieve(
 
 
 def _job(
-    chosen: Sequence[Sized], why: str, parameters: PlanParameters, rule: RatioRule
+    chosen: Sequence[SizedFile], why: str, parameters: PlanParameters, rule: RatioRule
 ) -> PlannedJob:
     total, count, largest = _total(chosen), len(chosen), chosen[-1][0]
     size, top = format_bytes(total), format_bytes(largest)
@@ -184,8 +374,8 @@ def _group(total: int, groups: tuple[Group, ...]) -> Group:
 
 
 def _left(
-    found: _Found,
-    files: list[Sized],
+    found: _PlannedSets,
+    files: list[SizedFile],
     parameters: PlanParameters,
     rule: RatioRule,
     cap_bytes: int | None,
@@ -194,7 +384,7 @@ def _left(
     left = dict.fromkeys(
         [path for _, _, path in files], _nothing(parameters.kind, rule) + found.beside
     )
-    if cap_bytes is not None and len(usable := within(files, cap_bytes)) < len(files):
+    if cap_bytes is not None and len(usable := files_within(files, cap_bytes)) < len(files):
         cap = format_bytes(cap_bytes)
         beyond = f"together with the smaller files it is more than any group takes ({cap})"
         left.update((path, beyond) for _, _, path in files[len(usable) :])
@@ -215,5 +405,5 @@ def _nothing(kind: Kind, rule: RatioRule) -> str:
     )
 
 
-def _total(files: Sequence[Sized]) -> int:
+def _total(files: Sequence[SizedFile]) -> int:
     return sum(size for size, _, _ in files)

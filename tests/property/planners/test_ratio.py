@@ -12,7 +12,7 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind
 from common.spi.planner import PlanParameters
-from coordinator.core.plan_check import checked_jobs
+from coordinator.core.planning import checked_jobs
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.property.planners.ratio_reference import Asked, F, plan
 from tests.support.planning import files_of, parameters

@@ -9,10 +9,14 @@ import pytest
 
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.admission import Accepted, Rejected, weight_bytes
-from coordinator.core.fair_share import FairShare
-from coordinator.core.job_queue import JobQueue
-from coordinator.core.ranked import BUCKET_MAX, Ranked
+from coordinator.core.queue.admission import (
+    Accepted,
+    Rejected,
+    weight_bytes,
+)
+from coordinator.core.queue.fair_share import FairShare
+from coordinator.core.queue.job_index import BUCKET_MAX, RankedMap
+from coordinator.core.queue.job_queue import JobQueue
 from tests.support.planning import job
 
 STEPS = 1_500
@@ -156,9 +160,9 @@ def test_sharing_changes_who_goes_next_and_nothing_else(seed: int) -> None:
 def test_ranks_beside_a_sorted_list(
     seed: int, bucket_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.core.ranked.BUCKET_MAX", bucket_max)
+    monkeypatch.setattr("coordinator.core.queue.job_index.BUCKET_MAX", bucket_max)
     chance = random.Random(seed)
-    ranked: Ranked[int] = Ranked()
+    ranked: RankedMap[int] = RankedMap()
     held: list[int] = []
     for _ in range(STEPS):
         match chance.randrange(7):

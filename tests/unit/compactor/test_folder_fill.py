@@ -18,7 +18,7 @@ from compactor.rewrite.plan import make_plan
 from compactor.rewrite.questions import END, ask
 from compactor.rewrite.tasks import read_for_sort, rewrite_bag, rewrite_in_memory
 from compactor.rewrite.verify import verify
-from coordinator.assignments import output_prefix
+from coordinator.core.assignment import output_prefix
 from tests.support.assignments import an_assignment
 from tests.support.tables_on_disk import bag_table, inspected, keyed_table, read_output, write_file
 

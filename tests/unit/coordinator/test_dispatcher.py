@@ -7,7 +7,7 @@ import pytest
 from common.model.job import Kind
 from common.model.table import Table, TableSettings
 from common.spi.dispatcher import DispatchParameters
-from coordinator.plugins.dispatchers.simple import SimpleDispatcher
+from coordinator.plugins.dispatchers import SimpleDispatcher
 
 TABLE = Table(
     id="t1", name="events", location="file:///x", schema=(), settings=TableSettings(service="tidy")

@@ -11,9 +11,12 @@ import pytest
 from common.errors import ConfigError
 from common.model.job import Job
 from common.model.tablet import TabletId
-from coordinator.core.admission import Accepted, Rejected, weight_bytes
-from coordinator.core.job_queue import JobQueue
-from coordinator.core.job_queues import JobQueues
+from coordinator.core.queue.admission import (
+    Accepted,
+    Rejected,
+    weight_bytes,
+)
+from coordinator.core.queue.job_queue import JobQueue, JobQueues
 from tests.support.planning import TABLET, job
 
 ROOM = 1024**3

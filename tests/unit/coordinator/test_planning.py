@@ -28,7 +28,7 @@ from common.model.tablet import (
 from common.spi.dispatcher import DispatchParameters
 from common.spi.planner import PlanParameters, RequestFacts
 from coordinator.core.planning import plan_tablet
-from coordinator.plugins.dispatchers.simple import SimpleDispatcher
+from coordinator.plugins.dispatchers import SimpleDispatcher
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.support.planning import TABLET, files_of
 

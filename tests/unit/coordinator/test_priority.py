@@ -16,8 +16,8 @@ from common.model.job import (
     class_of,
     job_priority,
 )
-from coordinator.core.job_queue import JobQueue
-from coordinator.core.priority import rank_of
+from coordinator.core.queue.admission import rank_of
+from coordinator.core.queue.job_queue import JobQueue
 from tests.support.planning import job
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))

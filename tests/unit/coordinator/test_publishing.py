@@ -17,7 +17,7 @@ from common.parquet.manifest import (
     files_to_merge,
     manifest_folder_name,
 )
-from coordinator.core.publishing import PublishRules, is_due
+from coordinator.core.publish_schedule import PublishRules, is_publish_due
 
 pytestmark = pytest.mark.unit
 RULES = PublishRules(interval_s=60.0, grace_s=900.0)
@@ -43,17 +43,20 @@ def published(at_s: float) -> Manifest:
 def test_it_is_due_when_something_changed_or_is_awaited(
     age_s: float, changed: bool, awaited: bool, due: bool
 ) -> None:
-    assert is_due(published(100.0), 100.0 + age_s, RULES, changed=changed, awaited=awaited) is due
-    assert is_due(None, 0.0, RULES, changed=changed, awaited=awaited)
+    assert (
+        is_publish_due(published(100.0), 100.0 + age_s, RULES, changed=changed, awaited=awaited)
+        is due
+    )
+    assert is_publish_due(None, 0.0, RULES, changed=changed, awaited=awaited)
 
 
 def test_no_interval_is_shorter_than_a_part_of_the_grace_nor_delays_deletions_for_long() -> None:
     often = PublishRules(interval_s=1.0, grace_s=900.0)
-    assert not is_due(published(0), often.gap_s - 1, often, changed=True, awaited=True)
-    assert is_due(published(0), often.gap_s, often, changed=True, awaited=False)
+    assert not is_publish_due(published(0), often.gap_s - 1, often, changed=True, awaited=True)
+    assert is_publish_due(published(0), often.gap_s, often, changed=True, awaited=False)
     seldom = PublishRules(interval_s=86_400.0, grace_s=900.0)
-    assert not is_due(published(0), 86_399, seldom, changed=True, awaited=False)
-    assert is_due(published(0), 900.0, seldom, changed=False, awaited=True)
+    assert not is_publish_due(published(0), 86_399, seldom, changed=True, awaited=False)
+    assert is_publish_due(published(0), 900.0, seldom, changed=False, awaited=True)
 
 
 def test_deletions_are_covered_by_what_has_been_out_for_the_grace() -> None:

@@ -15,8 +15,7 @@ from common.model.group import Group
 from common.model.job import Kind, PriorityClass, class_of
 from common.spi.planner import PlanParameters
 from common.units import parse_size_bytes
-from coordinator.plugins.planners.ratio import RatioPlanner
-from coordinator.plugins.planners.ratio_sets import find_set, within
+from coordinator.plugins.planners.ratio import RatioPlanner, files_within, find_set
 from tests.support.datadriven import Answer, Step
 from tests.support.planning import case_parameters, files_of, parameters
 
@@ -28,7 +27,7 @@ Golden = Callable[[Path, Answer], None]
 @pytest.mark.parametrize("case", CASES["find"], ids=lambda case: case["id"])
 def test_the_set_that_is_found(case: dict[str, Any]) -> None:
     files = sorted((size, 0, name) for name, size in case["files"])
-    found = find_set(within(files, case["max_size"]), case["ratio"], case["max_files"])
+    found = find_set(files_within(files, case["max_size"]), case["ratio"], case["max_files"])
     assert {name for _, _, name in found} == set(case["expect"])
 
 

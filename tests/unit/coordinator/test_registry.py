@@ -55,7 +55,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_built_ins_are_the_entry_points_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for door in registry.DOORS:
+    for door in registry.EXTENSION_POINTS:
         assert project["entry-points"][door.group] == door.built_in
 
 

@@ -8,11 +8,24 @@ from common.bounded_map import BoundedMap
 from common.model.job import Kind
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
-from coordinator.core.capacity import Capacity
-from coordinator.core.deferral import RUBBISH_MAX, Alarms, Deferrals
-from coordinator.core.lifecycle import MOVES, Attempt, Attempts, AttemptState
+from coordinator.core.attempts import (
+    NEXT_STATES,
+    Attempt,
+    Attempts,
+    AttemptState,
+)
+from coordinator.core.deferral import (
+    STALE_ENTRIES_MAX,
+    Deferrals,
+    ReplanTimers,
+)
 from coordinator.core.limits import Limits
-from coordinator.core.retry import CLASSES_MAX, Failure, Retry
+from coordinator.core.queue.backfill import Capacity
+from coordinator.core.retry import (
+    ERROR_CLASSES_MAX,
+    Failure,
+    Retry,
+)
 
 
 def tablet(number: int) -> TabletId:
@@ -60,7 +73,7 @@ def test_a_slot_is_counted_once_and_freed_once() -> None:
 
 
 def test_an_alarm_rings_once_at_the_earliest_of_its_times() -> None:
-    alarms = Alarms()
+    alarms = ReplanTimers()
     alarms.set(tablet(1), 20.0)
     alarms.set(tablet(1), 10.0)
     alarms.set(tablet(1), 30.0)
@@ -73,12 +86,12 @@ def test_an_alarm_rings_once_at_the_earliest_of_its_times() -> None:
 
 
 def test_alarms_taken_back_do_not_pile_up() -> None:
-    alarms = Alarms()
-    for number in range(10 * RUBBISH_MAX):
+    alarms = ReplanTimers()
+    for number in range(10 * STALE_ENTRIES_MAX):
         alarms.set(tablet(number), float(number))
         alarms.discard(tablet(number))
 
-    assert len(alarms._heap) <= RUBBISH_MAX + 1
+    assert len(alarms._heap) <= STALE_ENTRIES_MAX + 1
 
 
 def test_deferred_tablets_keep_their_age_when_they_move() -> None:
@@ -101,12 +114,12 @@ def test_an_attempt_that_is_being_released_never_runs_again() -> None:
         attempts.add(attempt())
     with pytest.raises(AssertionError):
         attempts.update(attempt(AttemptState.FOUND))
-    assert MOVES[AttemptState.RELEASING] == ()
+    assert NEXT_STATES[AttemptState.RELEASING] == ()
 
 
 def test_error_classes_of_a_table_are_bounded() -> None:
     retry = Retry(Limits())
-    for number in range(3 * CLASSES_MAX):
+    for number in range(3 * ERROR_CLASSES_MAX):
         failure = Failure(
             compactor="c1",
             tablet=tablet(number),
@@ -116,7 +129,7 @@ def test_error_classes_of_a_table_are_bounded() -> None:
         )
         retry.failed(failure, 0.0)
 
-    assert len(retry._classes.get("t") or {}) == CLASSES_MAX
+    assert len(retry._classes.get("t") or {}) == ERROR_CLASSES_MAX
 
 
 def test_other_settings_lift_the_pauses_of_their_table_only() -> None:

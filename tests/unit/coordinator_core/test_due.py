@@ -18,8 +18,18 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
-from coordinator.core.due import earliest, marks_wanted, next_look_s
-from coordinator.core.scan_rules import Span, Verdict, asks, is_due, needs_look, spans_of, verdict
+from coordinator.core.scan_rules import (
+    ScanVerdict,
+    TabletSpan,
+    earliest_s,
+    is_recheck_due,
+    must_ask,
+    needs_look,
+    recheck_at_s,
+    scan_verdict,
+    spans_between,
+    wanted_watermarks,
+)
 
 pytestmark = pytest.mark.unit
 RETENTION_S = 600.0
@@ -50,35 +60,35 @@ def tablet(*, tombstones: int = 0, version: bytes = b"5", **given: object) -> Ta
 
 
 def test_marks_are_made_where_rows_may_be_dead() -> None:
-    assert marks_wanted(tablet(), TABLE, 100.0) is None
-    assert marks_wanted(tablet(tombstones=1), TABLE, 100.0) == ((100.0, b"5"),)
+    assert wanted_watermarks(tablet(), TABLE, 100.0) is None
+    assert wanted_watermarks(tablet(tombstones=1), TABLE, 100.0) == ((100.0, b"5"),)
     unversioned = replace(TABLE, version_column=None)
-    assert marks_wanted(tablet(tombstones=1), unversioned, 100.0) is None
+    assert wanted_watermarks(tablet(tombstones=1), unversioned, 100.0) is None
     expiring = replace(TABLE, time_column="v", settings=TableSettings(ttl_s=60.0))
-    assert marks_wanted(tablet(), expiring, 100.0) == ((100.0, b"5"),)
+    assert wanted_watermarks(tablet(), expiring, 100.0) == ((100.0, b"5"),)
     empty = replace(tablet(tombstones=1), files={})
-    assert marks_wanted(empty, expiring, 100.0) is None
+    assert wanted_watermarks(empty, expiring, 100.0) is None
 
 
 def test_a_tablet_that_goes_quiet_after_a_mark_is_marked_once_more() -> None:
     marked = tablet(tombstones=1, version=b"6", record=Record(settled=((100.0, b"5"),)))
-    assert marks_wanted(marked, TABLE, 150.0) is None
-    due_s = next_look_s(marked, TABLE, TabletPlan())
+    assert wanted_watermarks(marked, TABLE, 150.0) is None
+    due_s = recheck_at_s(marked, TABLE, TabletPlan())
     assert due_s == 200.0
-    marks = marks_wanted(marked, TABLE, due_s)
+    marks = wanted_watermarks(marked, TABLE, due_s)
     assert marks == ((100.0, b"5"), (200.0, b"6"))
     assert marks is not None
     settled = replace(marked, record=Record(settled=marks))
-    assert next_look_s(settled, TABLE, TabletPlan()) is None
+    assert recheck_at_s(settled, TABLE, TabletPlan()) is None
 
 
 def test_what_a_planner_says_counts_and_the_first_time_wins() -> None:
     marked = tablet(tombstones=1, version=b"6", record=Record(settled=((100.0, b"5"),)))
-    assert next_look_s(tablet(), TABLE, TabletPlan()) is None
-    assert next_look_s(tablet(), TABLE, TabletPlan(due_at_s=900.0)) == 900.0
-    assert next_look_s(marked, TABLE, TabletPlan(due_at_s=900.0)) == 200.0
-    assert earliest(None, 3.0, None, 2.0) == 2.0
-    assert earliest() is None
+    assert recheck_at_s(tablet(), TABLE, TabletPlan()) is None
+    assert recheck_at_s(tablet(), TABLE, TabletPlan(due_at_s=900.0)) == 900.0
+    assert recheck_at_s(marked, TABLE, TabletPlan(due_at_s=900.0)) == 200.0
+    assert earliest_s(None, 3.0, None, 2.0) == 2.0
+    assert earliest_s() is None
 
 
 @pytest.mark.parametrize(
@@ -109,25 +119,25 @@ def test_deferred_tablets_are_looked_at_by_a_coordinator_that_is_new() -> None:
     assert not needs_look(deferred, TABLE, 100.0)
     assert needs_look(deferred, TABLE, 100.0, fresh=True)
     assert not needs_look(QUIET, TABLE, 100.0, fresh=True)
-    assert not is_due(deferred, 100.0)
+    assert not is_recheck_due(deferred, 100.0)
 
 
 def test_only_tablets_without_anybody_at_work_rest() -> None:
     plan = TabletPlan()
-    assert verdict(tablet(), TABLE, plan) is Verdict.RESTS
+    assert scan_verdict(tablet(), TABLE, plan) is ScanVerdict.RESTS
     held = tablet(selection=Selection(request="r1", files=("a",)))
-    assert verdict(held, TABLE, plan) is Verdict.BUSY
+    assert scan_verdict(held, TABLE, plan) is ScanVerdict.BUSY
     paused = replace(TABLE, state=TableState.PAUSED)
-    assert verdict(tablet(), paused, plan) is Verdict.BUSY
-    assert asks(tablet(waiting={"r1": 1.0}), TABLE, 0.0)
+    assert scan_verdict(tablet(), paused, plan) is ScanVerdict.BUSY
+    assert must_ask(tablet(waiting={"r1": 1.0}), TABLE, 0.0)
     asked = replace(TABLE, settings=TableSettings(selector="all"))
-    assert asks(tablet(), asked, 0.0)
-    assert not asks(held, asked, 0.0)
-    assert not asks(tablet(), TABLE, 0.0)
+    assert must_ask(tablet(), asked, 0.0)
+    assert not must_ask(held, asked, 0.0)
+    assert not must_ask(tablet(), TABLE, 0.0)
 
 
 def test_spans_cover_everything_once() -> None:
-    assert spans_of([]) == [Span()]
-    spans = spans_of([b"c", b"m"])
+    assert spans_between([]) == [TabletSpan()]
+    spans = spans_between([b"c", b"m"])
     for end in (b"\x00", b"c", b"c\x00", b"m", b"z", PLUS_INFINITY):
         assert sum(span.holds(end) for span in spans) == 1

@@ -6,13 +6,18 @@ from random import Random
 
 import pytest
 
-from coordinator.core.settle import MARKS_MAX, Marks, next_marks, settled_version
+from coordinator.core.version_watermark import (
+    WATERMARKS_MAX,
+    Watermarks,
+    next_watermarks,
+    settled_version,
+)
 
 RETENTION_S = 600.0
 
 
 def test_the_first_sight_is_a_mark() -> None:
-    assert next_marks((), 10.0, b"5", RETENTION_S) == ((10.0, b"5"),)
+    assert next_watermarks((), 10.0, b"5", RETENTION_S) == ((10.0, b"5"),)
 
 
 @pytest.mark.parametrize(
@@ -23,13 +28,13 @@ def test_the_first_sight_is_a_mark() -> None:
 def test_most_sights_change_nothing(now_s: float, highest: bytes) -> None:
     marks = ((10.0, b"5"),)
 
-    assert next_marks(marks, now_s, highest, RETENTION_S) is marks
+    assert next_watermarks(marks, now_s, highest, RETENTION_S) is marks
 
 
 def test_without_retention_time_must_have_passed_all_the_same() -> None:
     marks = ((10.0, b"5"),)
 
-    assert next_marks(marks, 10.0, b"6", 0.0) is marks
+    assert next_watermarks(marks, 10.0, b"6", 0.0) is marks
     assert settled_version(marks, 10.0, 0.0) == b"5"
 
 
@@ -45,7 +50,7 @@ def test_nothing_is_settled_before_one_retention_has_passed() -> None:
 def test_marks_that_later_ones_have_overtaken_go() -> None:
     marks = ((10.0, b"5"), (120.0, b"6"), (400.0, b"7"))
 
-    assert next_marks(marks, 730.0, b"9", RETENTION_S) == (
+    assert next_watermarks(marks, 730.0, b"9", RETENTION_S) == (
         (120.0, b"6"),
         (400.0, b"7"),
         (730.0, b"9"),
@@ -56,16 +61,16 @@ def test_marks_that_later_ones_have_overtaken_go() -> None:
 def test_few_marks_never_settle_too_much_and_lag_little(seed: int) -> None:
     """Against a full history: never above the truth, and behind it by a sixth at most."""
     dice = Random(seed)
-    marks: Marks = ()
+    marks: Watermarks = ()
     history: list[tuple[float, bytes]] = []
     now_s, version = 1000.0, 0
     for _ in range(400):
         now_s += dice.random() * 30.0
         version += dice.choice((0, 0, 1, 5))
         history.append((now_s, version.to_bytes(4, "big")))
-        marks = next_marks(marks, now_s, history[-1][1], RETENTION_S)
+        marks = next_watermarks(marks, now_s, history[-1][1], RETENTION_S)
         settled = settled_version(marks, now_s, RETENTION_S)
-        assert len(marks) <= MARKS_MAX
+        assert len(marks) <= WATERMARKS_MAX
         assert (settled or b"") <= held(history, now_s - RETENTION_S)
         assert (settled or b"") >= held(history, now_s - RETENTION_S * 7 / 6 - 30.0)
 

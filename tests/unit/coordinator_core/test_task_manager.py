@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.job_queue import LOOK_MAX
-from coordinator.core.overtaking import PASSED_MAX
+from coordinator.core.queue.backfill import PASSED_MAX
+from coordinator.core.queue.job_queue import PROBES_MAX
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit
@@ -90,7 +90,7 @@ def test_waiting_for_a_job_that_many_outrank_stops_nothing() -> None:
     for number in range(PASSED_MAX):
         manager.offer(f"j{number}", 5, 1)
     manager.ask(200)
-    for number in range(LOOK_MAX):
+    for number in range(PROBES_MAX):
         manager.offer(f"k{number}", 5, 1, files=3)
     assert manager.running == ["base", *(f"j{number}" for number in range(PASSED_MAX))]
 

@@ -9,7 +9,7 @@ from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.core.handout import LOOK_MAX
+from coordinator.core.assignment import HELD_JOBS_MAX
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from tests.support.reservations import reservation_of
@@ -49,7 +49,7 @@ def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
     state = CoordinatorState(CoordinatorSettings(), limits=Limits(class_failures=1))
     state.handle(on.TableSeen(table=TABLE), 0.0)
     state.handle(take(0), 0.0)
-    for number in range(LOOK_MAX + 10):
+    for number in range(HELD_JOBS_MAX + 10):
         state.handle(planned(number), 0.0)
     state.handle(reserved(0, planned(0), "a0"), 0.0)
     failed = on.AttemptReported(
@@ -60,7 +60,7 @@ def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
     assert state.handle(take(1), 0.1) == []
     assert len(state.queued(None, 1000, 0.1)) == 9
     replanned = state.handle(on.Ticked(), 2.1)
-    assert len(replanned) == LOOK_MAX + 1
+    assert len(replanned) == HELD_JOBS_MAX + 1
     assert all(isinstance(action, do.Replan | do.Reserve) for action in replanned)
 
 

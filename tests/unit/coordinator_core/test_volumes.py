@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.job_queue import LOOK_MAX
-from coordinator.core.overtaking import PASSED_MAX
+from coordinator.core.queue.backfill import PASSED_MAX
+from coordinator.core.queue.job_queue import PROBES_MAX
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit
@@ -46,7 +46,7 @@ def test_many_better_jobs_of_a_full_volume_keep_no_other_waiting() -> None:
     manager = TaskManager(volume_running_max=2)
     for table, volume in (("t1", "slow"), ("t2", "slow"), ("t3", "fast"), ("t4", "fast")):
         manager.table(table, volume=volume)
-    for number in range(2 * LOOK_MAX):
+    for number in range(2 * PROBES_MAX):
         manager.offer(f"slow{number}", 500 - number, table=f"t{1 + number % 2}")
     for number in range(4):
         manager.offer(f"fast{number}", 4 - number, table=f"t{3 + number % 2}")

@@ -22,7 +22,7 @@ from common.model.tablet import (
     TabletId,
 )
 from common.rows.rules import DropRule
-from coordinator.assignments import compose
+from coordinator.core.assignment import compose_assignment
 from tests.support.planning import job
 from tests.support.request_shell import TABLE
 
@@ -77,7 +77,7 @@ def may_go(key: bytes, inputs: list[str], *files: DataFile, chosen: tuple[str, .
         selection=Selection(request="r1", files=chosen) if chosen else None,
     )
     wanted = job("j1", kind=kind, request=request, inputs=tuple(inputs))
-    given = compose(wanted, held, TABLE, tablet, now_s=1e6)
+    given = compose_assignment(wanted, held, TABLE, tablet, now_s=1e6)
     return DropRule(version(99), given.outside).allows(key, version(TOMBSTONE))
 
 
@@ -117,4 +117,4 @@ def test_a_job_is_told_how_often_it_ran_out_of_memory(halved: str, told: int) ->
         running={"at1": held},
         record=Record(halved_job=halved, halvings=3),
     )
-    assert compose(wanted, held, TABLE, tablet, now_s=1e6).halvings == told
+    assert compose_assignment(wanted, held, TABLE, tablet, now_s=1e6).halvings == told

@@ -33,16 +33,16 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
-from coordinator import collector as collector_module
-from coordinator.collector import (
+from coordinator.storage import garbage_collector as collector_module
+from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,
-    Collector,
-    CollectorRules,
+    GarbageCollector,
+    GarbageRules,
     collect_all,
     collect_forever,
-    due,
+    is_deletable,
 )
-from coordinator.storage import ArrowStorage
+from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
@@ -51,7 +51,7 @@ TABLE = Table(
     id="t1", name="events", location="file:///data/events", schema=(Column("x", "int64"),)
 )
 TABLET = TabletId("t1", PLUS_INFINITY)
-RULES = CollectorRules(grace_s=60.0, clock_skew_max_s=5.0)
+RULES = GarbageRules(grace_s=60.0, clock_skew_max_s=5.0)
 
 
 class FakeStorage:
@@ -101,7 +101,7 @@ class FakeStorage:
 def test_due(stamped_s: float, pins: list[tuple[float, float]], expected: bool) -> None:
     entry = GarbageEntry(path="a", stamped_s=stamped_s)
     entries = [PinEntry(pin="p", since_s=since, until_s=until) for since, until in pins]
-    assert due(entry, entries, 1000.0, RULES) is expected
+    assert is_deletable(entry, entries, 1000.0, RULES) is expected
 
 
 async def compacted(store: MemoryStore) -> None:
@@ -128,8 +128,8 @@ async def compacted(store: MemoryStore) -> None:
     assert isinstance(await store.apply(commit), Applied)
 
 
-def collector_of(store: MemoryStore, storage: FakeStorage) -> Collector:
-    return Collector(
+def collector_of(store: MemoryStore, storage: FakeStorage) -> GarbageCollector:
+    return GarbageCollector(
         store,
         storage,
         RULES,
@@ -290,7 +290,7 @@ def test_the_names_of_deleted_files_of_users_are_barred() -> None:
         clock = ManualClock()
         store, storage = MemoryStore(clock), FakeStorage("f0.parquet", "f1.parquet")
         await compacted(store)
-        collector = Collector(
+        collector = GarbageCollector(
             store,
             storage,
             replace(RULES, retired_s=500.0),
@@ -340,7 +340,7 @@ def test_the_output_of_an_attempt_whose_inputs_are_gone_is_kept() -> None:
         (made,) = (await store.tablets([TABLET]))[0].files  # type: ignore[union-attr]  # it is there
         only = await given_up(store, "att-2", made)
         said: list[str] = []
-        collector = Collector(
+        collector = GarbageCollector(
             store, storage, RULES, lambda event, **_: said.append(event), clock=storage.clock
         )
         storage.paths |= {only}
@@ -537,7 +537,9 @@ def test_a_table_whose_folder_is_gone_gives_its_name_back(tmp_path: Path) -> Non
         assert isinstance(await store.apply(added), Applied)
         await store.apply(DropTable(table="t1", delete_files=True))
         storage = ArrowStorage(clock)
-        collector = Collector(store, storage, RULES, lambda _event, **_fields: None, clock=clock)
+        collector = GarbageCollector(
+            store, storage, RULES, lambda _event, **_fields: None, clock=clock
+        )
         for _ in range(2):
             going = await store.table("t1")
             assert going is not None

@@ -13,10 +13,9 @@ from common.metadata.mutation import effects
 from common.model.file import DataFile
 from common.model.tablet import TabletId
 from common.settings import Settings
-from coordinator import feed as module
-from coordinator.feed import Feed
 from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
+from coordinator.scan import scanner as module
+from coordinator.scan.scanner import ChangeFeed, Scanner
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.store_harness import commit, reserve
@@ -38,7 +37,7 @@ async def add(store: MemoryStore, *ends: bytes) -> None:
 def test_a_position_outlives_a_commit() -> None:
     async def story() -> None:
         store = await store_with_table(ManualClock())
-        feed = Feed(store)
+        feed = ChangeFeed(store)
         await feed.follow("t1")
         await add(store, ENDS[0], ENDS[1])
         await feed.read()
@@ -67,7 +66,7 @@ def test_what_was_missed_is_counted_once(
 
     async def story() -> None:
         store = await store_with_table(ManualClock())
-        feed = Feed(store)
+        feed = ChangeFeed(store)
         await add(store, ENDS[0])
         await feed.follow("t1")
         await add(store, *ENDS[1:])

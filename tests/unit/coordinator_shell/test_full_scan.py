@@ -15,13 +15,17 @@ from common.model.file import DataFile
 from common.model.job import Kind, job_id
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings, Settings
-from coordinator import full_scan, scanner
-from coordinator.core.scan_rules import Span
-from coordinator.full_scan import FullScan
-from coordinator.pieces import Piece, Scanned, ScansHere
-from coordinator.recovery import recover
+from coordinator.core.scan_rules import TabletSpan
 from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
+from coordinator.scan import full_scan, scanner
+from coordinator.scan.full_scan import FullScan
+from coordinator.scan.scan_ranges import (
+    LocalRangeScans,
+    RangeFindings,
+    ScanRange,
+)
+from coordinator.scan.scanner import Scanner
+from coordinator.store_watch import take_lead
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE
@@ -49,12 +53,12 @@ class Queue:
 class Failing:
     """Scans that fail a few times for some pieces, and then scan."""
 
-    def __init__(self, inner: ScansHere, failures: dict[bytes | None, int]) -> None:
+    def __init__(self, inner: LocalRangeScans, failures: dict[bytes | None, int]) -> None:
         self.inner, self.failures = inner, failures
-        self.asked: list[Span] = []
+        self.asked: list[TabletSpan] = []
         self.under_way = self.most = 0
 
-    async def scan(self, piece: Piece) -> Scanned:
+    async def scan(self, piece: ScanRange) -> RangeFindings:
         self.asked.append(piece.span)
         if self.failures.get(piece.span.after, 0):
             self.failures[piece.span.after] -= 1
@@ -73,7 +77,7 @@ class Scans:
     def __init__(self, store: MemoryStore, queue: Queue) -> None:
         self.store, self.logged = store, list[str]()
         self.scanner = Scanner(store, PLAN, self.log)
-        self.here = ScansHere(store, PLAN)
+        self.here = LocalRangeScans(store, PLAN)
         self.full = FullScan(store, self.scanner, queue, self.here, self.log)
 
     def log(self, event: str, **_fields: object) -> None:
@@ -135,7 +139,7 @@ def test_only_what_differs_from_the_queue_is_looked_at_again() -> None:
 
 
 def test_a_dropped_tablet_with_queued_jobs_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 10)
+    monkeypatch.setattr(full_scan, "RANGE_TABLETS", 10)
 
     async def story() -> None:
         scans = Scans(await stored(), Queue({b"\x07\x01": ("job",), b"\xfe": ("job",)}))
@@ -148,7 +152,7 @@ def test_a_dropped_tablet_with_queued_jobs_is_looked_at(monkeypatch: pytest.Monk
 def test_pieces_run_side_by_side_and_one_that_fails_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 7)
+    monkeypatch.setattr(full_scan, "RANGE_TABLETS", 7)
     monkeypatch.setattr(full_scan, "RETRY_PAUSE_S", 0.0)
 
     async def story() -> None:
@@ -167,7 +171,7 @@ def test_pieces_run_side_by_side_and_one_that_fails_is_repeated(
 def test_a_piece_that_goes_on_failing_is_left_and_retires_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 10)
+    monkeypatch.setattr(full_scan, "RANGE_TABLETS", 10)
     monkeypatch.setattr(full_scan, "RETRY_PAUSE_S", 0.0)
 
     async def story() -> None:
@@ -183,7 +187,7 @@ def test_a_piece_that_goes_on_failing_is_left_and_retires_nothing(
 
 
 def test_a_scan_waits_while_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full_scan, "PIECE_TABLETS", 5)
+    monkeypatch.setattr(full_scan, "RANGE_TABLETS", 5)
     monkeypatch.setattr(scanner, "FOUND_MAX", 8)
 
     async def story() -> None:
@@ -241,7 +245,7 @@ def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: fl
     scans = Scans(store, Queue())
 
     class Noting:
-        async def scan(self, piece: Piece) -> Scanned:
+        async def scan(self, piece: ScanRange) -> RangeFindings:
             scanned = await scans.here.scan(piece)
             looks.append((world.now_s() - EPOCH_S, scanned.tablets))
             return scanned
@@ -249,7 +253,7 @@ def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: fl
     async def life() -> None:
         full = FullScan(store, scans.scanner, Queue(), Noting(), scans.log)
         await store.apply(CreateTable(table=TABLE, splits=ENDS[:-1]))
-        await recover(store, scans.scanner, "coord-1", scans.log)
+        await take_lead(store, scans.scanner, "coord-1", scans.log)
         await full.run_forever(CoordinatorSettings(full_scan_interval_s=interval_s))
 
     world.process("coordinator").start(life())

@@ -9,10 +9,9 @@ import pytest
 from common.ids import CountedIds
 from common.metadata.changes import CreateTable
 from common.settings import CoordinatorSettings, Settings
-from coordinator.limiting import REFRESH_S
-from coordinator.performing import Context
-from coordinator.recovery import recover
-from coordinator.wiring import Parts, assemble
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import LIMITS_INTERVAL_S, take_lead
+from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.request_shell import SPLITS, TABLE
 from tests.support.sim_loop import EPOCH_S, World
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.unit
 def test_it_turns_as_often_as_it_looks_at_its_clocks_and_no_more(
     settings: CoordinatorSettings, turns: int
 ) -> None:
-    world, made = World(1), list[Parts]()
+    world, made = World(1), list[CoordinatorParts]()
     store = MemoryStore(world)
 
     def log(_event: str, **_fields: object) -> None:
@@ -37,9 +36,9 @@ def test_it_turns_as_often_as_it_looks_at_its_clocks_and_no_more(
     async def life() -> None:
         await store.apply(CreateTable(table=TABLE, splits=SPLITS))
         every = Settings(coordinator=settings)
-        parts = assemble(every, Context(store, world, CountedIds("a"), log, "coord-1"))
+        parts = assemble(every, ShellContext(store, world, CountedIds("a"), log, "coord-1"))
         made.append(parts)
-        await recover(store, parts.scanner, "coord-1", log)
+        await take_lead(store, parts.scanner, "coord-1", log)
         async with asyncio.TaskGroup() as tasks:
             for loop in parts.loops(every):
                 tasks.create_task(loop)
@@ -50,7 +49,7 @@ def test_it_turns_as_often_as_it_looks_at_its_clocks_and_no_more(
         (parts,) = made
         before = parts.service.turns
         world.run_until(EPOCH_S + 21.0)
-        looked_at_limits = 10.0 / REFRESH_S
+        looked_at_limits = 10.0 / LIMITS_INTERVAL_S
         assert parts.service.turns - before == turns + looked_at_limits
     finally:
         world.end()

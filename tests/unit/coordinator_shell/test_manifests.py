@@ -24,9 +24,13 @@ from common.metadata.changes import (
 from common.metadata.file_pin import LEASE_S
 from common.parquet.location import open_location
 from common.parquet.service_files import write_description, write_generation
-from coordinator.collector import Collector, CollectorRules
-from coordinator.manifests import NEVER_S, WRITING_MAX_S, Manifests
-from coordinator.storage import ArrowStorage
+from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.storage.manifests import (
+    NEVER_S,
+    WRITING_MAX_S,
+    ManifestPublisher,
+)
+from coordinator.storage.storage_access import ArrowStorage
 from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
 from tests.support.patience import PATIENCE_S
 
@@ -105,10 +109,10 @@ def test_it_is_published_when_the_table_changes_and_old_ones_are_deleted(tmp_pat
 def test_deletions_wait_until_a_manifest_without_the_file_is_out(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
         await site.add("day=07/a.parquet", 1)
-        collector = Collector(
+        collector = GarbageCollector(
             site.store,
             ArrowStorage(site.clock),
-            CollectorRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
+            GarbageRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
             silent,
             site.manifests,
             clock=site.clock,
@@ -210,7 +214,7 @@ def test_files_are_held_by_a_short_lease_that_is_renewed(tmp_path: Path, renewed
     async def tell(site: Site) -> None:
         walking = site.store.tablet_ids
         renew_s = 0.0 if renewed else 1e6
-        manifests = Manifests(site.store, CountedIds(), GRACE_S, silent, renew_s=renew_s)
+        manifests = ManifestPublisher(site.store, CountedIds(), GRACE_S, silent, renew_s=renew_s)
 
         async def slow(*given: Any, **named: Any) -> Any:
             for _ in range(3):
@@ -276,10 +280,10 @@ def test_a_drop_that_deletes_files_deletes_the_notes_too(
         write_description(location, site.table)
         write_generation(location, 3)
         await site.store.apply(DropTable(table="t1", delete_files=delete_files))
-        collector = Collector(
+        collector = GarbageCollector(
             site.store,
             ArrowStorage(site.clock),
-            CollectorRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
+            GarbageRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
             silent,
             site.manifests,
             clock=site.clock,
@@ -304,7 +308,7 @@ def test_a_store_that_has_gone_back_does_not_publish(tmp_path: Path) -> None:
 
     async def tell(site: Site) -> None:
         known = {"t1": 2}
-        manifests = Manifests(
+        manifests = ManifestPublisher(
             site.store, CountedIds(), GRACE_S, silent, known_generation=lambda t: known[t]
         )
         for _ in range(2):

@@ -15,10 +15,10 @@ from common.metadata.mutation.transaction import Seen, Write
 from common.metadata.store import KeyspaceStore
 from common.metadata.store_values import CoordinatorClaim, StoreHealth
 from common.settings import Settings
-from coordinator import recovery
+from coordinator import store_watch
 from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
-from coordinator.store_care import StoreCare
+from coordinator.scan.scanner import Scanner
+from coordinator.store_watch import StoreHealthWatch
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
@@ -60,7 +60,7 @@ def test_a_claim_whose_fate_is_unknown_is_made_again() -> None:
 
         keyspace.script = script
         scanner = Scanner(store, planner_for(Settings()), silent)
-        await asyncio.wait_for(recovery.recover(store, scanner, "c1", silent), PATIENCE_S)
+        await asyncio.wait_for(store_watch.take_lead(store, scanner, "c1", silent), PATIENCE_S)
         assert not left
         assert leader(await store.claim()) == "c1"
 
@@ -71,7 +71,7 @@ def test_a_lead_that_the_store_has_forgotten_is_claimed_again() -> None:
     async def story() -> None:
         store = MemoryStore(ManualClock())
         await store.apply(CLAIM)
-        watch = asyncio.create_task(recovery.until_replaced(store, "c1", silent))
+        watch = asyncio.create_task(store_watch.until_replaced(store, "c1", silent))
         store.keyspace.run([delete(COORDINATOR)])
         async with asyncio.timeout(PATIENCE_S):
             while await store.claim() is None:
@@ -94,8 +94,8 @@ def test_a_lead_that_the_store_has_gone_back_behind_is_claimed_again() -> None:
         assert old is not None
         clock.advance(5.0)
         scanner = Scanner(store, planner_for(Settings()), silent)
-        claimed_s = await recovery.recover(store, scanner, "c1", silent)
-        watch = asyncio.create_task(recovery.until_replaced(store, "c1", silent, claimed_s))
+        claimed_s = await store_watch.take_lead(store, scanner, "c1", silent)
+        watch = asyncio.create_task(store_watch.until_replaced(store, "c1", silent, claimed_s))
         store.keyspace.run([set_string(COORDINATOR, CLAIMS.pack(old))])
         async with asyncio.timeout(PATIENCE_S):
             while leader(await store.claim()) != "c1":
@@ -119,7 +119,7 @@ def test_of_two_that_live_when_the_store_goes_back_the_younger_leads() -> None:
             assert claim is not None
             if name == "c0":
                 old = claim
-            watches[name] = recovery.until_replaced(store, name, silent, claim.since_s)
+            watches[name] = store_watch.until_replaced(store, name, silent, claim.since_s)
         # The older one has not yet seen that it was replaced, and now its claim is back.
         store.keyspace.run([set_string(COORDINATOR, CLAIMS.pack(old))])
         tasks = {name: asyncio.create_task(watch) for name, watch in watches.items()}
@@ -148,7 +148,7 @@ def test_nobody_leads_on_a_store_that_throws_keys_away() -> None:
         def log(_event: str, **fields: object) -> None:
             heard.put_nowait(fields.get("cause"))
 
-        start = asyncio.create_task(recovery.recover(store, scanner, "c1", log))
+        start = asyncio.create_task(store_watch.take_lead(store, scanner, "c1", log))
         assert "allkeys-lru" in str(await asyncio.wait_for(heard.get(), PATIENCE_S))
         assert await store.claim() is None
         store.policy = "noeviction"
@@ -162,7 +162,7 @@ def test_the_coordinator_keeps_the_reserve_and_remembers_what_is_wrong() -> None
     async def story() -> None:
         store = EvictingStore(ManualClock())
         told: list[str] = []
-        care = StoreCare(store, lambda event, **_: told.append(event))
+        care = StoreHealthWatch(store, lambda event, **_: told.append(event))
         assert not care.health.warnings
         await care.look()
         await care.look()

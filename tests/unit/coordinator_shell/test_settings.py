@@ -10,20 +10,20 @@ from common.config import load_settings
 from common.errors import ConfigError
 from common.ids import CountedIds
 from common.settings import Settings
-from coordinator.performing import Context
-from coordinator.wiring import Parts, assemble
+from coordinator.store_actions import ShellContext
+from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import World
 
 pytestmark = pytest.mark.unit
 
 
-def assembled(*flags: str) -> Parts:
+def assembled(*flags: str) -> CoordinatorParts:
     settings = load_settings(environ={}, flags=flags)
 
-    async def put_together(settings: Settings) -> Parts:
+    async def put_together(settings: Settings) -> CoordinatorParts:
         world = World(1)
-        context = Context(
+        context = ShellContext(
             MemoryStore(world), world, CountedIds("a"), lambda _event, **_fields: None, "coord-1"
         )
         return assemble(settings, context)

@@ -28,11 +28,11 @@ from common.wire import (
 )
 from coordinator.core.scan_rules import needs_look
 from coordinator.core.state import CoordinatorState
-from coordinator.performing import Context
-from coordinator.recovery import recover
 from coordinator.registry import planner_for
-from coordinator.scanner import Scanner
+from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import take_lead
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
@@ -76,10 +76,10 @@ async def shell(store: MemoryStore | None = None) -> AsyncIterator[Shell]:
         logged.append(event)
 
     scanner = Scanner(store, planner_for(Settings()), log)
-    context = Context(store, clock, CountedIds("a"), log, "coord-1")
+    context = ShellContext(store, clock, CountedIds("a"), log, "coord-1")
     service = CoordinatorService(CoordinatorState(CoordinatorSettings()), context, scanner)
     scanner.attach(service.submit)
-    await recover(store, scanner, "coord-1", log)
+    await take_lead(store, scanner, "coord-1", log)
     loops = [
         asyncio.create_task(loop)
         for loop in (

@@ -14,9 +14,9 @@ from common.errors import RewriteError, UnavailableError
 from common.metadata.changes import CreateTable
 from common.model.table import Column, Table
 from common.storage_threads import StorageThreads
-from coordinator import generation
-from coordinator.generation import Generations
-from coordinator.storage import ArrowStorage
+from coordinator.storage import generations as generation
+from coordinator.storage.generations import Generations
+from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 

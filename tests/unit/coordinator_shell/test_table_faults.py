@@ -27,14 +27,22 @@ from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import claim_location, written_generation
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
-from coordinator import collector
-from coordinator.collector import Collector, CollectorRules, collect_all
-from coordinator.generation import Generations
-from coordinator.performing import Context
-from coordinator.recovery import recover
-from coordinator.storage import ArrowStorage
-from coordinator.table_faults import AWAY, TableFaults, is_away
-from coordinator.wiring import assemble, upkeep
+from coordinator.storage import garbage_collector
+from coordinator.storage.garbage_collector import (
+    GarbageCollector,
+    GarbageRules,
+    collect_all,
+)
+from coordinator.storage.generations import Generations
+from coordinator.storage.storage_access import ArrowStorage
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import take_lead
+from coordinator.table_faults import (
+    STORE_AWAY_ERRORS,
+    TableFaults,
+    is_store_away,
+)
+from coordinator.wiring import assemble, storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
@@ -100,7 +108,7 @@ class Life:
         self.logged: list[str] = []
         self.generations = Generations(self.store, self.log)
         clock, ids = ManualClock(), CountedIds("a")
-        self.context = Context(self.store, clock, ids, self.log, "coord-1", self.generations)
+        self.context = ShellContext(self.store, clock, ids, self.log, "coord-1", self.generations)
         self.parts = assemble(SETTINGS, self.context)
         self.loops: list[asyncio.Task[None]] = []
 
@@ -109,10 +117,10 @@ class Life:
 
     async def start(self) -> None:
         everyone = self.parts.scanner.tables.values
-        await recover(self.store, self.parts.scanner, "coord-1", self.log)
+        await take_lead(self.store, self.parts.scanner, "coord-1", self.log)
         every = (
             *self.parts.loops(SETTINGS),
-            *upkeep(SETTINGS, self.context, everyone),
+            *storage_loops(SETTINGS, self.context, everyone),
             self.generations.run_forever(everyone),
         )
         self.loops = [asyncio.create_task(loop) for loop in every]
@@ -319,10 +327,10 @@ def test_the_collector_goes_on_with_the_next_table(tmp_path: Path) -> None:
         tables = await two_tables(memory, tmp_path)
         store: TabletStore = Poisoned(memory)  # type: ignore[assignment]  # all by name
         faults = TableFaults(lambda *_args, **_fields: None)
-        rules = CollectorRules(grace_s=0.0, clock_skew_max_s=0.0)
-        own = Collector(store, ArrowStorage(), rules, lambda *_args, **_fields: None)
+        rules = GarbageRules(grace_s=0.0, clock_skew_max_s=0.0)
+        own = GarbageCollector(store, ArrowStorage(), rules, lambda *_args, **_fields: None)
         total = await collect_all(store, own, tables, lambda *_args, **_fields: None, faults)
-        assert total == collector.Round()
+        assert total == garbage_collector.CollectedCounts()
         assert faults.counts == {"the collector": 1}
 
     asyncio.run(story())
@@ -405,10 +413,10 @@ def test_what_is_broken_is_a_fault_also_where_an_absent_store_is_expected() -> N
         async def away() -> None:
             raise MetadataError("no answer")
 
-        assert await faults.run("planning", "t1", broken, AWAY) is None
+        assert await faults.run("planning", "t1", broken, STORE_AWAY_ERRORS) is None
         assert faults.standing == 1
         with pytest.raises(MetadataError, match="no answer"):
-            await faults.run("planning", "t2", away, AWAY)
+            await faults.run("planning", "t2", away, STORE_AWAY_ERRORS)
 
     asyncio.run(story())
 
@@ -459,6 +467,6 @@ def test_who_is_cancelled_is_not_held_up() -> None:
 
 
 def test_what_is_broken_says_nothing_of_the_store() -> None:
-    assert is_away(MetadataError("no answer"))
-    assert not is_away(BrokenValueError("no record"))
-    assert not is_away(ValueError("a plug-in"))
+    assert is_store_away(MetadataError("no answer"))
+    assert not is_store_away(BrokenValueError("no record"))
+    assert not is_store_away(ValueError("a plug-in"))

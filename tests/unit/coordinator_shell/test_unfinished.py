@@ -11,8 +11,8 @@ from common.metadata.commands import hset
 from common.metadata.keys import TableKeys
 from common.model.table import Column, Table
 from common.settings import CoordinatorSettings, Settings
-from coordinator.performing import Context
-from coordinator.wiring import upkeep
+from coordinator.store_actions import ShellContext
+from coordinator.wiring import storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 
@@ -34,9 +34,10 @@ def test_the_interval_and_the_grace_are_those_of_the_settings() -> None:
         def log(event: str, **_fields: object) -> None:
             logged.append(event)
 
-        context = Context(store, clock, CountedIds("a"), log, "coord-1")
+        context = ShellContext(store, clock, CountedIds("a"), log, "coord-1")
         loops = [
-            asyncio.create_task(loop) for loop in upkeep(Settings(coordinator=own), context, list)
+            asyncio.create_task(loop)
+            for loop in storage_loops(Settings(coordinator=own), context, list)
         ]
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.sleep(0.3)

@@ -18,7 +18,11 @@ from common.metadata.changes import (
 )
 from common.model.request import Request
 from common.model.tablet import TabletId
-from coordinator.core.operations import Abandon, Wait, next_change
+from coordinator.core.split_merge.operation_steps import (
+    AbandonStep,
+    WaitForTablets,
+    next_change,
+)
 from neve.client import Client
 from neve.client_errors import (
     CallerError,
@@ -67,7 +71,7 @@ def go_on(gateway: Gateway, client: Client) -> int:
             break
         own = [each for each in busy if each.operation == busy[0].operation]
         change = next_change(own, 0.0, lasts_max_s=1e9)
-        if isinstance(change, Wait | Abandon):
+        if isinstance(change, WaitForTablets | AbandonStep):
             break
         make(gateway, change)
         ended += isinstance(change, EndOperation)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.ids import RandomIds
-from coordinator.manifests import Manifests
+from coordinator.storage.manifests import ManifestPublisher
 from tests.support.gateway import Gateway, serving
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/manifest.md").read_text("utf-8")
@@ -29,7 +29,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def publish(gateway: Gateway, name: str) -> None:
-    manifests = Manifests(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
+    manifests = ManifestPublisher(gateway.store, RandomIds(), 900.0, lambda *_, **__: None)
     assert gateway.ask(manifests.look(gateway.ask(gateway.store.table_named(name)))) is True
 
 

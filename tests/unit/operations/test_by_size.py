@@ -24,7 +24,7 @@ from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
 from coordinator.core import events as on
-from coordinator.splitting import choose_split_keys
+from coordinator.split_merge.key_sampling import choose_split_keys
 from tests.support.operation_shell import Land, key, work
 from tests.support.request_shell import run, until
 
@@ -36,7 +36,7 @@ LAST = PLUS_INFINITY
 @pytest.fixture(autouse=True)
 def quick_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the sizes of a table more often than every few seconds."""
-    monkeypatch.setattr("coordinator.operations.WALK_REST_S", 0.01)
+    monkeypatch.setattr("coordinator.split_merge.driver.WALK_REST_S", 0.01)
 
 
 SIDE_BY_SIDE = [(10 * number, 10 * number + 9) for number in range(8)]
@@ -299,10 +299,12 @@ def test_a_file_that_ends_its_reader_is_quarantined_and_not_looked_into_again(
         looked.append(path)
         raise ReaderDeathError(f"file {path} cannot be read: signal 6")
 
-    monkeypatch.setattr("coordinator.splitting.sample_keys", die)
-    monkeypatch.setattr("coordinator.splitting.is_sure", lambda *_: False)
-    monkeypatch.setattr("coordinator.splitting.RowRules", SimpleNamespace(of=lambda _table: None))
-    monkeypatch.setattr("coordinator.operations.TRY_REST_S", 0.0)
+    monkeypatch.setattr("coordinator.split_merge.key_sampling.sample_keys", die)
+    monkeypatch.setattr("coordinator.split_merge.key_sampling.is_sure", lambda *_: False)
+    monkeypatch.setattr(
+        "coordinator.split_merge.key_sampling.RowRules", SimpleNamespace(of=lambda _table: None)
+    )
+    monkeypatch.setattr("coordinator.split_merge.driver.TRY_REST_S", 0.0)
 
     async def story() -> None:
         land = await land_of(split_bytes=250, ratio=100)

@@ -32,8 +32,12 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
-from coordinator.core import operations as core
-from coordinator.core.cutting import crossing_files, cut_plan, is_cutting
+from coordinator.core.split_merge import operation_steps as core
+from coordinator.core.split_merge.split_jobs import (
+    crossing_files,
+    cut_plan,
+    is_cutting,
+)
 
 CUT, DRAIN, CLOSE = OperationStep
 MB = 1024**2
@@ -80,7 +84,7 @@ def merge(step: OperationStep, at: bytes = b"m") -> Operation:
     return Operation(OperationKind.MERGE, "op", step, at, NOW_S)
 
 
-def following(*tablets: Tablet, now_s: float = NOW_S, stuck: str = "") -> core.Next:
+def following(*tablets: Tablet, now_s: float = NOW_S, stuck: str = "") -> core.OperationChange:
     return core.next_change(tablets, now_s, lasts_max_s=600, stuck=stuck)
 
 
@@ -109,7 +113,7 @@ STEP = {step: StepOperation(tablets=(TabletId("t1", b"z"),), operation="op", ste
 def test_the_next_step_of_a_split(given: Tablet, then: object) -> None:
     found = following(given)
     if isinstance(then, str):
-        assert isinstance(found, core.Wait)
+        assert isinstance(found, core.WaitForTablets)
         assert then in found.reason
         return
     assert found == then
@@ -120,16 +124,16 @@ def test_the_next_step_of_a_split(given: Tablet, then: object) -> None:
 def test_the_next_step_of_a_merge() -> None:
     ids = (TabletId("t1", b"m"), TabletId("t1", b"z"))
 
-    def both(step: OperationStep, **of_left: object) -> core.Next:
+    def both(step: OperationStep, **of_left: object) -> core.OperationChange:
         operation = merge(step)
         left = tablet(LEFT, end=b"m", operation=operation, **of_left)
         return following(left, tablet(RIGHT, start=b"m", operation=operation))
 
     assert both(DRAIN) == StepOperation(tablets=ids, operation="op", step=CLOSE)
-    assert isinstance(both(DRAIN, running=running("l")), core.Wait)
+    assert isinstance(both(DRAIN, running=running("l")), core.WaitForTablets)
     assert both(CLOSE) == EndOperation(tablets=ids, operation="op")
     alone = following(tablet(RIGHT, start=b"m", operation=merge(CLOSE)))
-    assert isinstance(alone, core.Abandon)
+    assert isinstance(alone, core.AbandonStep)
     assert alone.change == AbandonOperation(tablets=ids[1:], operation="op")
 
 
@@ -146,10 +150,10 @@ def test_an_operation_that_stands_still_is_abandoned(
 ) -> None:
     found = following(tablet(OVER, operation=split(CUT)), now_s=now_s, stuck=stuck)
     if reason is None:
-        assert isinstance(found, core.Wait)
+        assert isinstance(found, core.WaitForTablets)
         return
     change = AbandonOperation(tablets=(TabletId("t1", b"z"),), operation="op")
-    assert found == core.Abandon(change, reason)
+    assert found == core.AbandonStep(change, reason)
 
 
 def test_what_crosses_is_cut_in_as_few_jobs_as_may_be() -> None:

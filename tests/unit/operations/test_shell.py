@@ -20,7 +20,7 @@ from common.metadata.changes import (
 from common.model.job import Kind
 from common.model.request import RequestState
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
-from coordinator.generation import Generations
+from coordinator.storage.generations import Generations
 from tests.support.operation_shell import Land, fail, finish, hangs_at, key, work
 from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import Shell, ended, run, until
@@ -290,7 +290,7 @@ def test_a_store_that_is_silent_for_a_step_is_asked_again(
     async def story() -> None:
         land = await land_of((1, 2), (8, 9))
         apply, read, unheard = land.store.apply, land.store.tablet, [True, True]
-        monkeypatch.setattr("coordinator.operations.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.split_merge.driver.RETRY_S", 0.01)
 
         async def sometimes(change: Change) -> Outcome:
             if type(change) in silent:

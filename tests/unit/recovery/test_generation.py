@@ -38,8 +38,8 @@ from common.parquet.service_files import (
 )
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.generation import Generations
-from coordinator.performing import Context, StoreActions
+from coordinator.storage.generations import Generations
+from coordinator.store_actions import ShellContext, StoreActions
 from tests.support.assignments import an_assignment
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
@@ -145,8 +145,8 @@ async def test_a_store_that_goes_back_before_its_location_was_told_is_noticed(
     assert place.generations.known(place.table.id) == 3
 
 
-def context_of(place: Place, generations: Generations) -> Context:
-    return Context(
+def context_of(place: Place, generations: Generations) -> ShellContext:
+    return ShellContext(
         store=place.store,
         clock=ManualClock(),
         ids=CountedIds("a"),

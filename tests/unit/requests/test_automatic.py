@@ -10,13 +10,13 @@ from common.model.request import Request, SelectorSpec, covers, key_range_of
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet, TabletId
 from common.spi.selector import Chosen
-from coordinator.core.automatic import (
+from coordinator.core.requests.automatic import (
     automatic_request,
+    must_ask_selector,
     selector_hash,
-    spec_of,
-    wants_answer,
+    table_selector,
 )
-from coordinator.core.request_facts import concerns
+from coordinator.core.requests.next_step import meets_tablet
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE, Cluster, ended, run, until
@@ -44,21 +44,21 @@ def made_for(
 
 def test_a_selector_is_asked_again_when_files_or_settings_have_changed() -> None:
     spec, other = (
-        spec_of(WITH_SELECTOR),
-        spec_of(replace(TABLE, settings=TableSettings(selector="all"))),
+        table_selector(WITH_SELECTOR),
+        table_selector(replace(TABLE, settings=TableSettings(selector="all"))),
     )
     assert spec is not None
     assert other is not None
-    assert spec_of(TABLE) is None
+    assert table_selector(TABLE) is None
     asked = tablet(record=Record(selector_hash=selector_hash(tablet(), TABLE, spec)))
-    assert wants_answer(tablet(), TABLE, spec, NOW_S)
-    assert not wants_answer(asked, TABLE, spec, NOW_S)
-    assert wants_answer(asked, TABLE, other, NOW_S)
-    assert wants_answer(replace(tablet("abc"), record=asked.record), TABLE, spec, NOW_S)
+    assert must_ask_selector(tablet(), TABLE, spec, NOW_S)
+    assert not must_ask_selector(asked, TABLE, spec, NOW_S)
+    assert must_ask_selector(asked, TABLE, other, NOW_S)
+    assert must_ask_selector(replace(tablet("abc"), record=asked.record), TABLE, spec, NOW_S)
 
 
 def test_the_same_choice_is_the_same_request_and_what_it_made_is_no_news() -> None:
-    spec = spec_of(WITH_SELECTOR)
+    spec = table_selector(WITH_SELECTOR)
     assert spec is not None
     first = made_for(tablet(), spec, Chosen(files=("a",), reason="it fits"))
     again = made_for(tablet(), spec, Chosen(files=("a", "b"), reason="they fit"))
@@ -83,7 +83,7 @@ def test_the_same_choice_is_the_same_request_and_what_it_made_is_no_news() -> No
     ],
 )
 def test_its_range_is_that_of_one_tablet(own: Bounds, others: list[Bounds]) -> None:
-    spec = spec_of(WITH_SELECTOR)
+    spec = table_selector(WITH_SELECTOR)
     assert spec is not None
     here = Tablet(id=TabletId("t1", own.end), bounds=own, files=files_of({"a": 1}))
     request = made_for(here, spec, Chosen(files=("a",), reason="it fits"))
@@ -93,7 +93,9 @@ def test_its_range_is_that_of_one_tablet(own: Bounds, others: list[Bounds]) -> N
     assert not any(covers(request.range, each) for each in others)
     every = sorted([own, *others], key=lambda each: each.end)
     assert all(covers(key_range_of(every[0], every[-1]), each) for each in every)
-    assert [concerns(request, each) for each in [own, *others]] == [True] + [False] * len(others)
+    assert [meets_tablet(request, each) for each in [own, *others]] == [True] + [False] * len(
+        others
+    )
 
 
 async def with_selector(table: Table = WITH_SELECTOR) -> Cluster:
@@ -147,6 +149,6 @@ async def submitted(cluster: Cluster, count: int) -> list[str]:
 
 async def asked_of_all(cluster: Cluster) -> bool:
     """Return whether the selector has been asked about the files as they are."""
-    spec = spec_of(WITH_SELECTOR)
+    spec = table_selector(WITH_SELECTOR)
     assert spec is not None
-    return not wants_answer(await cluster.tablet(), WITH_SELECTOR, spec, cluster.clock.now_s())
+    return not must_ask_selector(await cluster.tablet(), WITH_SELECTOR, spec, cluster.clock.now_s())

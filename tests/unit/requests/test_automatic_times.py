@@ -12,16 +12,14 @@ from common.model.request import SelectorSpec
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet
 from common.spi.selector import Chosen, Selector, SelectorParameters
-from coordinator.core.automatic import (
-    asks_again_s,
+from coordinator.core.requests.automatic import (
+    ask_again_at_s,
     automatic_request,
+    must_ask_selector,
     selector_hash,
-    spec_of,
-    wants_answer,
+    table_selector,
 )
-from coordinator.plugins.selectors.by_age import ByAge
-from coordinator.plugins.selectors.deletes import TooManyDeletes
-from coordinator.plugins.selectors.expired import ExpiredRatio
+from coordinator.plugins.selectors import ByAge, ExpiredRatio, TooManyDeletes
 from coordinator.registry import load_selector
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET
@@ -52,7 +50,7 @@ def follow(selector: Selector, *files: DataFile, **given: object) -> list[tuple[
     for _ in range(10):
         chosen = answer(selector, now_s, *files, **given)  # type: ignore[arg-type]  # options
         told.append((round(now_s, 2), len(chosen.files)))
-        again_s = asks_again_s(chosen, now_s)
+        again_s = ask_again_at_s(chosen, now_s)
         if again_s is None:
             return told
         assert again_s >= now_s
@@ -100,11 +98,11 @@ def tablet(*files: DataFile, **record: object) -> Tablet:
 def test_the_hash_stays_until_the_time_has_come() -> None:
     known = selector_hash(tablet(file("a")), TABLE, SPEC)
     quiet = tablet(file("a"), selector_hash=known, selector_due_s=50.0)
-    assert not wants_answer(quiet, TABLE, SPEC, 49.0)
-    assert wants_answer(quiet, TABLE, SPEC, 50.0)
-    assert not wants_answer(tablet(file("a"), selector_hash=known), TABLE, SPEC, 1e9)
+    assert not must_ask_selector(quiet, TABLE, SPEC, 49.0)
+    assert must_ask_selector(quiet, TABLE, SPEC, 50.0)
+    assert not must_ask_selector(tablet(file("a"), selector_hash=known), TABLE, SPEC, 1e9)
     other_ttl = replace(TABLE, settings=TableSettings(ttl_s=5.0))
-    assert wants_answer(quiet, other_ttl, SPEC, 0.0)
+    assert must_ask_selector(quiet, other_ttl, SPEC, 0.0)
 
 
 def test_a_result_is_news_again_if_time_has_chosen_it_since_it_was_made() -> None:
@@ -168,9 +166,9 @@ def test_a_quiet_tablet_is_compacted_when_its_files_are_old_enough() -> None:
         seen = await cluster.tablet()
         table = await cluster.store.table("t1")
         assert table is not None
-        spec = spec_of(table)
+        spec = table_selector(table)
         assert spec is not None
-        return not wants_answer(seen, table, spec, cluster.clock.now_s())
+        return not must_ask_selector(seen, table, spec, cluster.clock.now_s())
 
     async def made(cluster: Cluster, count: int) -> bool:
         return len(await cluster.store.requests("t1")) == count

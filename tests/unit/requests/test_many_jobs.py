@@ -12,7 +12,7 @@ from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState, TabletProgress
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.request_reading import progress_of
+from coordinator.requests.driver import read_progress
 from tests.support.request_shell import (
     SPLITS,
     TABLE,
@@ -128,7 +128,7 @@ def test_three_requests_at_once_over_overlapping_ranges_are_each_their_own() -> 
             await until(cluster.selected)
             owners = [tablet.selection for tablet in await cluster.tablets()]
             assert [each and each.request for each in owners] == ["r1", "r1", "r2"]
-            waits = await progress_of(cluster.store, "t1", "r3", {})
+            waits = await read_progress(cluster.store, "t1", "r3", {})
             assert waits is not None
             assert {each.reason for each in waits.tablets} == {
                 "request r1 is first here",
@@ -163,7 +163,7 @@ def test_a_request_that_is_cancelled_leaves_the_others_alone() -> None:
             states = [(await cluster.request(each)).state for each in ("r1", "r2", "r3")]
             done = RequestState.DONE
             assert states == [RequestState.CANCELLED, done, done]
-            last = await progress_of(cluster.store, "t1", "r3", {})
+            last = await read_progress(cluster.store, "t1", "r3", {})
             assert last is not None
             assert last.count(TabletProgress.DONE) == len(last.tablets) == 3
 

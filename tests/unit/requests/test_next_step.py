@@ -28,18 +28,19 @@ from common.model.tablet import (
     Tablet,
 )
 from common.spi.selector import Chosen
-from coordinator.core.request_facts import facts_of, shown_files
-from coordinator.core.requests import (
-    Asked,
+from coordinator.core.requests.next_step import (
     AskPlanner,
     AskSelector,
-    Fail,
-    Settled,
-    Step,
-    Wait,
-    in_turn,
+    FailRequest,
+    NothingLeft,
+    PluginAnswers,
+    RequestStep,
+    WaitForTablet,
+    facts_of,
     next_state,
     next_step,
+    requests_in_turn,
+    shown_files,
     why_cancel,
 )
 from tests.support.planning import TABLET, files_of
@@ -84,11 +85,11 @@ SHOWN = ("a", "b")
         ({"waiting": {"r1": 1.0}}, CancelHere(**HERE)),
         ({"selection": selection("a")}, CancelHere(**HERE)),
         ({"running": entry("a", request="r1")}, CancelHere(**HERE)),
-        ({"running": entry("a")}, Settled()),
-        ({"waiting": {"r2": 1.0}, "done": frozenset({"r1"})}, Settled()),
+        ({"running": entry("a")}, NothingLeft()),
+        ({"waiting": {"r2": 1.0}, "done": frozenset({"r1"})}, NothingLeft()),
     ],
 )
-def test_a_request_being_cancelled_leaves(seen: dict[str, Any], step: Step) -> None:
+def test_a_request_being_cancelled_leaves(seen: dict[str, Any], step: RequestStep) -> None:
     assert next_step(CANCELLING, tablet(**seen)) == step
 
 
@@ -96,12 +97,12 @@ def test_a_request_being_cancelled_leaves(seen: dict[str, Any], step: Step) -> N
 def test_a_request_that_has_ended_takes_its_marker_away(state: str) -> None:
     ended = replace(REQUEST, state=RequestState(state))
     assert next_step(ended, tablet(done=frozenset({"r1"}))) == FinishHere(**HERE)
-    assert next_step(ended, tablet(done=frozenset({"r2"}))) == Settled()
+    assert next_step(ended, tablet(done=frozenset({"r2"}))) == NothingLeft()
 
 
 def test_where_it_is_done_nothing_is_left_to_do() -> None:
     seen = tablet(done=frozenset({"r1"}), running=entry("a"), operation=SPLIT)
-    assert next_step(REQUEST, seen) == Settled()
+    assert next_step(REQUEST, seen) == NothingLeft()
 
 
 WHOLE, HALF = KeyRange(), KeyRange(b"c", b"k")
@@ -142,11 +143,11 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
     part = replace(REQUEST, cancelled_ranges=(UP_TO_M,))
     left, right = Bounds(None, b"m"), Bounds(b"m", b"x")
     assert next_step(part, tablet(bounds=left)) == CancelHere(**HERE)
-    assert next_step(part, tablet(bounds=left, done=frozenset({"r1"}))) == Settled()
+    assert next_step(part, tablet(bounds=left, done=frozenset({"r1"}))) == NothingLeft()
     assert next_step(part, tablet(bounds=right)) == AskSelector()
     # No split may end over a done marker, so none comes meanwhile.
     split = tablet(bounds=left, operation=SPLIT)
-    assert next_step(part, split) == Wait("a split of the tablet is under way")
+    assert next_step(part, split) == WaitForTablet("a split of the tablet is under way")
     # After a merge the rest of the tablet is still wanted.
     assert next_step(part, tablet(bounds=Bounds(None, b"x"))) == AskSelector()
 
@@ -154,60 +155,89 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
 @pytest.mark.parametrize(
     ("seen", "asked", "step"),
     [
-        ({"operation": SPLIT}, Asked(), Wait("a split of the tablet is under way")),
-        ({"selection": selection("a", request="r2")}, Asked(), Wait("request r2 is first here")),
-        ({"running": entry("a")}, Asked(), MarkWaiting(**HERE)),
+        (
+            {"operation": SPLIT},
+            PluginAnswers(),
+            WaitForTablet("a split of the tablet is under way"),
+        ),
+        (
+            {"selection": selection("a", request="r2")},
+            PluginAnswers(),
+            WaitForTablet("request r2 is first here"),
+        ),
+        ({"running": entry("a")}, PluginAnswers(), MarkWaiting(**HERE)),
         (
             {"running": entry("a"), "waiting": {"r1": 1.0}},
-            Asked(),
-            Wait("one job runs here; no system job is started meanwhile"),
+            PluginAnswers(),
+            WaitForTablet("one job runs here; no system job is started meanwhile"),
         ),
-        ({}, Asked(), AskSelector()),
-        ({"waiting": {"r1": 1.0}}, Asked(), AskSelector()),
-        ({}, Asked(problem="selector x: no"), Fail("selector x: no")),
+        ({}, PluginAnswers(), AskSelector()),
+        ({"waiting": {"r1": 1.0}}, PluginAnswers(), AskSelector()),
+        ({}, PluginAnswers(problem="selector x: no"), FailRequest("selector x: no")),
         (
             {},
-            Asked(chosen=Chosen(files=("a",), reason="it is old")),
+            PluginAnswers(chosen=Chosen(files=("a",), reason="it is old")),
             SelectFiles(**HERE, chosen=("a",), shown=SHOWN),
         ),
-        ({}, Asked(chosen=Chosen(reason="none is")), SelectFiles(**HERE, chosen=(), shown=SHOWN)),
-        ({"files": {}}, Asked(), SelectFiles(**HERE, chosen=(), shown=())),
+        (
+            {},
+            PluginAnswers(chosen=Chosen(reason="none is")),
+            SelectFiles(**HERE, chosen=(), shown=SHOWN),
+        ),
+        ({"files": {}}, PluginAnswers(), SelectFiles(**HERE, chosen=(), shown=())),
     ],
 )
-def test_the_way_to_a_selection(seen: dict[str, Any], asked: Asked, step: Step) -> None:
+def test_the_way_to_a_selection(
+    seen: dict[str, Any], asked: PluginAnswers, step: RequestStep
+) -> None:
     assert next_step(REQUEST, tablet(**seen), asked) == step
 
 
 @pytest.mark.parametrize(
     ("selected", "running", "asked", "step"),
     [
-        (selection("a", "b"), entry("a", request="r1"), Asked(), Wait("one job runs of it")),
-        (selection("a", "b"), entry("c"), Asked(), AskPlanner()),
-        (selection("a", "b"), {}, Asked(jobs=2), Wait("its next job waits for a compactor")),
+        (
+            selection("a", "b"),
+            entry("a", request="r1"),
+            PluginAnswers(),
+            WaitForTablet("one job runs of it"),
+        ),
+        (selection("a", "b"), entry("c"), PluginAnswers(), AskPlanner()),
+        (
+            selection("a", "b"),
+            {},
+            PluginAnswers(jobs=2),
+            WaitForTablet("its next job waits for a compactor"),
+        ),
         (
             selection("a", "b", results="ab"),
             {},
-            Asked(jobs=0),
+            PluginAnswers(jobs=0),
             CompleteHere(**HERE, files=("a", "b")),
         ),
         (
             selection("a", "b", results="b"),
             {},
-            Asked(jobs=0, left="too large"),
-            Fail("tablet t1;last: no planner takes a: too large"),
+            PluginAnswers(jobs=0, left="too large"),
+            FailRequest("tablet t1;last: no planner takes a: too large"),
         ),
         (
             selection("a", "b"),
             {},
-            Asked(jobs=0, left="no"),
-            Fail("tablet t1;last: no planner takes a and 1 more: no"),
+            PluginAnswers(jobs=0, left="no"),
+            FailRequest("tablet t1;last: no planner takes a and 1 more: no"),
         ),
-        (selection("a"), {}, Asked(jobs=1, given_up="failed"), Fail("failed")),
-        (selection("a"), {}, Asked(problem="planner ratio: no"), Fail("planner ratio: no")),
+        (selection("a"), {}, PluginAnswers(jobs=1, given_up="failed"), FailRequest("failed")),
+        (
+            selection("a"),
+            {},
+            PluginAnswers(problem="planner ratio: no"),
+            FailRequest("planner ratio: no"),
+        ),
     ],
 )
 def test_the_way_through_a_selection(
-    selected: Selection, running: dict[str, Reservation], asked: Asked, step: Step
+    selected: Selection, running: dict[str, Reservation], asked: PluginAnswers, step: RequestStep
 ) -> None:
     seen = tablet(selection=selected, running=running, files=files_of(dict.fromkeys("abc", 1)))
     assert next_step(REQUEST, seen, asked) == step
@@ -228,12 +258,12 @@ def test_a_selector_is_shown_closed_files_with_keys_of_the_range() -> None:
 
 def test_requests_take_turns_by_age() -> None:
     both = (REQUEST, OTHER)
-    assert in_turn(both, tablet()) == (REQUEST,)
-    assert in_turn(both, tablet(done=frozenset({"r1"}))) == both
-    assert in_turn(both, tablet(selection=selection("a", request="r2"))) == both
-    assert in_turn((CANCELLING, OTHER), tablet()) == (CANCELLING, OTHER)
+    assert requests_in_turn(both, tablet()) == (REQUEST,)
+    assert requests_in_turn(both, tablet(done=frozenset({"r1"}))) == both
+    assert requests_in_turn(both, tablet(selection=selection("a", request="r2"))) == both
+    assert requests_in_turn((CANCELLING, OTHER), tablet()) == (CANCELLING, OTHER)
     elsewhere = replace(REQUEST, range=KeyRange(start=b"x"))
-    assert in_turn((elsewhere, OTHER), tablet(bounds=Bounds(None, b"m"))) == (OTHER,)
+    assert requests_in_turn((elsewhere, OTHER), tablet(bounds=Bounds(None, b"m"))) == (OTHER,)
 
 
 def moved(state: RequestState, cause: str = "", *, fails: bool = False) -> MoveRequest:

@@ -9,7 +9,7 @@ from common.model.job import Kind
 from common.model.request import KeyRange, Request, RequestState, TabletProgress
 from common.model.tablet import Bounds, Reservation, Selection, Tablet, TabletId
 from common.wire import AttemptProgress
-from coordinator.core.request_progress import progress_here, request_progress
+from coordinator.core.requests.progress import request_progress, tablet_progress
 from tests.support.planning import files_of
 
 pytestmark = pytest.mark.unit
@@ -97,16 +97,16 @@ def test_progress_over_three_tablets() -> None:
 def test_progress_in_one_tablet(
     request_now: Request, seen: Tablet, state: str, reason: str
 ) -> None:
-    here = progress_here(request_now, seen)
+    here = tablet_progress(request_now, seen)
     assert (here.state.value, here.reason) == (state, reason)
 
 
 def test_it_is_said_whose_turn_it_is() -> None:
-    assert progress_here(REQUEST, tablet(b"m"), [OTHER, REQUEST]).reason == (
+    assert tablet_progress(REQUEST, tablet(b"m"), [OTHER, REQUEST]).reason == (
         "request r0 is first here"
     )
     over = tablet(b"m", done=frozenset({"r0"}))
-    assert progress_here(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is under way"
+    assert tablet_progress(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is under way"
 
 
 def test_what_has_ended_needs_no_more_time() -> None:

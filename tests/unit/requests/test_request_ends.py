@@ -12,8 +12,8 @@ from common.model.request import KeyRange, RequestState, SelectorSpec
 from common.model.tablet import PLUS_INFINITY, Selection
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.looking import read_facts
-from coordinator.performing import StoreActions
+from coordinator.scan.scanner import read_request_facts
+from coordinator.store_actions import StoreActions
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET, job
 from tests.support.request_shell import (
@@ -82,10 +82,10 @@ def test_no_job_is_planned_for_a_request_that_is_being_cancelled() -> None:
         await cluster.submit("r1")
         seen = await cluster.tablet()
         held = replace(seen, selection=Selection(request="r1", files=tuple(seen.files)))
-        assert (await read_facts(cluster.store, held)).keys() == {"r1"}
-        assert await read_facts(cluster.store, seen) == {}
+        assert (await read_request_facts(cluster.store, held)).keys() == {"r1"}
+        assert await read_request_facts(cluster.store, seen) == {}
         await cluster.apply(cancelling())
-        assert await read_facts(cluster.store, held) == {}
+        assert await read_request_facts(cluster.store, held) == {}
 
     run(story())
 

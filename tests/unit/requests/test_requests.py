@@ -9,7 +9,7 @@ from common.metadata.changes import Change, MoveRequest, Outcome, SelectFiles
 from common.model.job import BOOST_MAX, Kind
 from common.model.request import KeyRange, RequestState, SelectorSpec, TabletProgress
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.request_reading import progress_of
+from coordinator.requests.driver import read_progress
 from tests.support.request_shell import ENDS, SPLITS, Cluster, ended, filled, run, until
 
 pytestmark = pytest.mark.unit
@@ -135,8 +135,8 @@ def test_a_store_that_is_silent_for_a_step_is_asked_again(
     async def story() -> None:
         cluster = await filled()
         apply, silent = cluster.store.apply, {SelectFiles, MoveRequest}
-        monkeypatch.setattr("coordinator.request_steps.RETRY_S", 0.01)
-        monkeypatch.setattr("coordinator.requests.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.requests.tablet_steps.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.requests.driver.RETRY_S", 0.01)
 
         async def sometimes(change: Change) -> Outcome:
             if type(change) in silent:
@@ -172,16 +172,16 @@ def test_progress_is_told_from_the_store() -> None:
             await until(cluster.selected)
             taken = await it.take()
             assert taken is not None
-            progress = await progress_of(cluster.store, "t1", "r1", {})
+            progress = await read_progress(cluster.store, "t1", "r1", {})
             assert progress is not None
             assert progress.count(TabletProgress.SELECTED) == 3
             assert progress.bytes_left == 600
             assert sum(len(here.running) for here in progress.tablets) == 1
             await it.commit(taken)
-            later = await progress_of(cluster.store, "t1", "r1", {})
+            later = await read_progress(cluster.store, "t1", "r1", {})
             assert later is not None
             assert later.count(TabletProgress.DONE) == 1
-            assert await progress_of(cluster.store, "t1", "r9", {}) is None
+            assert await read_progress(cluster.store, "t1", "r9", {}) is None
 
     run(story())
 

@@ -9,7 +9,7 @@ import pytest
 from common.errors import CompactionError
 from common.model.request import SelectorSpec
 from common.spi.selector import Chosen, SelectorParameters
-from coordinator.selecting import SELECTORS_AT_ONCE, Selectors
+from coordinator.requests.selector_calls import SELECTORS_AT_ONCE, SelectorCalls
 from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE
 
@@ -27,7 +27,7 @@ class Says:
         return self.answer()  # type: ignore[return-value]  # what a wrong one may return
 
 
-def asked(selectors: Selectors) -> "asyncio.Future[Chosen]":
+def asked(selectors: SelectorCalls) -> "asyncio.Future[Chosen]":
     return asyncio.ensure_future(
         selectors.choose(SelectorSpec(name="x"), TABLE, TABLET, FILES, 0.0)
     )
@@ -35,7 +35,9 @@ def asked(selectors: Selectors) -> "asyncio.Future[Chosen]":
 
 def test_a_choice_is_sorted_and_holds_each_file_once() -> None:
     async def story() -> None:
-        selectors = Selectors(lambda _: Says(lambda: Chosen(files=("b", "a", "b"), reason="all")))
+        selectors = SelectorCalls(
+            lambda _: Says(lambda: Chosen(files=("b", "a", "b"), reason="all"))
+        )
         assert (await asked(selectors)).files == ("a", "b")
 
     asyncio.run(story())
@@ -52,7 +54,7 @@ def test_a_choice_is_sorted_and_holds_each_file_once() -> None:
 def test_what_a_selector_may_not_do(answer: Callable[[], object], message: str) -> None:
     async def story() -> None:
         with pytest.raises(CompactionError, match=message):
-            await asked(Selectors(lambda _: Says(answer)))
+            await asked(SelectorCalls(lambda _: Says(answer)))
 
     asyncio.run(story())
 
@@ -63,7 +65,7 @@ def test_slow_selectors_fail_and_hold_no_other_up() -> None:
     answers = iter([slow] * SELECTORS_AT_ONCE + [quick])
 
     async def story() -> None:
-        selectors = Selectors(lambda _: next(answers), answer_max_s=0.05)
+        selectors = SelectorCalls(lambda _: next(answers), answer_max_s=0.05)
         late = [asked(selectors) for _ in range(SELECTORS_AT_ONCE)]
         for outcome in await asyncio.gather(*late, return_exceptions=True):
             assert str(outcome) == "selector x has not answered for 0.05 s"

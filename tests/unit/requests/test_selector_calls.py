@@ -12,8 +12,8 @@ from common.metadata.changes import Applied, ChangeTable
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.selector import Chosen, SelectorParameters
-from coordinator.core.automatic import spec_of, wants_answer
-from coordinator.plugins.selectors.by_name import ByName
+from coordinator.core.requests.automatic import must_ask_selector, table_selector
+from coordinator.plugins.selectors import ByName
 from tests.support.request_shell import TABLE, Cluster, Shell, run, until
 
 pytestmark = pytest.mark.unit
@@ -41,12 +41,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def asked(cluster: Cluster) -> Callable[[], Awaitable[bool]]:
     """Return whether it is noted that the selector was asked about the files as they are."""
-    spec = spec_of(WITH_SELECTOR)
+    spec = table_selector(WITH_SELECTOR)
     assert spec is not None
 
     async def known() -> bool:
         seen = await cluster.tablet()
-        return not wants_answer(seen, WITH_SELECTOR, spec, cluster.clock.now_s())
+        return not must_ask_selector(seen, WITH_SELECTOR, spec, cluster.clock.now_s())
 
     return known
 

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.adaptive_rate import STEPS, AdaptiveRate, desired_rate
+from coordinator.core.throttle.allocation import (
+    RISE_STEPS,
+    AdaptiveRate,
+    desired_rate,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +35,7 @@ def test_it_falls_at_once_and_rises_in_steps() -> None:
     assert [slow.looked(5.0).rate, slow.looked(5.0).looked(None).rate] == [450, 550]
     # Less slow, but not well: it rises no further than the latency allows.
     assert slow.looked(60.0).rate == 433
-    for _ in range(STEPS):
+    for _ in range(RISE_STEPS):
         slow = slow.looked(1.0)
     assert slow.rate == 1100
 
@@ -54,7 +58,7 @@ def test_whatever_is_measured_it_stays_within_bounds(seed: int) -> None:
         latency = chance.choice([None, chance.uniform(0, 1), chance.uniform(0, 0.05)])
         rate = rate.looked(latency)
         assert least <= rate.rate <= greatest
-        assert rate.rate - before <= (greatest - least) // STEPS
+        assert rate.rate - before <= (greatest - least) // RISE_STEPS
         if latency is not None:
             assert rate.rate <= desired_rate(latency, least, greatest, rate.threshold)
 
@@ -70,7 +74,7 @@ def test_it_settles_where_the_storage_keeps_up(seed: int) -> None:
         rate = rate.looked(0.02 * rate.rate / room)
         rates.append(rate.rate)
     settled = rates[200:]
-    assert max(settled) - min(settled) <= (10**8 - 10**6) // STEPS + 1
+    assert max(settled) - min(settled) <= (10**8 - 10**6) // RISE_STEPS + 1
     # Where curve and storage meet: rate = least + (greatest - least) · room / rate.
     meeting = (10**6 + (10**12 + 4 * (10**8 - 10**6) * room) ** 0.5) / 2
-    assert min(settled) <= meeting <= max(settled) + (10**8 - 10**6) // STEPS
+    assert min(settled) <= meeting <= max(settled) + (10**8 - 10**6) // RISE_STEPS

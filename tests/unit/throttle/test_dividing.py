@@ -6,19 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from coordinator.core.dividing import UNLIMITED, Claim, divide
+from coordinator.core.throttle.allocation import (
+    UNLIMITED,
+    RateClaim,
+    max_min_shares,
+)
 
 pytestmark = pytest.mark.unit
 
 G, H, V = "g", "h", "v"
 
 
-def parts(limits: dict[str, float], **claims: Claim[str]) -> dict[str, float]:
-    return {name: round(part, 6) for name, part in divide(limits, claims).items()}
+def parts(limits: dict[str, float], **claims: RateClaim[str]) -> dict[str, float]:
+    return {name: round(part, 6) for name, part in max_min_shares(limits, claims).items()}
 
 
 def test_those_who_want_everything_get_the_same() -> None:
-    assert parts({G: 90}, a=Claim((G,)), b=Claim((G,)), c=Claim((G,))) == {
+    assert parts({G: 90}, a=RateClaim((G,)), b=RateClaim((G,)), c=RateClaim((G,))) == {
         "a": 30,
         "b": 30,
         "c": 30,
@@ -26,22 +30,27 @@ def test_those_who_want_everything_get_the_same() -> None:
 
 
 def test_what_one_does_not_want_the_others_divide() -> None:
-    claims = {"a": Claim((G,), 10.0), "b": Claim((G,)), "c": Claim((G,), 35.0), "d": Claim((G,))}
+    claims = {
+        "a": RateClaim((G,), 10.0),
+        "b": RateClaim((G,)),
+        "c": RateClaim((G,), 35.0),
+        "d": RateClaim((G,)),
+    }
     assert parts({G: 100}, **claims) == {"a": 10, "b": 30, "c": 30, "d": 30}
 
 
 def test_wants_below_the_limit_are_met() -> None:
-    assert parts({G: 100}, a=Claim((G,), 10.0), b=Claim((G,), 20.0)) == {"a": 10, "b": 20}
+    assert parts({G: 100}, a=RateClaim((G,), 10.0), b=RateClaim((G,), 20.0)) == {"a": 10, "b": 20}
 
 
 def test_the_tighter_of_two_limits_counts_and_leaves_the_rest_of_the_other() -> None:
-    claims = {"a": Claim((G, V)), "b": Claim((G, V)), "c": Claim((H, V))}
+    claims = {"a": RateClaim((G, V)), "b": RateClaim((G, V)), "c": RateClaim((H, V))}
     assert parts({G: 20, V: 100}, **claims) == {"a": 10, "b": 10, "c": 80}
 
 
 def test_nothing_limits_whoever_is_under_no_limit() -> None:
-    assert parts({G: 20}, a=Claim((G,)), b=Claim((H, V))) == {"a": 20, "b": UNLIMITED}
-    assert parts({}, a=Claim((G,), 5.0)) == {"a": UNLIMITED}
+    assert parts({G: 20}, a=RateClaim((G,)), b=RateClaim((H, V))) == {"a": 20, "b": UNLIMITED}
+    assert parts({}, a=RateClaim((G,), 5.0)) == {"a": UNLIMITED}
 
 
 rates = some.floats(0, 1e9) | some.just(UNLIMITED)
@@ -50,11 +59,11 @@ scopes = some.sampled_from([(G,), (H,), (V,), (G, V), (H, V), ()])
 
 @given(
     some.dictionaries(some.sampled_from([G, H, V]), some.floats(0, 1e9)),
-    some.lists(some.builds(Claim, scopes, rates), max_size=12),
+    some.lists(some.builds(RateClaim, scopes, rates), max_size=12),
 )
-def test_what_is_divided(limits: dict[str, float], found: list[Claim[str]]) -> None:
+def test_what_is_divided(limits: dict[str, float], found: list[RateClaim[str]]) -> None:
     claims = {str(number): claim for number, claim in enumerate(found)}
-    given_parts = divide(limits, claims)
+    given_parts = max_min_shares(limits, claims)
 
     assert list(given_parts) == list(claims)
     used = {

@@ -12,10 +12,10 @@ from common.errors import MetadataError, RequestError, UnavailableError
 from common.ids import CountedIds
 from common.model.group import LimitScope, LimitStatus
 from common.telemetry import METRICS
-from coordinator import limiting
+from coordinator import store_watch
 from coordinator.core import events as on
-from coordinator.limiting import Limiting
-from coordinator.performing import Context
+from coordinator.store_actions import ShellContext
+from coordinator.store_watch import RateLimits
 from coordinator.wiring import scope_figures
 from tests.support.memory_store import MemoryStore
 
@@ -36,16 +36,16 @@ class SilentStore(MemoryStore):
         return await super().limits()
 
 
-def limits_over(store: MemoryStore) -> tuple[Limiting, list[on.Event]]:
+def limits_over(store: MemoryStore) -> tuple[RateLimits, list[on.Event]]:
     heard: list[on.Event] = []
-    context = Context(
+    context = ShellContext(
         store=store,
         clock=SystemClock(),
         ids=CountedIds(),
         log=lambda *_, **__: None,
         coordinator="c",
     )
-    return Limiting(context, heard.append), heard
+    return RateLimits(context, heard.append), heard
 
 
 def test_a_limit_is_written_and_heard_of() -> None:
@@ -66,7 +66,7 @@ def test_a_limit_is_written_and_heard_of() -> None:
 
 
 def test_no_job_is_handed_out_before_the_limits_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiting, "LOAD_PAUSE_S", 0.001)
+    monkeypatch.setattr(store_watch, "LIMITS_RETRY_S", 0.001)
 
     async def story() -> None:
         made, heard = limits_over(SilentStore(SystemClock()))

@@ -1,0 +1,299 @@
+"""From a take to an assignment: which job a compactor gets, and what it is told of it.
+
+A job leaves its queue when its reservation is asked for, and is handed out only after the
+store has said yes. A take has one reservation in flight at most, and is answered once.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import assert_never
+
+from common.model.job import Job
+from common.model.outcome import AttemptEnd
+from common.model.request import Request
+from common.model.table import Table
+from common.model.tablet import Reservation, Tablet, TabletId
+from common.rows.partitions import partition_folder
+from common.wire import Assignment, OutsideFile
+from coordinator.core import actions as do
+from coordinator.core import events as on
+from coordinator.core.actions import Action
+from coordinator.core.attempt_release import release_attempt
+from coordinator.core.attempts import (
+    Attempt,
+    AttemptState,
+    Ending,
+    attempt_of_job,
+)
+from coordinator.core.cluster_state import ClusterState
+from coordinator.core.compactor_events import note_sign_of_life
+from coordinator.core.compactors import Compactor, ReservingTake, Take
+from coordinator.core.version_watermark import droppable_version
+
+# -------------------------------------------------------- Volumes that run as many jobs as they may
+
+
+_UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
+
+
+def saturated_tables(books: ClusterState) -> frozenset[str]:
+    """Return the tables that hand nothing out, because their volume is full."""
+    most = books.limits.volume_running_max
+    if not most:
+        return frozenset()
+    tables = [each.tablet.table for each in books.attempts if each.state in _UNDER_WAY]
+    tables += [each.job.tablet.table for each in books.takes.reserving()]
+    counts = Counter(books.volume_of(table) for table in tables)
+    return frozenset(table for table in books.tables if counts[books.volume_of(table)] >= most)
+
+
+# ---------------------------------------- Takes, and the answers of the store to their reservations
+
+
+TAKER_LEFT = "the taker left"
+"""Cause of an attempt that nobody has begun: nobody waited for its job any more."""
+HELD_JOBS_MAX = 64
+"""Jobs that are passed over in one turn of a group because something holds them back."""
+
+
+def decide(books: ClusterState, event: on.TakeEvent, now_s: float) -> list[Action]:
+    """Return what follows from a take, or from an answer to one of its reservations."""
+    match event:
+        case on.TakeAsked():
+            return _take_asked(books, event, now_s)
+        case on.TakeLate(take=take):
+            return answer_nothing(books, take) if books.takes.leave(take, wants_last=True) else []
+        case on.TakeLeft(take=take):
+            return answer_nothing(books, take) if books.takes.leave(take) else []
+        case on.JobReserved():
+            return _job_reserved(books, event, now_s)
+        case on.JobRefused():
+            return _job_refused(books, event, now_s)
+        case on.JobReserveUnknown():
+            return _reservation_unknown(books, event, now_s)
+        case _:
+            assert_never(event)
+
+
+def hand_out(books: ClusterState, now_s: float) -> list[Action]:
+    """Reserve jobs for waiting takes, as far as there are both; called in every turn."""
+    actions: list[Action] = []
+    for group in books.takes.groups():
+        if group not in books.paused_groups and len(books.queues.queue(group)):
+            actions += _hand_out_group(books, group, now_s)
+    return actions
+
+
+def answer_nothing(books: ClusterState, take: str) -> list[Action]:
+    """Answer a take with no job."""
+    books.takes.note_answer(take, "")
+    return [do.AnswerNothing(take=take)]
+
+
+def _hand_out_group(books: ClusterState, group: str, now_s: float) -> list[Action]:
+    actions: list[Action] = []
+    for take in books.takes.waiting(group):
+        if books.retry.compactor(take.compactor, now_s) is not None:
+            continue
+        job = None if books.capacity.full(group) else _next_job(books, group, now_s)
+        if job is None:
+            break
+        books.takes.reserve(take, job)
+        books.capacity.enter(take.take, group, job.input_bytes)
+        actions.append(do.Reserve(take=take.take, job=job, compactor=take.compactor))
+    return actions
+
+
+def _next_job(books: ClusterState, group: str, now_s: float) -> Job | None:
+    """Take the next job that nothing holds back; the others are planned again later."""
+    for _ in range(HELD_JOBS_MAX):
+        job = books.overtaking.take(group, saturated_tables(books))
+        if job is None:
+            return None
+        pause = books.retry.held(job, now_s)
+        if pause is None:
+            return job
+        if pause.until_s is not None:
+            books.alarms.set(job.tablet, pause.until_s)
+    return None
+
+
+def _take_asked(books: ClusterState, event: on.TakeAsked, now_s: float) -> list[Action]:
+    if books.takes.known(event.take):
+        return []
+    given = books.takes.answer(event.take)
+    if given is not None:
+        attempt = books.attempts.get(given)
+        if attempt is not None and attempt.state is AttemptState.RUNNING:
+            return [_assign_action(books, event.take, attempt, now_s)]
+        return [do.AnswerNothing(take=event.take)]
+    _, actions = note_sign_of_life(books, _compactor_of_take(books, event, now_s), now_s)
+    if not _may_take(books, event.compactor, event.incarnation):
+        return actions + answer_nothing(books, event.take)
+    take = Take(
+        take=event.take,
+        compactor=event.compactor,
+        incarnation=event.incarnation,
+        group=event.group,
+        since_s=now_s,
+    )
+    waits = books.takes.wait(take)
+    return actions if waits else actions + answer_nothing(books, event.take)
+
+
+def _compactor_of_take(books: ClusterState, event: on.TakeAsked, now_s: float) -> Compactor:
+    """Return what a take says of its compactor; it says less than a heartbeat."""
+    known = books.compactors.get(event.compactor)
+    if known is not None and known.incarnation == event.incarnation:
+        return replace(known, heard_s=now_s)
+    return Compactor(
+        name=event.compactor, incarnation=event.incarnation, group=event.group, heard_s=now_s
+    )
+
+
+def _may_take(books: ClusterState, name: str, incarnation: str) -> bool:
+    """Return whether a compactor may be given a job: it lives and does not drain."""
+    compactor = books.compactors.get(name)
+    return compactor is not None and compactor.incarnation == incarnation and not compactor.draining
+
+
+def _job_reserved(books: ClusterState, event: on.JobReserved, now_s: float) -> list[Action]:
+    """The store holds the inputs for us: answer the take, or give them back."""
+    reserving = _reservation_answered(books, event.take)
+    books.retry.allowed(event.job)
+    job, attempt = event.job, event.reservation.attempt
+    known = books.attempts.get(attempt)
+    found = known is not None and known.state is AttemptState.FOUND
+    if not found and (known is not None or books.attempts.over(attempt) is not None):
+        # Somebody else has ended it, or asked for that, before the answer came.
+        return [do.Replan(tablet=job.tablet), *_wait_again(books, reserving)]
+    running = attempt_of_job(job, attempt, event.reservation.compactor, AttemptState.RUNNING, now_s)
+    take = None if reserving is None or reserving.left else reserving.take
+    if take is None or not _may_take(books, take.compactor, take.incarnation):
+        books.attempts.add(running)
+        ending = Ending(end=AttemptEnd.LOST, cause=TAKER_LEFT, for_silence=False)
+        answer = answer_nothing(books, event.take) if reserving is not None else []
+        return release_attempt(books, running, ending, now_s) + answer
+    running = replace(running, incarnation=take.incarnation)
+    books.attempts.add(running)
+    books.capacity.enter(attempt, job.group, job.input_bytes)
+    books.takes.note_answer(take.take, attempt)
+    return [_assign_action(books, take.take, running, now_s)]
+
+
+def _assign_action(books: ClusterState, take: str, attempt: Attempt, now_s: float) -> do.Assign:
+    """Answer a take; the attempt begins with a grant, never without the limits it is under."""
+    # Until every compactor has had the time to say what it holds, nobody knows what is free.
+    young = now_s - (books.started_s or 0.0) < books.limits.unlisted_max_s
+    blind = young or any(each.state is AttemptState.FOUND for each in books.attempts.restless())
+    grant_bytes_s = books.grants.begin(
+        attempt.id, attempt.compactor, books.scopes_of(attempt), now_s, blind=blind
+    )
+    return do.Assign(take=take, attempt=attempt.id, grant_bytes_s=grant_bytes_s)
+
+
+def _job_refused(books: ClusterState, event: on.JobRefused, now_s: float) -> list[Action]:
+    """What we know of the tablet is stale: plan it again, and try the next job."""
+    reserving = _reservation_answered(books, event.take)
+    books.counters.refused += 1
+    books.retry.refused(event.job, event.code, event.reason, now_s)
+    return [do.Replan(tablet=event.job.tablet), *_wait_again(books, reserving)]
+
+
+def _reservation_unknown(
+    books: ClusterState, event: on.JobReserveUnknown, now_s: float
+) -> list[Action]:
+    """The inputs may be held: nobody is told of it, and it is released in a while."""
+    reserving = _reservation_answered(books, event.take)
+    compactor = reserving.take.compactor if reserving is not None else ""
+    known = books.attempts.get(event.attempt)
+    if known is None or known.state is AttemptState.FOUND:
+        # The feed may have been faster, and shown it; nobody stands behind it all the same.
+        doubtful = attempt_of_job(event.job, event.attempt, compactor, AttemptState.DOUBTFUL, now_s)
+        books.attempts.add(doubtful)
+    return _wait_again(books, reserving)
+
+
+def _reservation_answered(books: ClusterState, take: str) -> ReservingTake | None:
+    books.capacity.leave(take)
+    return books.takes.reserved(take)
+
+
+def _wait_again(books: ClusterState, reserving: ReservingTake | None) -> list[Action]:
+    """Let a take whose reservation came to nothing wait for the next job."""
+    if reserving is None:
+        return []
+    take = reserving.take
+    if reserving.late or not _may_take(books, take.compactor, take.incarnation):
+        return answer_nothing(books, take.take)
+    books.takes.wait_again(take)
+    return []
+
+
+# ---------------------------------------------------- What a compactor is given with a reserved job
+
+
+OUTPUT_FOLDER = "_neve"
+
+
+def tablet_folder(tablet: TabletId) -> str:
+    """Return the folder of a tablet's job outputs, below the table's location.
+
+    Long ends are cut and told apart by the attempt in the file's name: the folder is
+    for people; ownership is what the keys say.
+    """
+    return f"{OUTPUT_FOLDER}/{tablet.text[:48]}"
+
+
+def output_prefix(job: Job, attempt: str) -> str:
+    """Return the path prefix of an attempt's outputs: job and attempt are in the name.
+
+    The partition's folders are in it, so that engines that know hive paths read outputs
+    and files of users alike.
+    """
+    folder = f"{tablet_folder(job.tablet)}/{partition_folder(job.partition)}"
+    return f"{folder}{job.id}-{attempt}"
+
+
+def compose_assignment(
+    job: Job,
+    reservation: Reservation,
+    table: Table,
+    tablet: Tablet,
+    now_s: float,
+    *,
+    request: Request | None = None,
+) -> Assignment:
+    """Return the assignment of a reserved job.
+
+    Args:
+        job: The job as it left the queue.
+        reservation: What the store has written.
+        table: The table as it is now.
+        tablet: The tablet as it was read under the reservation's `WATCH`.
+        now_s: For the retention of tombstones.
+        request: For kind USER: the request that the job is of. Without it, the job fails.
+    """
+    held, record = frozenset(reservation.inputs), tablet.record
+    outside = tuple(
+        OutsideFile(
+            path=file.path,
+            key_min=file.key_min,
+            key_max=file.key_max,
+            version_min=file.version_min,
+        )
+        for path, file in sorted(tablet.files.items())
+        if path not in held
+    )
+    return Assignment(
+        job=job,
+        reservation=reservation,
+        table=table,
+        bounds=tablet.bounds,
+        inputs=tuple(tablet.files[path] for path in reservation.inputs),
+        outside=outside,
+        settled=droppable_version(table, record, now_s),
+        purge=tablet.purge,
+        request=request,
+        halvings=record.halvings if record.halved_job == job.id else 0,
+    )

@@ -1,0 +1,194 @@
+"""Everything that the coordinator knows, by the class that owns it.
+
+`ClusterState` is changed only in a turn, by the deciders of the core. It decides nothing
+itself.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from common.bounded_map import BoundedMap
+from common.model.group import (
+    DEFAULT_VOLUME,
+    LimitScope,
+    limit_scopes,
+)
+from common.model.job import Job
+from common.model.table import Table, TableState
+from common.model.tablet import TabletId
+from coordinator.core.attempts import (
+    Attempt,
+    Attempts,
+    AttemptState,
+)
+from coordinator.core.compactors import LivingCompactors, Takes
+from coordinator.core.deferral import Deferrals, ReplanTimers
+from coordinator.core.events import AttemptReported
+from coordinator.core.limits import Limits
+from coordinator.core.queue.backfill import Backfill, Capacity
+from coordinator.core.queue.fair_share import FairShare
+from coordinator.core.queue.job_queue import JobQueue, JobQueues
+from coordinator.core.retry import CrashHistory, Retry
+from coordinator.core.throttle.grants import Grants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPlan:
+    """The last plan of a tablet. May be forgotten at any time: nothing is decided by it alone."""
+
+    table_name: str
+    version: int
+    """The record's version that the plan was made from."""
+    settings_version: int
+    planned_s: float
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Path → why no job takes it."""
+    wanted: int = 0
+    """Jobs of the plan."""
+    holds: tuple[str, ...] = ()
+    """Which requests hold files, or wait to; a sentence each."""
+    held: tuple[str, ...] = ()
+    """Why jobs of the plan were not queued, a sentence each."""
+    failure: str = ""
+    """Why planning failed; empty if it did not."""
+    failures: int = 0
+    """In a row."""
+
+
+class Counters:
+    """How often something happened since the coordinator was started."""
+
+    __slots__ = (
+        "cancelled",
+        "committed",
+        "failed",
+        "orphaned",
+        "refused",
+        "released",
+        "stalled",
+        "turns",
+    )
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.committed = 0
+        self.failed = 0
+        self.stalled = 0
+        """Of those that failed, given up by their compactor for want of progress."""
+        self.cancelled = 0
+        self.released = 0
+        """Attempts that ended in any other way than by a commit."""
+        self.refused = 0
+        self.orphaned = 0
+        """Reservations that nobody alive stood behind."""
+
+
+class ClusterState:
+    """The coordinator's whole memory; changed only in a turn, by the deciders of the core."""
+
+    def __init__(self, limits: Limits, groups: Collection[str] = ()) -> None:
+        self.limits = limits
+        self.configured_groups = tuple(sorted(groups))
+        """Groups that the settings name; others may be known by their compactors or jobs."""
+        self.started_s: float | None = None
+        """When the first turn was."""
+        self.turned_s = 0.0
+        """When the last turn was."""
+        self.counters = Counters()
+        self.tables: dict[str, Table] = {}
+        self.paused_groups: dict[str, None] = {}
+        self.notes: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.notes_max)
+        self.queues = JobQueues(self._make_queue)
+        self.takes = Takes(limits.takes_max, limits.settled_max)
+        self.attempts = Attempts(limits.settled_max)
+        self.reports: BoundedMap[str, AttemptReported] = BoundedMap(limits.settled_max)
+        """Reports of attempts that we have not heard of: a restart forgot them."""
+        self.compactors = LivingCompactors(limits.compactors_max)
+        self.capacity = Capacity(limits)
+        self.overtaking = Backfill(self.queues, self.capacity)
+        self.grants = Grants(limits)
+        self.retry = Retry(limits)
+        self.deaths = CrashHistory(limits.failures_max)
+        self.deferrals = Deferrals(limits.deferrals_max)
+        self.alarms = ReplanTimers()
+        self._shares: dict[str, FairShare] = {}
+
+    def see_table(self, table: Table) -> None:
+        """Remember a table and its weight."""
+        self.tables[table.id] = table
+        for share in self._shares.values():
+            share.set_weight(table.id, table.settings.weight)
+
+    def forget_table(self, table: str) -> None:
+        """Drop what is known of a table itself."""
+        self.tables.pop(table, None)
+        for share in self._shares.values():
+            share.forget(table)
+
+    def table_name(self, table: str) -> str:
+        """Return a table's name, or its id if the table has not been seen."""
+        known = self.tables.get(table)
+        return table if known is None else known.name
+
+    def hands_out(self, table: str) -> bool:
+        """Return whether jobs of a table may be handed out."""
+        known = self.tables.get(table)
+        return known is None or known.state is TableState.LIVE
+
+    def busy_inputs(self, tablet: TabletId) -> frozenset[str]:
+        """Return the files of a tablet that attempts hold or are about to; not for iterating."""
+        held = {path for attempt in self.attempts.of_tablet(tablet) for path in attempt.inputs}
+        for each in self.takes.reserving_on(tablet):
+            held.update(each.job.inputs)
+        return frozenset(held)
+
+    def is_running(self, attempt: str) -> bool:
+        """Return whether an attempt was handed out, and nobody has given it up."""
+        known = self.attempts.get(attempt)
+        return known is not None and known.state is AttemptState.RUNNING
+
+    def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, LimitScope]:
+        """Return which limits an attempt is under."""
+        return limit_scopes(attempt.group, self.volume_of(attempt.tablet.table))
+
+    def volume_of(self, table: str) -> str:
+        """Return the volume of a table; of one that is not known: the default."""
+        known = self.tables.get(table)
+        return DEFAULT_VOLUME if known is None else known.settings.volume
+
+    def unserved(self, group: str) -> str | None:
+        """Return a sentence on a group that has no compactor, or None if it has one."""
+        if self.compactors.of_group(group):
+            return None
+        jobs = len(self.queues.queue(group))
+        waiting = "no job waits for it now"
+        if jobs:
+            waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
+        return (
+            f"group {group} has no compactor: {waiting}; start one with"
+            f" groups.{group}.compactors in the settings and a restart of the service"
+        )
+
+    def queued_jobs(self) -> list[Job]:
+        """Return all queued jobs, by group and rank."""
+        return [job for _, queue in self.queues for job in queue]
+
+    def check(self) -> None:
+        """Assert what is always true of every book; for tests."""
+        self.queues.check()
+        self.takes.check()
+        self.attempts.check()
+        self.capacity.check()
+        self.grants.check()
+
+    def _make_queue(self, group: str) -> JobQueue:
+        weights = {table.id: table.settings.weight for table in self.tables.values()}
+        self._shares[group] = FairShare(weights)
+        limits = self.limits
+        ageing_s = 1.0 / limits.ageing_per_s if limits.ageing_per_s > 0 else float("inf")
+        return JobQueue(
+            limits.queue_bytes_max,
+            limits.queue_jobs_max,
+            ageing_s=ageing_s,
+            shares=self._shares[group],
+        )

@@ -1,0 +1,189 @@
+"""Where to split a tablet so that its bytes are balanced. Pure.
+
+What is known of a file is its smallest and greatest key. Samples of keys tell more of the
+largest ones: `spans_of_samples` cuts such a file into pieces of equal bytes. Candidates are keys
+that bound a piece; bytes of a piece on both sides of a candidate are divided by where it
+lies between the piece's bounds. Among candidates that balance about as well, the one is
+chosen for which the fewest bytes have to be rewritten.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from common.metadata.predicates import may_cross
+from common.model.file import DataFile
+from common.model.keys import SPLIT_BYTES_MAX
+from common.model.tablet import PLUS_INFINITY, Bounds
+
+BALANCE_SLACK = 0.2
+"""Of a part's bytes: how far a cut may lie from its aim if fewer bytes are rewritten."""
+IMBALANCE_MAX = 0.6
+"""Of a part's bytes: beyond this a key does not balance. Of two parts, none has below a fifth."""
+SAMPLED_FILES_MAX = 4
+SAMPLED_SHARE = 2 / 3
+"""Of a tablet's bytes: what is in further files need not be sampled."""
+SURE_SHARE = 0.1
+"""Of a tablet's bytes: with so few in files that cross a key, no sample would tell more."""
+CANDIDATES_MAX = 64
+"""Keys near an aim that are compared by what has to be rewritten."""
+_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpan:
+    """Some bytes whose keys lie from `key_min` to `key_max`, both included."""
+
+    key_min: bytes
+    key_max: bytes
+    size_bytes: float
+
+
+def span_of_file(file: DataFile) -> tuple[KeySpan, ...]:
+    """Return a file as one piece; a file without keys has no row, and is none."""
+    if file.key_min is None or file.key_max is None:
+        return ()
+    return (KeySpan(file.key_min, file.key_max, file.size_bytes),)
+
+
+def spans_of_samples(file: DataFile, keys: Sequence[bytes]) -> tuple[KeySpan, ...]:
+    """Return a file in pieces of equal bytes between sampled keys.
+
+    Args:
+        file: Any; without two samples it stays whole.
+        keys: Of rows evenly spread over the file, in any order.
+    """
+    ordered = sorted(keys)
+    if len(ordered) < 2:
+        return span_of_file(file)
+    share = file.size_bytes / (len(ordered) - 1)
+    return tuple(KeySpan(low, high, share) for low, high in pairwise(ordered))
+
+
+def files_to_sample(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    """Return the largest files, which have most of the bytes, the largest first."""
+    with_keys = [file for file in files if file.key_min is not None and not file.open]
+    ordered = sorted(with_keys, key=lambda file: (-file.size_bytes, file.path))
+    enough = SAMPLED_SHARE * sum(file.size_bytes for file in ordered)
+    chosen: list[DataFile] = []
+    for file in ordered[:SAMPLED_FILES_MAX]:
+        if sum(each.size_bytes for each in chosen) < enough:
+            chosen.append(file)
+    return tuple(chosen)
+
+
+def split_keys(
+    bounds: Bounds,
+    files: Sequence[DataFile],
+    samples: Mapping[str, Sequence[bytes]] | None = None,
+    *,
+    parts: int = 2,
+) -> tuple[bytes, ...]:
+    """Return the keys that split a tablet into parts of about equal bytes, ascending.
+
+    Args:
+        bounds: Of the tablet.
+        files: Of the tablet.
+        samples: Path → sampled keys, of as many files as were sampled.
+        parts: How many; at least 2.
+
+    Returns:
+        Up to `parts` - 1 keys, each the last of its part; fewer, or none, where no known
+        key lies near enough.
+    """
+    assert parts >= 2, parts
+    known = samples or {}
+    pieces = [
+        piece
+        for file in files
+        for piece in (
+            spans_of_samples(file, known[file.path]) if file.path in known else span_of_file(file)
+        )
+    ]
+    total = sum(piece.size_bytes for piece in pieces)
+    cuts = _candidates(bounds, pieces)
+    if not cuts or not total:
+        return ()
+    chosen: list[bytes] = []
+    for number in range(1, parts):
+        cut = _nearest(number / parts, 1 / parts, cuts, lambda key: _up_to(key, pieces) / total)
+        best = None if cut is None else _cheapest(cut, files)
+        if best is not None and (not chosen or best > chosen[-1]):
+            chosen.append(best)
+    return tuple(chosen)
+
+
+def is_sure(cut: bytes, files: Sequence[DataFile]) -> bool:
+    """Return whether nearly all bytes lie on one side of a cut for sure."""
+    total = sum(file.size_bytes for file in files)
+    return sum(file.size_bytes for file in files if may_cross(file, cut)) <= SURE_SHARE * total
+
+
+def _candidates(bounds: Bounds, pieces: Sequence[KeySpan]) -> list[bytes]:
+    """Return keys inside a tablet where it may be cut, some keys on either side."""
+    keys = {key for piece in pieces for key in (piece.key_min, piece.key_max)}
+    if not keys:
+        return []
+    last = max(keys)
+    return sorted(key for key in keys if _is_inside(bounds, key) and key < last)
+
+
+def _is_inside(bounds: Bounds, key: bytes) -> bool:
+    within = (bounds.start is None or key > bounds.start) and key < bounds.end
+    return within and b"" < key < PLUS_INFINITY and len(key) <= SPLIT_BYTES_MAX
+
+
+def _nearest(
+    aim: float, part: float, cuts: Sequence[bytes], share: Callable[[bytes], float]
+) -> list[bytes] | None:
+    """Return the cuts that are near enough an aim, or None; shares ascend with cuts."""
+    at = bisect_left(cuts, aim, key=share)
+    beside = cuts[max(0, at - 1) : at + 1]
+    best = min(abs(share(cut) - aim) for cut in beside)
+    if best > IMBALANCE_MAX * part:
+        return None
+    reach = min(best + BALANCE_SLACK * part, IMBALANCE_MAX * part)
+    first, last = (
+        bisect_left(cuts, aim - reach, key=share),
+        bisect_right(cuts, aim + reach, key=share),
+    )
+    near = [*cuts[first:last], *beside]
+    step = max(1.0, len(near) / CANDIDATES_MAX)
+    fewer = [near[int(number * step)] for number in range(int(len(near) / step))]
+    kept = [cut for cut in {*fewer, *beside} if abs(share(cut) - aim) <= reach]
+    return sorted(kept, key=lambda cut: (abs(share(cut) - aim), cut))
+
+
+def _cheapest(cuts: Sequence[bytes], files: Sequence[DataFile]) -> bytes:
+    """Return the first of those cuts for which the fewest bytes are rewritten."""
+
+    def rewritten(cut: bytes) -> int:
+        return sum(file.size_bytes for file in files if may_cross(file, cut))
+
+    return min(cuts, key=rewritten)
+
+
+def _up_to(cut: bytes, pieces: Iterable[KeySpan]) -> float:
+    """Return how many bytes have keys up to a cut."""
+    return sum(piece.size_bytes * _share_up_to(cut, piece) for piece in pieces)
+
+
+def _share_up_to(cut: bytes, piece: KeySpan) -> float:
+    """Return which part of a piece has keys up to a cut, as if they were evenly spread."""
+    if piece.key_max <= cut:
+        return 1.0
+    if cut < piece.key_min:
+        return 0.0
+    low, at, high = (_number(key, piece) for key in (piece.key_min, cut, piece.key_max))
+    return (at - low) / (high - low) if high > low else 0.5
+
+
+def _number(key: bytes, piece: KeySpan) -> int:
+    """Return the first bytes of a key in which the bounds of a piece differ, as a number."""
+    same = 0
+    for one, other in zip(piece.key_min, piece.key_max, strict=False):
+        if one != other:
+            break
+        same += 1
+    return int.from_bytes(key[same : same + _DIGITS].ljust(_DIGITS, b"\x00"), "big")

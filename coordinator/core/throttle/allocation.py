@@ -1,0 +1,208 @@
+"""How many bytes per second each scope may move, and how they are divided. Pure.
+
+* `max_min_shares` divides limits max-min fairly: nobody gets more while somebody who gets less
+  could have it. Whoever wants less than a fair part gets what it wants, and the others divide
+  the rest.
+* `AdaptiveRate` lets the rate of a volume follow the latency of its storage, as in Ambry:
+
+      latency ≤ threshold    the greatest rate
+      else                   least + (greatest - least) · threshold / latency
+
+  It falls at once and rises in steps: one quick answer does not undo many slow ones.
+* `ScopeLimits` knows which limit each scope has: an operator's, the default, or by latency.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar
+
+from common.model.group import LimitScope, LimitScopeKind
+from coordinator.core.limits import Limits
+
+# --------------------------------------------------------------------------------- Max-min fairness
+
+
+ScopeKey = TypeVar("ScopeKey")
+UNLIMITED = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class RateClaim(Generic[ScopeKey]):
+    """What one attempt wants, and which limits it is under."""
+
+    scopes: tuple[ScopeKey, ...]
+    wanted_bytes_s: float = UNLIMITED
+
+
+def max_min_shares(
+    limits: Mapping[ScopeKey, float], claims: Mapping[str, RateClaim[ScopeKey]]
+) -> dict[str, float]:
+    """Return the part of each claim, in bytes/s; infinite where nothing limits it.
+
+    The parts of a scope never add up to more than its limit. They are in the order of
+    the claims, and depend on nothing but the arguments.
+
+    Args:
+        limits: Scope → bytes/s; a scope that is missing limits nothing.
+        claims: By a name of the caller's.
+    """
+    parts: dict[str, float] = {}
+    room = dict(limits)
+    members: dict[ScopeKey, dict[str, None]] = {scope: {} for scope in limits}
+    for name, claim in claims.items():
+        for scope in claim.scopes:
+            if scope in members:
+                members[scope][name] = None
+    while open_scopes := [scope for scope, inside in members.items() if inside]:
+        tightest = min(open_scopes, key=lambda scope: room[scope] / len(members[scope]))
+        fair = max(0.0, room[tightest] / len(members[tightest]))
+        inside = list(members[tightest])
+        modest = [name for name in inside if claims[name].wanted_bytes_s < fair]
+        for name in modest or inside:
+            parts[name] = min(claims[name].wanted_bytes_s, fair)
+            _settle_claim(name, parts[name], claims[name].scopes, room, members)
+    return {name: parts.get(name, UNLIMITED) for name in claims}
+
+
+def _settle_claim(
+    name: str,
+    part: float,
+    scopes: Iterable[ScopeKey],
+    room: dict[ScopeKey, float],
+    members: dict[ScopeKey, dict[str, None]],
+) -> None:
+    for scope in scopes:
+        if scope in members and name in members[scope]:
+            del members[scope][name]
+            room[scope] -= part
+
+
+# ---------------------------------------------------------------------- A rate that follows latency
+
+
+RISE_STEPS = 10
+"""Looks that it takes to rise from the least rate to the greatest."""
+
+
+def desired_rate(
+    latency: float, least: int, greatest: int, threshold: float, steepness: float = 1.0
+) -> int:
+    """Return the rate that a latency allows.
+
+    Args:
+        latency: Measured, in any unit.
+        least: The lowest rate; not below the greatest: nothing adapts.
+        greatest: The highest rate.
+        threshold: Latency up to which all is well, in the same unit.
+        steepness: Ambry's `k`; above 1 the curve jumps at the threshold.
+    """
+    if least >= greatest or latency <= threshold:
+        return greatest
+    wanted = int(least + (greatest - least) * threshold / latency / steepness)
+    return min(max(wanted, least), greatest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveRate:
+    """A rate between two bounds that follows latency. `least` ≤ `rate` ≤ `greatest`, if it may."""
+
+    least: int
+    greatest: int
+    threshold: float
+    rate: int
+
+    @classmethod
+    def begin(cls, least: int, greatest: int, threshold: float) -> Self:
+        """Begin at the greatest rate: nothing is known against it."""
+        return cls(least=least, greatest=greatest, threshold=threshold, rate=greatest)
+
+    def bounded(self, greatest: int) -> Self:
+        """Return it under another greatest rate."""
+        if greatest == self.greatest:
+            return self
+        rate = greatest if self.rate == self.greatest else min(self.rate, greatest)
+        return replace(self, greatest=greatest, rate=max(rate, min(self.least, greatest)))
+
+    def looked(self, latency: float | None) -> Self:
+        """Return it after a look; None: nothing was measured, which speaks against nothing."""
+        wanted = self.greatest
+        if latency is not None:
+            wanted = desired_rate(latency, self.least, self.greatest, self.threshold)
+        step = max(1, (self.greatest - self.least) // RISE_STEPS)
+        return replace(self, rate=min(wanted, self.rate + step))
+
+
+# -------------------------------------------------------------------------- The limit of each scope
+
+
+LATENCY_INTERVAL_S = 2.0
+"""How often latency is looked at; shorter than a heartbeat would tell nothing more."""
+MIB = 1024**2
+
+
+class ScopeLimits:
+    """Limits by scope, in bytes/s. What operators say is replaced as a whole."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._said: dict[LimitScope, int] = {}
+        self._defaults = {
+            LimitScopeKind.GROUP: limits.group_limit_bytes_s,
+            LimitScopeKind.VOLUME: limits.volume_limit_bytes_s,
+        }
+        self._least = limits.volume_least_bytes_s
+        self._threshold_s = limits.volume_latency_s
+        self._rates: dict[LimitScope, AdaptiveRate] = {}
+        self._synced: dict[LimitScope, tuple[int, float]] = {}
+        self._looked_s = 0.0
+
+    def say(self, limits: Mapping[LimitScope, int]) -> None:
+        """Note what operators have said of scopes; 0: no limit. Others have the default."""
+        self._said = dict(limits)
+
+    def said(self) -> list[LimitScope]:
+        """Return the scopes that operators have said something of, in order."""
+        return sorted(self._said)
+
+    def is_default(self, scope: LimitScope) -> bool:
+        """Return whether nobody has said anything of a scope."""
+        return scope not in self._said
+
+    def limit(self, scope: LimitScope) -> int | None:
+        """Return the limit that was said, or that is the default; None: there is none."""
+        return self._said.get(scope, self._defaults[scope.kind]) or None
+
+    def rate(self, scope: LimitScope) -> int | None:
+        """Return what a scope may move now, its latency looked at; None: no limit."""
+        limit = self.limit(scope)
+        if limit is None or not self._adapts(scope):
+            return limit
+        known = self._rates.get(scope)
+        return limit if known is None else known.bounded(limit).rate
+
+    def synced(self, scope: LimitScope, size_bytes: int, took_s: float) -> None:
+        """Count how long a volume took to make so many bytes durable."""
+        if size_bytes > 0 and self._adapts(scope):
+            known_bytes, known_s = self._synced.get(scope, (0, 0.0))
+            self._synced[scope] = (known_bytes + size_bytes, known_s + took_s)
+            limit = self.limit(scope)
+            if scope not in self._rates and limit is not None:
+                self._rates[scope] = AdaptiveRate.begin(self._least, limit, self._threshold_s)
+
+    def look(self, now_s: float) -> None:
+        """Let rates follow what was measured since the last look."""
+        if now_s - self._looked_s < LATENCY_INTERVAL_S:
+            return
+        self._looked_s = now_s
+        for scope, known in list(self._rates.items()):
+            limit = self.limit(scope)
+            size_bytes, took_s = self._synced.pop(scope, (0, 0.0))
+            if limit is None:
+                del self._rates[scope]
+                continue
+            latency_s = took_s / (size_bytes / MIB) if size_bytes else None
+            self._rates[scope] = known.bounded(limit).looked(latency_s)
+            if latency_s is None and self._rates[scope].rate == limit:
+                del self._rates[scope]
+
+    def _adapts(self, scope: LimitScope) -> bool:
+        return scope.kind is LimitScopeKind.VOLUME and self._least > 0

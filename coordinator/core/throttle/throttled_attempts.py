@@ -1,0 +1,143 @@
+"""The attempts that may be moving bytes, by compactor and by scope. No decisions here."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isclose
+from typing import TypeVar
+
+from common.model.group import LimitScope
+from common.wire import AttemptProgress
+from coordinator.core.throttle.allocation import UNLIMITED
+
+Key = TypeVar("Key")
+
+WANTED_GROWTH = 1.5
+"""An attempt that does not wait may soon move that many times as much as it did."""
+WAITED_SHARE = 0.05
+"""An attempt that waited for more of its time than that wants all that it can get."""
+INTERVAL_S_MIN = 0.2
+"""Of heartbeats that follow each other sooner, nothing is concluded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottledAttempt:
+    """An attempt that moves bytes, or soon will."""
+
+    attempt: str
+    compactor: str
+    scopes: tuple[LimitScope, ...]
+    applied_bytes_s: float
+    """What its compactor applies, as it was heard last."""
+    may_bytes_s: float
+    """The most that it applies as far as we can know; at least `applied_bytes_s`."""
+    heard_s: float
+    wanted_bytes_s: float = UNLIMITED
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    synced_bytes: int = 0
+    sync_s: float = 0.0
+    throttled: bool = False
+    """Whether it had to wait lately."""
+
+    def heard(self, told: AttemptProgress, now_s: float) -> "ThrottledAttempt":
+        """Return it after a heartbeat has told of it; numbers only grow."""
+        applied = UNLIMITED if told.granted_bytes_s is None else told.granted_bytes_s
+        after = replace(
+            self,
+            applied_bytes_s=applied,
+            may_bytes_s=applied,
+            moved_bytes=max(self.moved_bytes, told.moved_bytes),
+            waited_s=max(self.waited_s, told.waited_s),
+            synced_bytes=max(self.synced_bytes, told.synced_bytes),
+            sync_s=max(self.sync_s, told.sync_s),
+        )
+        passed_s = now_s - self.heard_s
+        if passed_s < INTERVAL_S_MIN:
+            return after
+        throttled = after.waited_s - self.waited_s > WAITED_SHARE * passed_s
+        moved_bytes_s = (after.moved_bytes - self.moved_bytes) / passed_s
+        wanted = UNLIMITED if throttled else WANTED_GROWTH * moved_bytes_s
+        return replace(after, heard_s=now_s, throttled=throttled, wanted_bytes_s=wanted)
+
+
+class ThrottledAttempts:
+    """Always true: indexes by compactor and by scope, and sums, speak of the same attempts."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, ThrottledAttempt] = {}
+        self._by_compactor: dict[str, dict[str, None]] = {}
+        self._by_scope: dict[LimitScope, dict[str, None]] = {}
+        self._sums: dict[LimitScope, float] = {}
+        """What the attempts of a scope may be applying, those without a limit left out."""
+        self._unlimited: Counter[LimitScope] = Counter()
+        """How many attempts of a scope may be applying no limit at all."""
+
+    def __iter__(self) -> Iterator[ThrottledAttempt]:
+        return iter(self._holders.values())
+
+    def get(self, attempt: str) -> ThrottledAttempt | None:
+        """Return an attempt, or None."""
+        return self._holders.get(attempt)
+
+    def scopes(self) -> list[LimitScope]:
+        """Return the scopes that somebody is under."""
+        return list(self._by_scope)
+
+    def of_compactor(self, compactor: str) -> list[str]:
+        """Return the ids of a compactor's attempts."""
+        return list(self._by_compactor.get(compactor, {}))
+
+    def of_scope(self, scope: LimitScope) -> list[ThrottledAttempt]:
+        """Return the attempts of a scope."""
+        return [self._holders[each] for each in self._by_scope.get(scope, {})]
+
+    def may_bytes_s(self, scope: LimitScope) -> float:
+        """Return what the attempts of a scope may be applying together."""
+        return UNLIMITED if self._unlimited[scope] else self._sums.get(scope, 0.0)
+
+    def put(self, holder: ThrottledAttempt) -> None:
+        """Note an attempt, or news of it."""
+        self.end(holder.attempt)
+        self._holders[holder.attempt] = holder
+        self._by_compactor.setdefault(holder.compactor, {})[holder.attempt] = None
+        for scope in holder.scopes:
+            self._by_scope.setdefault(scope, {})[holder.attempt] = None
+            self._add(scope, holder.may_bytes_s, 1)
+
+    def end(self, attempt: str) -> None:
+        """Forget an attempt; an unknown one changes nothing."""
+        holder = self._holders.pop(attempt, None)
+        if holder is None:
+            return
+        _remove_from_index(self._by_compactor, holder.compactor, attempt)
+        for scope in holder.scopes:
+            _remove_from_index(self._by_scope, scope, attempt)
+            self._add(scope, holder.may_bytes_s, -1)
+            if scope not in self._by_scope:  # What is left is of rounding.
+                del self._sums[scope], self._unlimited[scope]
+
+    def _add(self, scope: LimitScope, may_bytes_s: float, times: int) -> None:
+        finite = may_bytes_s < UNLIMITED
+        self._sums[scope] = self._sums.get(scope, 0.0) + (times * may_bytes_s if finite else 0.0)
+        self._unlimited[scope] += 0 if finite else times
+
+    def check(self) -> None:
+        """Assert what is always true of the indexes; for tests."""
+        listed = [each for members in self._by_compactor.values() for each in members]
+        assert sorted(listed) == sorted(self._holders)
+        for scope, members in self._by_scope.items():
+            assert members
+            assert all(scope in self._holders[each].scopes for each in members)
+            total = sum(each.may_bytes_s for each in self.of_scope(scope))
+            assert isclose(self.may_bytes_s(scope), total, abs_tol=1.0), (scope, total)
+        for holder in self:
+            assert all(holder.attempt in self._by_scope[scope] for scope in holder.scopes)
+            assert holder.may_bytes_s >= holder.applied_bytes_s
+
+
+def _remove_from_index(index: dict[Key, dict[str, None]], key: Key, attempt: str) -> None:
+    members = index[key]
+    del members[attempt]
+    if not members:
+        del index[key]

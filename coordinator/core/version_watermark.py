@@ -1,0 +1,97 @@
+"""Settled versions: since when has a tablet held everything up to a version?
+
+A tombstone may be dropped only if its version was reached one retention ago
+(protocol, tombstones): the retention is how late writers may be. The coordinator
+keeps a few marks (time, highest version held then) in the tablet's record; the
+settled version is that of the newest mark which is at least one retention old. Marks
+are sparse, so it may lie up to a `1 / MARKS_PER_RETENTION` of a retention back, which
+only keeps a tombstone a little longer.
+"""
+
+from datetime import UTC, datetime
+
+from common.metadata import recent_adds
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
+from common.model.table import Table
+from common.model.tablet import Record
+from common.rows.rules import RowRules
+
+Watermarks = tuple[tuple[float, bytes], ...]
+"""(time in seconds, highest version of the files then), ascending in both."""
+
+WATERMARKS_PER_RETENTION = 6
+WATERMARKS_MAX = WATERMARKS_PER_RETENTION + 2
+"""As many as fit into one retention, the one that is settled, and the newest."""
+
+
+def next_watermarks(
+    marks: Watermarks, now_s: float, highest: bytes, retention_s: float
+) -> Watermarks:
+    """Return the marks to keep after the tablet was seen to hold versions up to `highest`.
+
+    The same marks come back if there is nothing to note, so that nothing is written.
+
+    Args:
+        marks: As the record has them.
+        now_s: The store's time; behind the last mark (a fail-over): nothing is noted.
+        highest: Highest version of the tablet's files.
+        retention_s: The table's tombstone retention.
+    """
+    if not marks:
+        return ((now_s, highest),)
+    last_s, last_version = marks[-1]
+    if highest <= last_version or now_s - last_s < retention_s / WATERMARKS_PER_RETENTION:
+        return marks
+    if now_s <= last_s:
+        return marks
+    kept = _needed_watermarks(marks, now_s - retention_s)
+    return (*kept[-(WATERMARKS_MAX - 1) :], (now_s, highest))
+
+
+def settled_version(marks: Watermarks, now_s: float, retention_s: float) -> bytes | None:
+    """Return the highest version at which tombstones may be dropped, or None if none may.
+
+    Args:
+        marks: As the record has them.
+        now_s: The store's time.
+        retention_s: The table's tombstone retention.
+    """
+    old = [version for time_s, version in marks if time_s <= now_s - retention_s]
+    return max(old, default=None)
+
+
+def droppable_version(table: Table, record: Record, now_s: float) -> bytes | None:
+    """Return the highest version at which dead rows may be dropped, or None if none may.
+
+    The settled version; but no version that recent adds have not reached, and none of a
+    point in time that is not one retention ago: one row of a broken clock would else raise
+    the watermark above all that is written.
+
+    Args:
+        table: Whose version column and retention count.
+        record: Of the tablet.
+        now_s: The store's time.
+    """
+    retention_s = table.settings.tombstone_retention_s
+    settled = settled_version(record.settled, now_s, retention_s)
+    if settled is None:
+        return None
+    limits = [settled, recent_adds.bound(record.recent_adds, now_s)]
+    limits.append(_version_at(table, now_s - retention_s))
+    return min(limit for limit in limits if limit is not None)
+
+
+def _version_at(table: Table, at_s: float) -> bytes | None:
+    """Return the version of a moment; None: the table's versions are no points in time."""
+    kind = RowRules.of(table).version_type if table.version_column is not None else None
+    if kind not in {KeyType.TIMESTAMP, KeyType.DATE}:
+        return None
+    at = datetime.fromtimestamp(max(at_s, 0.0), UTC)
+    return encode_value(at.date() if kind is KeyType.DATE else at, kind)
+
+
+def _needed_watermarks(marks: Watermarks, before_s: float) -> Watermarks:
+    """Drop marks that a later one, also old enough, has overtaken."""
+    overtaken = sum(1 for time_s, _ in marks[1:] if time_s <= before_s)
+    return marks[overtaken:]

@@ -1,1 +1,0 @@
-"""Built-in dispatchers, one module each; entry point group `neve.dispatchers`."""

@@ -1,0 +1,398 @@
+"""The built-in selectors: `all`, `age`, `size`, `name`, `deletes`, `expired`, `schema`, `layout`.
+
+Each is one class that refuses wrong options (`check`) and chooses files (`select`); entry point
+group `neve.selectors`. What their options have in common comes first.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from common.errors import RequestError
+from common.model.file import DataFile
+from common.spi.selector import Chosen, SelectorParameters
+from common.units import format_bytes, parse_duration_s, parse_size_bytes
+
+# --------------------------------------------------- Options: names, numbers, and when it is enough
+
+
+FILES_MIN = "min_files"
+"""Choose nothing unless so many files are chosen; known to all but `deletes`."""
+EDGE_S = 0.001
+"""A time is told so much late: bounds are not included, and sums of times are rounded."""
+
+
+def check_names(selector: str, options: Mapping[str, str], known: Collection[str]) -> None:
+    """Refuse options that a selector does not know.
+
+    Raises:
+        RequestError: Names the first one, and those that there are.
+    """
+    if unknown := sorted(set(options).difference(known)):
+        names = ", ".join(sorted(known)) or "none"
+        raise RequestError(f"selector {selector}: unknown option {unknown[0]!r}; known: {names}")
+
+
+def check_given(selector: str, options: Mapping[str, str], wanted: Collection[str]) -> None:
+    """Refuse options of which none says what is wanted.
+
+    Raises:
+        RequestError: Names the options of which at least one is needed.
+    """
+    if not set(options).intersection(wanted):
+        names = " or ".join(sorted(wanted))
+        raise RequestError(f"selector {selector}: give at least one of {names}")
+
+
+def share_option(options: Mapping[str, str], name: str, default: float) -> float:
+    """Return an option that is a share of something: more than 0, at most 1.
+
+    Raises:
+        RequestError: It is no such number.
+    """
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise RequestError(f"option {name} {text!r} must be more than 0, at most 1")
+    return value
+
+
+def files_min(options: Mapping[str, str]) -> int:
+    """Return how many files must be chosen at least.
+
+    Raises:
+        RequestError: It is no whole number of at least 1.
+    """
+    text = options.get(FILES_MIN, "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise RequestError(f"option {FILES_MIN} {text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def choice_of(
+    files: Sequence[DataFile],
+    options: Mapping[str, str],
+    what: str,
+    times_s: Mapping[str, float] | None = None,
+) -> Chosen:
+    """Return the choice of these files, or of none if they are too few.
+
+    Args:
+        files: Those that fit.
+        options: With or without `min_files`.
+        what: What they have in common: the rest of "3 files are …".
+        times_s: Path → when a file comes to fit by time alone; chosen or not.
+    """
+    times_s = times_s or {}
+    wanted = files_min(options)
+    count = f"{len(files)} file is" if len(files) == 1 else f"{len(files)} files are"
+    if len(files) < wanted:
+        reason = f"{count} {what}, {wanted} are wanted at least"
+        return Chosen(reason=reason, times_s=times_s)
+    paths = tuple(file.path for file in files)
+    return Chosen(files=paths, reason=f"{count} {what}", times_s=times_s)
+
+
+# ---------------------------------------------------------------------------------- all: every file
+
+
+class AllFiles:
+    """Chooses every file of the tablet."""
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: An option is unknown or wrong.
+        """
+        check_names("all", options, {FILES_MIN})
+        files_min(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return every file."""
+        return choice_of(parameters.files, parameters.options, "there")
+
+
+# --------------------------------------------------- age: files added before or after some time ago
+
+
+OLDER, YOUNGER = "older_than", "younger_than"
+
+
+class ByAge:
+    """Chooses files `older_than` and `younger_than` durations such as `7d`."""
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: No duration, or an option is unknown or wrong.
+        """
+        check_names("age", options, {OLDER, YOUNGER, FILES_MIN})
+        check_given("age", options, {OLDER, YOUNGER})
+        files_min(options)
+        _age_bounds_s(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the files between the two ages; neither is included."""
+        older_s, younger_s = _age_bounds_s(parameters.options)
+        now_s = parameters.now_s
+        found = [
+            file
+            for file in parameters.files
+            if (older_s is None or now_s - file.added_at_s > older_s)
+            and (younger_s is None or now_s - file.added_at_s < younger_s)
+        ]
+        names = {"older than": OLDER, "younger than": YOUNGER}
+        given = parameters.options
+        says = [f"{word} {given[name]}" for word, name in names.items() if name in given]
+        return choice_of(
+            found, given, " and ".join(says), _age_times_s(parameters, older_s, younger_s)
+        )
+
+
+def _age_times_s(
+    parameters: SelectorParameters, older_s: float | None, younger_s: float | None
+) -> dict[str, float]:
+    """Return when each file is old enough; a file is never too old at first and young later."""
+    if older_s is None or (younger_s is not None and younger_s <= older_s):
+        return {}
+    return {file.path: file.added_at_s + older_s + EDGE_S for file in parameters.files}
+
+
+def _age_bounds_s(options: Mapping[str, str]) -> tuple[float | None, float | None]:
+    older_s, younger_s = (
+        parse_duration_s(options[name], f"option {name}") if name in options else None
+        for name in (OLDER, YOUNGER)
+    )
+    return older_s, younger_s
+
+
+# ---------------------------------------------------------------- size: files below or above a size
+
+
+SMALLER, LARGER = "smaller_than", "larger_than"
+
+
+class BySize:
+    """Chooses files `smaller_than` and `larger_than` sizes such as `32MB`."""
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: No size, or an option is unknown or wrong.
+        """
+        check_names("size", options, {SMALLER, LARGER, FILES_MIN})
+        check_given("size", options, {SMALLER, LARGER})
+        files_min(options)
+        _size_bounds(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the files between the two sizes; neither is included."""
+        larger, smaller = _size_bounds(parameters.options)
+        found = [
+            file
+            for file in parameters.files
+            if (larger is None or file.size_bytes > larger)
+            and (smaller is None or file.size_bytes < smaller)
+        ]
+        says = [] if larger is None else [f"larger than {format_bytes(larger)}"]
+        says += [] if smaller is None else [f"smaller than {format_bytes(smaller)}"]
+        return choice_of(found, parameters.options, " and ".join(says))
+
+
+def _size_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
+    larger, smaller = (
+        parse_size_bytes(options[name], f"option {name}") if name in options else None
+        for name in (LARGER, SMALLER)
+    )
+    return larger, smaller
+
+
+# -------------------------------- name: files whose name or path fits a pattern (`*`, `?`, `[a-z]`)
+
+
+NAME_PATTERN, PATH_PATTERN = "pattern", "path"
+
+
+class ByName:
+    """Chooses by `pattern` (of the name behind the last slash), `path` (of all), or both."""
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: No pattern, or an option is unknown or wrong.
+        """
+        check_names("name", options, {NAME_PATTERN, PATH_PATTERN, FILES_MIN})
+        check_given("name", options, {NAME_PATTERN, PATH_PATTERN})
+        files_min(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the files that fit every pattern given."""
+        name, path = (
+            parameters.options.get(NAME_PATTERN, "*"),
+            parameters.options.get(PATH_PATTERN, "*"),
+        )
+
+        def fits(file: DataFile) -> bool:
+            return fnmatchcase(file.path.rpartition("/")[2], name) and fnmatchcase(file.path, path)
+
+        found = [file for file in parameters.files if fits(file)]
+        return choice_of(found, parameters.options, f"named {path if name == '*' else name}")
+
+
+# -------------------------------------- deletes: all files of a tablet that has too many tombstones
+
+
+DELETES_THRESHOLD = "threshold"
+DELETES_THRESHOLD_DEFAULT = 0.25
+SLACK_MIN_S = 300.0
+
+
+class TooManyDeletes:
+    """Chooses all or nothing: tombstones per other row must reach `threshold` (0.25).
+
+    Accumulo's rule: tombstones / (rows - tombstones), of all files together. Tombstones
+    that are too young to be dropped are merged, and chosen again when they are old enough.
+    """
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: An option is unknown, or the threshold is not in (0, 1].
+        """
+        check_names("deletes", options, {DELETES_THRESHOLD})
+        share_option(options, DELETES_THRESHOLD, DELETES_THRESHOLD_DEFAULT)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return all files, or none."""
+        threshold = share_option(parameters.options, DELETES_THRESHOLD, DELETES_THRESHOLD_DEFAULT)
+        tombstones = sum(file.tombstones for file in parameters.files)
+        others = sum(file.rows for file in parameters.files) - tombstones
+        says = f"{tombstones} tombstones beside {others} other rows, threshold {threshold:g}"
+        if not tombstones or tombstones < threshold * others:
+            return Chosen(reason=says)
+        paths = tuple(file.path for file in parameters.files)
+        return Chosen(files=paths, reason=says, times_s=_droppable_times_s(parameters))
+
+
+def _droppable_times_s(parameters: SelectorParameters) -> dict[str, float]:
+    """Return when tombstones may be dropped for sure, so that merging once more is worth it.
+
+    That is when their version was reached one retention ago. Marks of reached versions
+    are made a sixth of a retention apart, and by scans: hence the slack.
+    """
+    retention_s = parameters.table.settings.tombstone_retention_s
+    wait_s = retention_s + max(retention_s / 4, SLACK_MIN_S)
+    return {
+        file.path: file.tombstones_since_s + wait_s
+        for file in parameters.files
+        if file.tombstones and file.tombstones_since_s is not None
+    }
+
+
+# ---------------------------------- expired: files of which so large a part of the rows has expired
+
+
+EXPIRED_RATIO = "ratio"
+EXPIRED_RATIO_DEFAULT = 0.5
+
+
+class ExpiredRatio:
+    """Chooses files whose expired part, estimated from their times, reaches `ratio` (0.5).
+
+    Rows are taken to be spread evenly between the first and the last time of a file.
+    """
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: An option is unknown or wrong.
+        """
+        check_names("expired", options, {EXPIRED_RATIO, FILES_MIN})
+        share_option(options, EXPIRED_RATIO, EXPIRED_RATIO_DEFAULT)
+        files_min(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the files that reach the ratio; none without a TTL."""
+        ttl_s = parameters.table.settings.ttl_s
+        if ttl_s is None:
+            return Chosen(reason=f"table {parameters.table.name} has no ttl, nothing expires")
+        ratio = share_option(parameters.options, EXPIRED_RATIO, EXPIRED_RATIO_DEFAULT)
+        before_s = parameters.now_s - ttl_s
+        found = [file for file in parameters.files if expired_part(file, before_s) >= ratio]
+        reaches = ((file.path, reaches_s(file, ttl_s, ratio)) for file in parameters.files)
+        times_s = {path: time_s for path, time_s in reaches if time_s is not None}
+        return choice_of(found, parameters.options, f"expired by {ratio:.0%} or more", times_s)
+
+
+def reaches_s(file: DataFile, ttl_s: float, ratio: float) -> float | None:
+    """Return when so large a part of a file's rows will have expired; None: not known."""
+    first_s, last_s = file.time_min_s, file.time_max_s
+    if first_s is None or last_s is None:
+        return None
+    return ttl_s + first_s + ratio * (last_s - first_s) + EDGE_S
+
+
+def expired_part(file: DataFile, before_s: float) -> float:
+    """Return which part of a file's rows is older than a time: 0 where times are not known."""
+    first_s, last_s = file.time_min_s, file.time_max_s
+    if first_s is None or last_s is None or before_s <= first_s:
+        return 0.0
+    if before_s > last_s:
+        return 1.0
+    return (before_s - first_s) / (last_s - first_s)
+
+
+# ------------------------ schema: files that lack columns of the table, or have them in older forms
+
+
+class SchemaDrift:
+    """Chooses files whose schema is older than the table's."""
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: An option is unknown or wrong.
+        """
+        check_names("schema", options, {FILES_MIN})
+        files_min(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the files of older schemas."""
+        newest = parameters.table.schema_id
+        found = [file for file in parameters.files if file.schema_id < newest]
+        return choice_of(found, parameters.options, f"of a schema older than {newest}")
+
+
+# ---------------------------------------------------- layout: files of which some readers miss rows
+
+
+class FaultyLayout:
+    """Chooses files with the tag `layout=faulty`; a rewrite puts their column chunks in order.
+
+    A file is tagged when it is added, and by `neve fsck --repair` if it was added before.
+    """
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse wrong options.
+
+        Raises:
+            RequestError: An option is unknown or wrong.
+        """
+        check_names("layout", options, {FILES_MIN})
+        files_min(options)
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the tagged files."""
+        found = [file for file in parameters.files if file.has_faulty_layout]
+        return choice_of(found, parameters.options, "laid out so that some readers miss rows")

@@ -1,1 +1,0 @@
-"""Built-in selectors, one module each; entry point group `neve.selectors`."""

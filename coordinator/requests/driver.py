@@ -1,0 +1,326 @@
+"""Drives user requests: looks at their tablets, and has one step taken in each.
+
+    the feed tells of a tablet ─► the tablet is read ─► a step of whose turn it is
+    a request changed, full scan ─► all tablets of all requests ─► … ─► DONE, FAILED, …
+
+Nothing is remembered that the store does not tell: which requests are open is read
+again with every look at all tablets. What is kept in memory is what to look at, and
+which tables have requests, so that the changes of all others cost nothing. A range may be
+longer than memory, so its tablets are read page by page.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from functools import partial
+
+from common.errors import MetadataError, UnavailableError
+from common.metadata.changes import Applied, CloseRequest, Unknown
+from common.metadata.ports import TabletStore
+from common.model.request import Request, RequestProgress, RequestState
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from common.wire import AttemptProgress
+from coordinator.core.requests.next_step import (
+    meets_tablet,
+    next_state,
+    requests_in_turn,
+    why_cancel,
+)
+from coordinator.core.requests.progress import request_progress
+from coordinator.requests.tablet_steps import (
+    RETRY_S,
+    RequestSteps,
+    cancel_part,
+)
+from coordinator.store_actions import ShellContext
+
+# ---------------------------------------------------------------- Tablets of requests, page by page
+
+
+PAGE_TABLETS = 500
+
+
+async def tablet_pages(
+    store: TabletStore, table: Table, requests: Sequence[Request]
+) -> AsyncIterator[list[Tablet]]:
+    """Yield the tablets that may hold rows of any of these requests, in order.
+
+    A tablet that is split meanwhile may be missed: requests look again until the store
+    agrees that they are over.
+
+    Raises:
+        MetadataError: The store did not answer as it should.
+    """
+    start, until = (None, None) if table.partition_by else _common_span(requests)
+    first = None if start is None else await store.locate(table.id, start)
+    ids: list[TabletId] = [] if first is None else [first]
+    after = None if first is None else first.end
+    while True:
+        ids += await store.tablet_ids(table.id, after=after, count=PAGE_TABLETS)
+        if not ids:
+            return
+        yield [tablet for tablet in await store.tablets(ids) if tablet is not None]
+        after = ids[-1].end
+        if until is not None and after >= until:
+            return
+        ids = []
+
+
+async def read_progress(
+    store: TabletStore, table: str, request: str, attempts: Mapping[str, AttemptProgress]
+) -> RequestProgress | None:
+    """Return how far a request has come, or None if there is none.
+
+    Args:
+        store: Where it is.
+        table: Id of its table.
+        request: Its id.
+        attempts: What compactors tell of attempts.
+
+    Raises:
+        MetadataError: The store did not answer as it should.
+    """
+    found, of = await store.request(table, request), await store.table(table)
+    if found is None or of is None:
+        return None
+    others, now_s = await store.open_requests(table), await store.now_s()
+    read = [tablet async for page in tablet_pages(store, of, [found]) for tablet in page]
+    return request_progress(found, read, others=others, attempts=attempts, now_s=now_s)
+
+
+def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | None]:
+    """Return the bounds of all ranges together."""
+    starts = [request.range.start for request in requests]
+    ends = [request.range.until for request in requests]
+    start = None if None in starts else min(each for each in starts if each is not None)
+    until = None if None in ends else max(each for each in ends if each is not None)
+    return start, until
+
+
+# --------------------------------------------------------------------------------------- The driver
+
+
+STEPS_AT_ONCE = 16
+"""Tablets of one table in which steps are taken at a time."""
+REST_PER_TABLET_S = 0.001
+REST_MAX_S = 60.0
+"""After a look at all tablets, one that only counts what is left comes so much later."""
+
+
+class _TableNews:
+    """What to look at in one table."""
+
+    def __init__(self) -> None:
+        self.whole = False
+        self.tablets: dict[TabletId, None] = {}
+
+
+class RequestDriver:
+    """The driver of all requests. Every method is called from one event loop."""
+
+    def __init__(self, context: ShellContext, steps: RequestSteps) -> None:
+        """Look at nothing yet."""
+        self._context = context
+        self._steps = steps
+        self._news: dict[str, _TableNews] = {}
+        self._driven: set[str] = set()
+        self._awake = asyncio.Event()
+        self._open: dict[str, tuple[Request, ...]] = {}
+        self._rests_until_s: dict[str, float] = {}
+        self._counts: dict[str, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, set[TabletId]] = {}
+        self.ended: Counter[RequestState] = Counter()
+        """How many requests have ended since the start, and how."""
+
+    def table_changed(self, table: str) -> None:
+        """Look at all requests of a table, and at all their tablets."""
+        self._news.setdefault(table, _TableNews()).whole = True
+        self._awake.set()
+
+    def tablet_changed(self, tablet: TabletId) -> None:
+        """Look at a tablet, if its table has requests."""
+        if tablet.table in self._open:
+            self._news.setdefault(tablet.table, _TableNews()).tablets[tablet] = None
+            self._awake.set()
+
+    def tablet_read(self, tablet: Tablet, table: Table) -> None:
+        """Pass by: requests read for themselves."""
+
+    def look_at_deadlines(self) -> None:
+        """Look at the tables with a request whose deadline has come."""
+        now_s = self._context.clock.now_s()
+        for table, requests in self._open.items():
+            if any(_is_late(request, now_s) for request in requests):
+                self.table_changed(table)
+
+    def open_requests(self) -> list[Request]:
+        """Return the requests that are not over, of all tables."""
+        return [each for some in self._open.values() for each in some if not each.state.ended]
+
+    @property
+    def waiting_tablets(self) -> int:
+        """In how many tablets a request waits for running jobs, as they were read last."""
+        return sum(map(len, self._waiting.values()))
+
+    async def cancel_here(self, tablet: TabletId, attempt: str) -> None:
+        """Take one tablet out of the request of an attempt there, if it is a request's."""
+        seen = await self._context.store.tablet(tablet)
+        entry = None if seen is None else seen.running.get(attempt)
+        if seen is not None and entry is not None and entry.request is not None:
+            await self._steps.apply(cancel_part(entry.request, seen))
+            self.table_changed(tablet.table)
+
+    async def run_forever(self) -> None:
+        """Drive tables side by side: a slow selector of one holds no other up."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._awake.wait()
+                self._awake.clear()
+                for table in [each for each in self._news if each not in self._driven]:
+                    self._driven.add(table)
+                    tasks.create_task(self._drive(table))
+
+    async def _drive(self, table: str) -> None:
+        try:
+            while (news := self._news.pop(table, None)) is not None:
+                work = partial(self._look_or_wait, table, news)
+                again = partial(self.table_changed, table)
+                await self._context.faults.run("driving requests", table, work, again=again)
+        finally:
+            self._driven.discard(table)
+
+    async def _look_or_wait(self, table: str, news: _TableNews) -> None:
+        try:
+            await self._look(table, news)
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("requests wait for the store", table=table, cause=str(error))
+            await asyncio.sleep(RETRY_S)
+            self.table_changed(table)
+
+    async def _look(self, table: str, news: _TableNews) -> None:
+        if news.whole:
+            await self._look_at_all(table)
+            return
+        found = await self._context.store.table(table)
+        requests = self._open.get(table, ())
+        if found is None or not requests:
+            return
+        now_s = await self._context.store.now_s()
+        tablets = await self._context.store.tablets([*news.tablets])
+        read = [tablet for tablet in tablets if tablet is not None]
+        unsettled = await self._step_in(requests, found, read, now_s)
+        if len(read) < len(tablets) or _any_settled(requests, read, unsettled):
+            self._count_soon(table)
+
+    async def _look_at_all(self, table: str) -> None:
+        store = self._context.store
+        requests = tuple(await store.open_requests(table))
+        if not requests:
+            self._open.pop(table, None)
+            self._rests_until_s.pop(table, None)
+            self._waiting.pop(table, None)
+            return
+        self._open[table] = requests
+        found, now_s = await store.table(table), await store.now_s()
+        early = [why_cancel(request, found, now_s) for request in requests]
+        if moves := [change for change in early if change is not None]:
+            outcomes = [await self._steps.apply(change) for change in moves]
+            if any(isinstance(outcome, Applied) for outcome in outcomes):
+                self.table_changed(table)
+        elif found is not None:
+            await self._step_everywhere(requests, found, now_s)
+
+    async def _step_everywhere(
+        self, requests: Sequence[Request], table: Table, now_s: float
+    ) -> None:
+        """Take a step in every tablet; move those requests on that are over in all of them."""
+        left = dict.fromkeys((request.id for request in requests), 0)
+        count = 0
+        async for read in tablet_pages(self._context.store, table, requests):
+            count += len(read)
+            for _, request in await self._step_in(requests, table, read, now_s):
+                left[request] += 1
+        await self._move_on([each for each in requests if not left[each.id]])
+        rest_s = min(count * REST_PER_TABLET_S, REST_MAX_S)
+        self._rests_until_s[table.id] = asyncio.get_running_loop().time() + rest_s
+
+    async def _step_in(
+        self, requests: Sequence[Request], table: Table, tablets: Collection[Tablet], now_s: float
+    ) -> set[tuple[TabletId, str]]:
+        """Take one step in each tablet; return where which requests have something left to do."""
+        waiting = self._waiting.setdefault(table.id, set())
+        waiting.difference_update(tablet.id for tablet in tablets if not tablet.waiting)
+        waiting.update(tablet.id for tablet in tablets if tablet.waiting)
+        gate = asyncio.Semaphore(STEPS_AT_ONCE)
+        unsettled: set[tuple[TabletId, str]] = set()
+
+        async def step(tablet: Tablet) -> None:
+            turn = requests_in_turn(requests, tablet)
+            for request in requests:
+                if request not in turn:
+                    if meets_tablet(request, tablet.bounds):
+                        unsettled.add((tablet.id, request.id))
+                    continue
+                async with gate:
+                    stepped = await self._steps.take(request, table, tablet, now_s)
+                if not stepped.settled:
+                    unsettled.add((tablet.id, request.id))
+                if stepped.again_s is not None:
+                    self._look_later(table.id, stepped.again_s)
+
+        await asyncio.gather(*(step(tablet) for tablet in tablets))
+        return unsettled
+
+    async def _move_on(self, requests: Iterable[Request]) -> None:
+        """Move requests on that have nothing left to do in any tablet."""
+        for request in requests:
+            change = next_state(request, 0)
+            close = CloseRequest(table=request.table, request=request.id)
+            outcome = await self._steps.apply(close if change is None else change)
+            if isinstance(outcome, Applied):
+                self._context.log(
+                    "request moves on",
+                    request=request.id,
+                    state="closed" if change is None else change.state.value,
+                )
+                self.table_changed(request.table)
+                if change is not None and change.state.ended:
+                    self.ended[change.state] += 1
+            elif isinstance(outcome, Unknown):
+                self._look_later(request.table, RETRY_S)
+
+    def _count_soon(self, table: str) -> None:
+        """Look whether that was the last tablet: soon, but not all the time."""
+        loop = asyncio.get_running_loop()
+        self._look_later(table, max(0.0, self._rests_until_s.get(table, 0.0) - loop.time()))
+
+    def _look_later(self, table: str, wait_s: float) -> None:
+        pending = self._counts.get(table)
+        if pending is not None and not pending.cancelled():
+            return
+
+        def look() -> None:
+            self._counts.pop(table, None)
+            self.table_changed(table)
+
+        self._counts[table] = asyncio.get_running_loop().call_later(wait_s, look)
+
+
+def _is_late(request: Request, now_s: float) -> bool:
+    late = request.deadline_s is not None and request.deadline_s <= now_s
+    return late and request.state is RequestState.ACTIVE
+
+
+def _any_settled(
+    requests: Iterable[Request],
+    tablets: Iterable[Tablet],
+    unsettled: Collection[tuple[TabletId, str]],
+) -> bool:
+    """Return whether some request has nothing left to do in one of these tablets."""
+    return any(
+        (tablet.id, request.id) not in unsettled
+        for tablet in tablets
+        for request in requests
+        if meets_tablet(request, tablet.bounds)
+    )

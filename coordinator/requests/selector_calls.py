@@ -1,0 +1,209 @@
+"""Asks selectors, in threads: a slow one holds up its own request and nobody else.
+
+A table may have a selector of its own. The scanner shows every tablet that it reads; one
+whose files or selector have changed since it was asked last is asked about, and its answer
+becomes a request. A selector that fails is asked again when the tablet changes or is
+planned anew; nothing waits for it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from common.errors import CompactionError, MetadataError, PluginError, UnavailableError
+from common.metadata.changes import Applied, Outcome, SubmitRequest, Unknown, WriteAnalysis
+from common.model.file import DataFile
+from common.model.request import SelectorSpec
+from common.model.table import Table
+from common.model.tablet import Analysis, Tablet, TabletId
+from common.plugins import require_options
+from common.spi.selector import Chosen, Selector, SelectorParameters
+from coordinator.core.requests.automatic import (
+    ask_again_at_s,
+    automatic_request,
+    must_ask_selector,
+    selector_hash,
+    table_selector,
+)
+from coordinator.core.requests.next_step import closed_files
+from coordinator.registry import load_selector
+from coordinator.store_actions import ShellContext
+
+# ------------------------------------------------------------------------------- Calls of selectors
+
+
+SELECTORS_AT_ONCE = 4
+ANSWER_MAX_S = 60.0
+"""Then the selector has failed, and so has its request."""
+
+
+class SelectorCalls:
+    """The selectors that are installed, each call in a thread."""
+
+    def __init__(
+        self,
+        load: Callable[[str], Selector] = load_selector,
+        answer_max_s: float = ANSWER_MAX_S,
+    ) -> None:
+        """Load selectors when they are asked for."""
+        self._load = load
+        self._answer_max_s = answer_max_s
+        self._threads = self._fresh_threads()
+        self.calls = 0
+        self.failures = 0
+
+    async def choose(
+        self,
+        spec: SelectorSpec,
+        table: Table,
+        tablet: TabletId,
+        files: tuple[DataFile, ...],
+        now_s: float,
+    ) -> Chosen:
+        """Return what a selector chooses among some files of a tablet.
+
+        Raises:
+            CompactionError: It is not installed, refuses its options, fails, is too slow,
+                or chooses what it was not shown.
+        """
+        self.calls += 1
+        try:
+            return await self._chosen(spec, table, tablet, files, now_s)
+        except CompactionError:
+            self.failures += 1
+            raise
+
+    async def _chosen(
+        self,
+        spec: SelectorSpec,
+        table: Table,
+        tablet: TabletId,
+        files: tuple[DataFile, ...],
+        now_s: float,
+    ) -> Chosen:
+        parameters = SelectorParameters(
+            tablet=tablet, table=table, files=files, options=spec.options, now_s=now_s
+        )
+        call = asyncio.get_running_loop().run_in_executor(
+            self._threads, self._ask, spec, parameters
+        )
+        try:
+            async with asyncio.timeout(self._answer_max_s):
+                chosen = await call
+        except TimeoutError:
+            # Its thread is lost until it returns; the others shall not wait for it.
+            self._threads.shutdown(wait=False, cancel_futures=False)
+            self._threads = self._fresh_threads()
+            message = f"selector {spec.name} has not answered for {self._answer_max_s:g} s"
+            raise PluginError(message) from None
+        return _checked_choice(spec.name, chosen, files)
+
+    def _ask(self, spec: SelectorSpec, parameters: SelectorParameters) -> object:
+        try:
+            selector = self._load(spec.name)
+            require_options("selector", spec.name, selector, spec.options)
+            return selector.select(parameters)
+        except CompactionError:
+            raise
+        except Exception as error:
+            message = f"selector {spec.name}: {type(error).__name__}: {error}"
+            raise PluginError(message) from error
+
+    def _fresh_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(SELECTORS_AT_ONCE, thread_name_prefix="selector")
+
+
+def _checked_choice(name: str, chosen: object, files: tuple[DataFile, ...]) -> Chosen:
+    if not isinstance(chosen, Chosen):
+        message = f"selector {name} returned {type(chosen).__name__}, expected Chosen"
+        raise PluginError(message)
+    shown = {file.path for file in files}
+    if strangers := [path for path in chosen.files if path not in shown]:
+        message = f"selector {name} chose {strangers[0]!r}, which it was not shown"
+        raise PluginError(message)
+    return replace(chosen, files=tuple(sorted(set(chosen.files))))
+
+
+# ----------------------------------- Selectors of tables: requests that the service makes by itself
+
+
+TABLETS_AT_ONCE = 4
+
+
+class AutomaticRequests:
+    """Watches the scanner for tablets whose table has a selector."""
+
+    def __init__(self, context: ShellContext, selectors: SelectorCalls) -> None:
+        """Ask about nothing yet."""
+        self._context = context
+        self._selectors = selectors
+        self._waiting: dict[TabletId, tuple[Tablet, Table]] = {}
+        self._news = asyncio.Event()
+
+    def table_changed(self, table: str) -> None:
+        """Pass by: the tablets of a table that changed are read again."""
+
+    def tablet_changed(self, tablet: TabletId) -> None:
+        """Pass by: a tablet that changed is read again."""
+
+    def tablet_read(self, tablet: Tablet, table: Table) -> None:
+        """Ask about a tablet if its files, or what chooses among them, have changed."""
+        spec = table_selector(table)
+        if spec is not None and must_ask_selector(tablet, table, spec, self._context.clock.now_s()):
+            self._waiting[tablet.id] = (tablet, table)
+            self._news.set()
+
+    async def run_forever(self) -> None:
+        """Ask, about several tablets at a time."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(TABLETS_AT_ONCE):
+                tasks.create_task(self._ask_forever())
+
+    async def _ask_forever(self) -> None:
+        while True:
+            await self._news.wait()
+            if not self._waiting:
+                self._news.clear()
+                continue
+            tablet, table = self._waiting.pop(next(iter(self._waiting)))
+            spec = table_selector(table)
+            if spec is not None:
+                work = partial(self._ask, spec, tablet, table)
+                await self._context.faults.run("asking the selector", table.id, work)
+
+    async def _ask(self, spec: SelectorSpec, tablet: Tablet, table: Table) -> None:
+        now_s = self._context.clock.now_s()
+        files = closed_files(tablet)
+        try:
+            chosen = await self._selectors.choose(spec, table, tablet.id, files, now_s)
+        except CompactionError as error:
+            self._log("selector of a table failed", tablet, cause=str(error))
+            return
+        request = automatic_request(tablet, table, spec, chosen, now_s)
+        if request is not None:
+            outcome = await self._apply(SubmitRequest(request=request))
+            if not isinstance(outcome, Applied):
+                self._log("automatic request not made", tablet, cause=outcome.reason)
+                return
+            self._log("automatic request made", tablet, request=request.id, reason=chosen.reason)
+        await self._apply(
+            WriteAnalysis(
+                tablet=tablet.id,
+                analysis=Analysis.UNKNOWN,
+                version=-1,
+                settings_version=-1,
+                selector_hash=selector_hash(tablet, table, spec),
+                selector_due_s=ask_again_at_s(chosen, now_s),
+            )
+        )
+
+    async def _apply(self, change: SubmitRequest | WriteAnalysis) -> Outcome:
+        try:
+            return await self._context.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+
+    def _log(self, event: str, tablet: Tablet, **fields: str) -> None:
+        self._context.log(event, tablet=str(tablet.id), **fields)

@@ -1,0 +1,184 @@
+"""Takes one step of a request in one tablet: asks plug-ins, applies the change.
+
+A step that the store refuses is not tried again: whatever stood in its way is a change
+of the tablet, and brings the tablet back. Compactors hear of the jobs that a cancel takes
+back as of any other release: by the answer to their next heartbeat.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from common.errors import CompactionError, MetadataError, UnavailableError
+from common.metadata.changes import (
+    Applied,
+    CancelHere,
+    CancelRange,
+    CompleteHere,
+    FinishHere,
+    MarkWaiting,
+    Outcome,
+    Refused,
+    RequestChange,
+    SelectFiles,
+    Unknown,
+)
+from common.metadata.mutation.selections import TOO_LARGE
+from common.model.job import Job, Kind
+from common.model.request import Request, key_range_of
+from common.model.table import Table, TableState
+from common.model.tablet import Tablet
+from common.spi.selector import Chosen
+from coordinator.core.requests.next_step import (
+    NO_ANSWERS,
+    AskPlanner,
+    AskSelector,
+    FailRequest,
+    NothingLeft,
+    PluginAnswers,
+    WaitForTablet,
+    begin_cancel,
+    facts_of,
+    matching_files,
+    next_step,
+    shown_files,
+)
+from coordinator.ports import PlanTablet
+from coordinator.requests.selector_calls import SelectorCalls
+from coordinator.store_actions import ShellContext
+
+RETRY_S = 1.0
+"""After the store was silent."""
+
+TabletChange = MarkWaiting | SelectFiles | CompleteHere | CancelHere | FinishHere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """Whom a request asks: planners, selectors, and who knows what is given up."""
+
+    plan: PlanTablet
+    selectors: SelectorCalls
+    why_given_up: Callable[[Job], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a step. `settled`: nothing is left to do here."""
+
+    settled: bool
+    again_s: float | None = None
+    """When to look at the whole table again, though nothing may tell of it; None: not."""
+
+
+class RequestSteps:
+    """Takes steps. Remembers nothing."""
+
+    def __init__(self, context: ShellContext, minds: Policies) -> None:
+        """Apply changes to the context's store."""
+        self._context = context
+        self._minds = minds
+
+    async def take(
+        self, request: Request, table: Table, tablet: Tablet, now_s: float
+    ) -> StepResult:
+        """Take the next step of a request in a tablet.
+
+        Args:
+            request: Whose turn it is here.
+            table: As it is now.
+            tablet: As it was read.
+            now_s: The store's time.
+        """
+        step = next_step(request, tablet)
+        if isinstance(step, AskSelector | AskPlanner):
+            asked = NO_ANSWERS
+            if isinstance(step, AskSelector):
+                asked = await self._ask_selector(request, table, tablet, now_s)
+            else:
+                asked = self._ask_planner(request, table, tablet, now_s)
+            step = next_step(request, tablet, asked)
+        match step:
+            case NothingLeft():
+                return StepResult(settled=True)
+            case FailRequest(cause=cause):
+                return await self._fail(request, cause)
+            case WaitForTablet() | AskSelector() | AskPlanner():
+                return StepResult(settled=False)
+            case _:
+                return await self._change(step, request, tablet)
+
+    async def _fail(self, request: Request, cause: str) -> StepResult:
+        """Have a request end as failed; what it holds or marks anywhere is taken back first."""
+        outcome = await self.apply(begin_cancel(request, cause, fails=True))
+        return StepResult(settled=False, again_s=_retry_at_s(outcome, applied_s=0.0))
+
+    async def apply(self, change: RequestChange) -> Outcome:
+        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        try:
+            return await self._context.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+
+    async def _change(self, step: TabletChange, request: Request, tablet: Tablet) -> StepResult:
+        outcome = await self.apply(step)
+        where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
+        if not isinstance(outcome, Applied):
+            self._context.log("request step not taken", **where, cause=outcome.reason)
+            if isinstance(outcome, Refused) and outcome.code == TOO_LARGE:
+                return await self._fail(request, outcome.reason)
+            return StepResult(settled=False, again_s=_retry_at_s(outcome))
+        self._context.log("request step taken", **where)
+        match step:
+            case MarkWaiting():
+                return StepResult(settled=False)
+            case SelectFiles(chosen=chosen):
+                return StepResult(settled=not chosen)
+            case CancelHere() | CompleteHere() | FinishHere():
+                return StepResult(settled=True)
+
+    async def _ask_selector(
+        self, request: Request, table: Table, tablet: Tablet, now_s: float
+    ) -> PluginAnswers:
+        shown = matching_files(request, table, tablet, shown_files(request, tablet))
+        if not shown:
+            return PluginAnswers(
+                chosen=Chosen(reason="no file has rows that the transform can mean")
+            )
+        try:
+            chosen = await self._minds.selectors.choose(
+                request.selector, table, tablet.id, shown, now_s
+            )
+        except CompactionError as error:
+            return PluginAnswers(problem=str(error))
+        return PluginAnswers(chosen=chosen)
+
+    def _ask_planner(
+        self, request: Request, table: Table, tablet: Tablet, now_s: float
+    ) -> PluginAnswers:
+        """Ask for the jobs of a selection; a pause holds jobs back, but unwants none."""
+        live = replace(table, state=TableState.LIVE)
+        facts = {request.id: facts_of(request)}
+        try:
+            plan = self._minds.plan(tablet, live, now_s, facts, only=Kind.USER)
+        except CompactionError as error:
+            return PluginAnswers(problem=str(error))
+        assert tablet.selection is not None, tablet.id
+        left = [plan.left[path] for path in tablet.selection.files if path in plan.left]
+        stuck = (self._minds.why_given_up(job) for job in plan.jobs)
+        return PluginAnswers(
+            jobs=len(plan.jobs),
+            left=left[0] if left else "no reason was given",
+            given_up=next((why for why in stuck if why is not None), ""),
+        )
+
+
+def _retry_at_s(outcome: Outcome, applied_s: float | None = None) -> float | None:
+    """Return when to look again: what the store did not answer brings nothing back."""
+    if isinstance(outcome, Unknown):
+        return RETRY_S
+    return applied_s if isinstance(outcome, Applied) else None
+
+
+def cancel_part(request: str, tablet: Tablet) -> CancelRange:
+    """Return the change that takes one tablet out of a request."""
+    return CancelRange(table=tablet.id.table, request=request, range=key_range_of(tablet.bounds))

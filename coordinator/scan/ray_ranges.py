@@ -1,0 +1,67 @@
+"""Pieces of a full scan as Ray tasks: on any node that has room, with no CPU of their own.
+
+Zero CPUs, so that a cluster of nothing but its head runs them, and compactors keep
+theirs; spread, so that with more nodes the head is not the one that works. Ray does not
+repeat them: the full scan does, and counts.
+"""
+
+import asyncio
+
+import ray
+
+from common.errors import UnavailableError
+from common.metadata.redis import connect
+from common.settings import Settings
+from coordinator.registry import planner_for
+from coordinator.scan.scan_ranges import (
+    LocalRangeScans,
+    RangeFindings,
+    ScanRange,
+)
+
+RANGE_SCAN_MAX_S = 300.0
+"""Then a piece has failed: its node may hang."""
+
+
+class RayRangeScans:
+    """Scans each piece in a task of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Have tasks use these settings: the store's address, services and planners."""
+        self._settings = settings
+        self._task = ray.remote(scan_range).options(
+            num_cpus=0, max_retries=0, scheduling_strategy="SPREAD", name="neve full scan"
+        )
+
+    async def scan(self, piece: ScanRange) -> RangeFindings:
+        """Scan a piece in a task.
+
+        Raises:
+            UnavailableError: The task failed, its node died, or it took too long.
+        """
+        ref = self._task.remote(self._settings, piece)
+        try:
+            async with asyncio.timeout(RANGE_SCAN_MAX_S):
+                scanned: RangeFindings = await ref
+        except TimeoutError:
+            raise UnavailableError(f"a task did not end within {RANGE_SCAN_MAX_S:g} s") from None
+        except ray.exceptions.RayError as error:
+            cause = error.__cause__ if error.__cause__ is not None else error
+            message = f"a task failed: {type(cause).__name__}: {str(cause).strip()}"
+            raise UnavailableError(message) from error
+        finally:
+            ray.cancel(ref, force=True)  # Of one that has ended, nothing is left to cancel.
+        return scanned
+
+
+def scan_range(settings: Settings, piece: ScanRange) -> RangeFindings:
+    """Scan a piece in this process, over a connection of its own."""
+
+    async def scan() -> RangeFindings:
+        store = connect(settings.store)
+        try:
+            return await LocalRangeScans(store, planner_for(settings)).scan(piece)
+        finally:
+            await store.close()
+
+    return asyncio.run(scan())

@@ -1,0 +1,211 @@
+"""One piece of a full scan: a span of a table's tablets, looked at near the data.
+
+Records are read first; only tablets that a record does not show to be quiet are read and
+planned. Nothing is decided for good here: what comes back says which tablets the
+coordinator must look at itself, and of those that rest, the record is told. So a piece
+may be lost, late or done twice.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from common.errors import BrokenValueError, MetadataError, UnavailableError
+from common.metadata.changes import WriteAnalyses, WriteAnalysis
+from common.metadata.ports import TabletStore
+from common.metadata.store_values import UnreadableTablet
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from coordinator.core.scan_rules import (
+    ScanVerdict,
+    TabletSpan,
+    analysis_at_rest,
+    jobs_digest,
+    must_ask,
+    needs_look,
+    recheck_at_s,
+    scan_verdict,
+)
+from coordinator.ports import PlanTablet
+from coordinator.scan.scanner import read_request_facts, with_watermarks
+
+PAGE_TABLETS = 1000
+BATCH_TABLETS = 256
+"""Read and planned before the loop may do something else."""
+NOTES_AT_ONCE = 64
+"""Written in one change."""
+RESULT_BYTES_MAX = 1024**2
+"""Of the ends in one answer; a piece that has more goes on in another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRange:
+    """What to look at. Small, whatever the table."""
+
+    table: Table
+    span: TabletSpan
+    fresh: bool = False
+    """Deferred tablets count as any others (`needs_look`)."""
+    every: bool = False
+    """Quiet tablets, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeFindings:
+    """What a piece has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
+
+    ask: tuple[bytes, ...] = ()
+    """The coordinator must look at these."""
+    wanted: tuple[tuple[bytes, str], ...] = ()
+    """Here jobs are wanted; with the digest of their ids."""
+    tablets: int = 0
+    """Records looked at."""
+    planned: int = 0
+    """Tablets read and planned."""
+    rest: TabletSpan | None = None
+    """What is left of the piece, because the answer is full."""
+
+
+class RangeScans(Protocol):
+    """Where pieces are scanned."""
+
+    async def scan(self, piece: ScanRange) -> RangeFindings:
+        """Scan a piece.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: The store, or whoever scans, did not answer in time.
+        """
+        ...
+
+
+class LocalRangeScans:
+    """Scans pieces in this process, between its other work."""
+
+    def __init__(self, store: TabletStore, plan: PlanTablet) -> None:
+        """Scan by what planners say."""
+        self._store = store
+        self._plan = plan
+
+    async def scan(self, piece: ScanRange) -> RangeFindings:
+        """Scan a piece."""
+        return await _RangeScan(self._store, self._plan, piece).run()
+
+
+class _RangeScan:
+    """One scan of a piece: what it has found so far."""
+
+    def __init__(self, store: TabletStore, plan: PlanTablet, piece: ScanRange) -> None:
+        self._store = store
+        self._plan = plan
+        self._piece = piece
+        self._ask: list[bytes] = []
+        self._wanted: list[tuple[bytes, str]] = []
+        self._bytes = self._tablets = self._planned = 0
+        self._now_s = 0.0
+
+    async def run(self) -> RangeFindings:
+        """Look at page after page until the span ends or the answer is full."""
+        table, span = self._piece.table.id, self._piece.span
+        after, rest = span.after, None
+        while ids := await self._store.tablet_ids(table, after=after, count=PAGE_TABLETS):
+            page = [tablet for tablet in ids if span.holds(tablet.end)]
+            self._now_s = await self._store.now_s()
+            await self._look(page)
+            after = ids[-1].end
+            if len(page) < len(ids):
+                break
+            if self._bytes >= RESULT_BYTES_MAX:
+                rest = TabletSpan(after, span.until)
+                break
+        return RangeFindings(
+            ask=tuple(self._ask),
+            wanted=tuple(self._wanted),
+            tablets=self._tablets,
+            planned=self._planned,
+            rest=rest,
+        )
+
+    async def _look(self, page: Sequence[TabletId]) -> None:
+        piece = self._piece
+        self._tablets += len(page)
+        look = page if piece.every else await self._not_quiet(page)
+        for first in range(0, len(look), BATCH_TABLETS):
+            batch = look[first : first + BATCH_TABLETS]
+            notes: list[WriteAnalysis] = []
+            for tablet, seen in zip(batch, await self._store.readable(batch), strict=True):
+                if seen is None or isinstance(seen, UnreadableTablet):
+                    self._found(tablet.end)  # The coordinator looks itself, and tells.
+                elif (note := await self._judge(seen)) is not None:
+                    notes.append(note)
+            await self._write(notes)
+            await asyncio.sleep(0)
+
+    async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
+        """Return the tablets that their records do not show to be quiet."""
+        piece = self._piece
+        try:
+            records = await self._store.records(page)
+        except BrokenValueError:
+            return page  # One of them: each is read, and told of by itself.
+        return [
+            tablet
+            for tablet, record in zip(page, records, strict=True)
+            if needs_look(record, piece.table, self._now_s, fresh=piece.fresh)
+        ]
+
+    async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
+        """Put a tablet where it belongs; return the note for one that rests."""
+        table, now_s = self._piece.table, self._now_s
+        self._planned += 1
+        if must_ask(tablet, table, now_s):
+            self._found(tablet.id.end)
+            return None
+        tablet = await with_watermarks(self._store, tablet, table, now_s)
+        try:
+            plan = self._plan(tablet, table, now_s, await read_request_facts(self._store, tablet))
+        except (MetadataError, UnavailableError):
+            raise
+        except Exception:  # Of this tablet: the coordinator asks again, and tells.
+            self._found(tablet.id.end)
+            return None
+        match scan_verdict(tablet, table, plan):
+            case ScanVerdict.WANTED:
+                self._found(tablet.id.end, jobs_digest(tuple(job.id for job in plan.jobs)))
+            case ScanVerdict.BUSY:
+                pass
+            case ScanVerdict.RESTS:
+                return self._note(tablet, recheck_at_s(tablet, table, plan))
+        return None
+
+    def _note(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
+        """Return what the record of a tablet shall say that rests; None: it says so."""
+        record, settings_version = tablet.record, self._piece.table.settings_version
+        said = analysis_at_rest(len(tablet.files))
+        fresh = (record.analysis_version, record.analysis_settings) == (
+            record.version,
+            settings_version,
+        )
+        if fresh and (record.analysis, record.due_at_s) == (said, due_at_s):
+            return None
+        return WriteAnalysis(
+            tablet=tablet.id,
+            analysis=said,
+            version=record.version,
+            settings_version=settings_version,
+            due_at_s=due_at_s,
+        )
+
+    def _found(self, end: bytes, wanted: str | None = None) -> None:
+        if wanted is None:
+            self._ask.append(end)
+        else:
+            self._wanted.append((end, wanted))
+        self._bytes += len(end) + len(wanted or "")
+
+    async def _write(self, notes: Sequence[WriteAnalysis]) -> None:
+        """Write what was said of tablets that rest; one that has changed meanwhile is refused."""
+        for first in range(0, len(notes), NOTES_AT_ONCE):
+            some = tuple(notes[first : first + NOTES_AT_ONCE])
+            await self._store.apply(WriteAnalyses(table=self._piece.table.id, notes=some))

@@ -1,0 +1,419 @@
+"""Finds work: hears which tablets changed, reads them, asks their planners.
+
+Changes come from the tables' streams within milliseconds (`ask`); the full scan finds
+what the feed has missed (`found`). Both coalesce: a tablet that changes ten times while
+it waits is planned once. What the feed brings goes first, so that a scan which finds
+work everywhere holds no change up for longer than one batch.
+
+A position in a change stream is that of an entry: commits, splits and restarts of others leave
+it good. It is lost only if so many changes came since that the stream, which is capped, has
+dropped the entry: then nobody knows what else was dropped, and the whole table is looked at.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+
+from common.errors import MetadataError, PluginError, UnavailableError
+from common.metadata.changes import WriteAnalysis
+from common.metadata.ports import TabletChanged, TabletStore
+from common.metadata.store_values import UNREADABLE, UnreadableTablet
+from common.model.outcome import AttemptEnd
+from common.model.request import Request, RequestState
+from common.model.table import Table
+from common.model.tablet import Analysis, Tablet, TabletId
+from common.spi.planner import RequestFacts
+from coordinator.core import events as on
+from coordinator.core.requests.next_step import facts_of
+from coordinator.core.scan_rules import recheck_at_s, wanted_watermarks
+from coordinator.core.version_watermark import Watermarks
+from coordinator.ports import Log, PlanTablet, Submit, Watcher
+from coordinator.table_faults import (
+    STORE_AWAY_ERRORS,
+    TableFaults,
+    is_store_away,
+)
+
+# ------------------------- The change streams of all tables, read on from where they were read last
+
+
+FEED_BLOCK_S = 0.5
+CHANGES_MAX = 2000
+"""Entries of a table that are read at a time; no stream is capped that short."""
+
+
+class ChangeFeed:
+    """Where each table's stream was read last. Positions only go on."""
+
+    def __init__(self, store: TabletStore) -> None:
+        """Follow no table yet."""
+        self._store = store
+        self._positions: dict[str, str] = {}
+        self.resets = 0
+        """How often a position was lost."""
+
+    def __bool__(self) -> bool:
+        return bool(self._positions)
+
+    async def follow(self, table: str) -> None:
+        """Hear what changes from now on; one that is followed already goes on as it was.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+        """
+        if table not in self._positions:
+            self._positions[table] = await self._store.tail(table)
+
+    def forget(self, table: str) -> None:
+        """Follow a table no longer."""
+        self._positions.pop(table, None)
+
+    async def read(self) -> tuple[Sequence[TabletChanged], Sequence[str]]:
+        """Wait for changes; return them, and the tables of which others were missed.
+
+        Raises:
+            MetadataError: The store did not answer as it should; nothing is lost by it.
+        """
+        before = dict(self._positions)
+        changes = await self._store.changes(before, count=CHANGES_MAX, block_s=FEED_BLOCK_S)
+        counts = Counter(change.tablet.table for change in changes)
+        behind = [table for table, count in counts.items() if count >= CHANGES_MAX]
+        missed = [each for each in behind if not await self._store.remembers(each, before[each])]
+        for change in changes:
+            if change.tablet.table in self._positions:
+                self._positions[change.tablet.table] = change.position
+        self.resets += len(missed)
+        return changes, missed
+
+
+# --------------------- What is read and written beside a tablet itself; scans of ranges use it, too
+
+
+async def read_request_facts(store: TabletStore, tablet: Tablet) -> Mapping[str, RequestFacts]:
+    """Return what planners may know of the request that holds files here, if it is active.
+
+    Raises:
+        MetadataError: The store did not answer as it should.
+    """
+    if tablet.selection is None:
+        return {}
+    return _active_facts(await store.request(tablet.id.table, tablet.selection.request))
+
+
+async def with_watermarks(store: TabletStore, tablet: Tablet, table: Table, now_s: float) -> Tablet:
+    """Return a tablet with its marks of settled versions as they should be, also in the store.
+
+    Raises:
+        MetadataError: The store did not answer as it should.
+    """
+    marks = wanted_watermarks(tablet, table, now_s)
+    return tablet if marks is None else await _watermarks_written(store, tablet, marks)
+
+
+async def _watermarks_written(store: TabletStore, tablet: Tablet, marks: Watermarks) -> Tablet:
+    note = WriteAnalysis(
+        tablet=tablet.id,
+        analysis=Analysis.UNKNOWN,
+        version=-1,
+        settings_version=-1,
+        settled=marks,
+    )
+    await store.apply(note)
+    return replace(tablet, record=replace(tablet.record, settled=marks))
+
+
+def _active_facts(request: Request | None) -> Mapping[str, RequestFacts]:
+    if request is None or request.state is not RequestState.ACTIVE:
+        return {}
+    return {request.id: facts_of(request)}
+
+
+# -------------------------------------------------------------------------------------- The scanner
+
+
+BATCH_TABLETS = 200
+"""Read and planned before the loop may do something else."""
+PAUSE_AFTER_ERROR_S = 1.0
+TABLES_REFRESH_S = 2.0
+FOUND_MAX = 20_000
+"""Tablets that a full scan has found and that wait; beyond that, it waits, too."""
+_ENDS = {
+    "commit": AttemptEnd.COMMITTED,
+    "release": AttemptEnd.LOST,
+}
+
+
+class Scanner:
+    """The set of tablets to look at, and the loops that fill and empty it."""
+
+    def __init__(
+        self,
+        store: TabletStore,
+        plan: PlanTablet,
+        log: Log,
+        faults: TableFaults | None = None,
+    ) -> None:
+        """Look at nothing yet; `submit` is set by `attach`."""
+        self.faults = faults or TableFaults(log)
+        self._store = store
+        self._plan = plan
+        self._log = log
+        self._submit: Submit = lambda _event: None
+        self._watchers: tuple[Watcher, ...] = ()
+        self._asked: dict[TabletId, None] = {}
+        self._found: dict[TabletId, None] = {}
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._scan: Callable[[str], None] | None = None
+        self._news = asyncio.Event()
+        self._tables_news = asyncio.Event()
+        self.feed = ChangeFeed(store)
+        self._lost: set[str] = set()
+        """Tables of which changes were not heard: all of their tablets are looked at."""
+        self.tables: dict[str, Table] = {}
+        self.planned = 0
+
+    def attach(self, submit: Submit) -> None:
+        """Say where events go."""
+        self._submit = submit
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell somebody else, too, what changed and what was read."""
+        self._watchers = (*self._watchers, watcher)
+
+    def scan_by(self, scan: Callable[[str], None]) -> None:
+        """Have somebody else look at all tablets of a table that is new or has changed."""
+        self._scan = scan
+
+    def remind(self) -> None:
+        """Tell watchers to look at every table: they may have missed something."""
+        for table in self.tables:
+            self._table_changed(table)
+
+    def ask(self, tablet: TabletId) -> None:
+        """Have a tablet looked at soon."""
+        self._asked[tablet] = None
+        self._news.set()
+
+    def found(self, tablet: TabletId) -> None:
+        """Have a tablet looked at when nothing is asked for."""
+        if tablet not in self._asked:
+            self._found[tablet] = None
+            self._news.set()
+            if len(self._found) >= FOUND_MAX:
+                self._drained.clear()
+
+    async def room(self) -> None:
+        """Wait until not too many of those found wait."""
+        await self._drained.wait()
+
+    @property
+    def waiting(self) -> int:
+        """How many tablets wait to be looked at."""
+        return len(self._asked) + len(self._found)
+
+    async def plan_forever(self) -> None:
+        """Read and plan the tablets asked for, in batches, and then those found."""
+        while True:
+            await self._news.wait()
+            batch = self._next_batch()
+            if batch:
+                await self._plan_again(batch)
+
+    def _next_batch(self) -> list[TabletId]:
+        batch = list(islice(self._asked, BATCH_TABLETS))
+        batch += islice(self._found, BATCH_TABLETS - len(batch))
+        for tablet in batch:
+            self._asked.pop(tablet, None)
+            self._found.pop(tablet, None)
+        if len(self._found) < FOUND_MAX / 2:
+            self._drained.set()
+        if not self._asked and not self._found:
+            self._news.clear()
+        return list(dict.fromkeys(batch))
+
+    async def _plan_again(self, batch: Sequence[TabletId]) -> None:
+        try:
+            await self.plan_batch(batch)
+        except Exception as error:
+            if not is_store_away(error):  # Of one of them: alone, each tells of itself only.
+                await self._plan_each(batch)
+                return
+            self._log("planning waits for the store", cause=str(error), tablets=len(batch))
+            await asyncio.sleep(PAUSE_AFTER_ERROR_S)
+            for tablet in batch:
+                self.ask(tablet)
+
+    async def _plan_each(self, batch: Sequence[TabletId]) -> None:
+        for tablet in batch:
+            work, again = partial(self.plan_batch, [tablet]), partial(self.ask, tablet)
+            try:
+                await self.faults.run("planning", str(tablet), work, STORE_AWAY_ERRORS, again)
+            except STORE_AWAY_ERRORS:
+                again()
+
+    async def plan_batch(self, batch: Sequence[TabletId]) -> None:
+        """Read these tablets and tell the state what their planners want.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+        """
+        now_s = await self._store.now_s()
+        for tablet_id, tablet in zip(batch, await self._store.readable(batch), strict=True):
+            table = self.tables.get(tablet_id.table)
+            if isinstance(tablet, UnreadableTablet):
+                told = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
+                self._submit(on.PlanningFailed(tablet=tablet_id, cause=told))
+                continue
+            self.faults.readable(str(tablet_id))
+            if tablet is None:
+                self._submit(on.TabletGone(tablet=tablet_id))
+            elif table is not None:
+                await self._plan_or_note(tablet, table, now_s)
+
+    async def _plan_or_note(self, tablet: Tablet, table: Table, now_s: float) -> None:
+        """Plan a tablet; what goes wrong there is told of it, and others go on."""
+        try:
+            await self._plan_one(tablet, table, now_s)
+        except Exception as error:  # Of this tablet; all others go on.
+            if is_store_away(error):
+                raise
+            cause = self.faults.note("planning", str(tablet.id), error)
+            self._submit(on.PlanningFailed(tablet=tablet.id, cause=cause))
+
+    async def _plan_one(self, tablet: Tablet, table: Table, now_s: float) -> None:
+        entries = tuple(entry for _, entry in sorted(tablet.running.items()))
+        self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
+        tablet = await with_watermarks(self._store, tablet, table, now_s)
+        for watcher in self._watchers:
+            watcher.tablet_read(tablet, table)
+        facts = await read_request_facts(self._store, tablet)
+        try:
+            plan = self._plan(tablet, table, now_s, facts)
+        except PluginError as error:
+            self._submit(on.PlanningFailed(tablet=tablet.id, cause=str(error)))
+            return
+        self.planned += 1
+        self._submit(
+            on.TabletPlanned(
+                tablet=tablet.id,
+                plan=plan,
+                record=tablet.record,
+                settings_version=table.settings_version,
+                due_at_s=recheck_at_s(tablet, table, plan),
+            )
+        )
+
+    async def follow_forever(self) -> None:
+        """Hear the change streams of all tables."""
+        while True:
+            try:
+                await self._follow_once()
+            except (MetadataError, UnavailableError) as error:
+                self._log("change feed waits for the store", cause=str(error))
+                await asyncio.sleep(PAUSE_AFTER_ERROR_S)
+
+    async def _follow_once(self) -> None:
+        if not self.feed:
+            await asyncio.sleep(FEED_BLOCK_S)
+            return
+        changes, missed = await self.feed.read()
+        for change in changes:
+            self._heard(change)
+        for table in missed:
+            self._log("changes missed", table=table)
+            self._table_changed(table)
+        self._lost.update(missed)
+        while self._lost:
+            await self._look_at_all(self._lost.pop())
+
+    def _heard(self, change: TabletChanged) -> None:
+        table = change.tablet.table
+        if change.what == UNREADABLE:
+            self._log("change cannot be read", table=table, position=change.position)
+            self._table_changed(table)
+            self._tables_news.set()
+            self._lost.add(table)
+            return
+        if change.whole_table:
+            self._table_changed(table)
+            if change.request is None:
+                self._tables_news.set()
+            return
+        if change.attempt is not None and change.what in _ENDS:
+            self._submit(
+                on.AttemptSettled(
+                    tablet=change.tablet, attempt=change.attempt, end=_ENDS[change.what]
+                )
+            )
+        self.ask(change.tablet)
+        for watcher in self._watchers:
+            watcher.tablet_changed(change.tablet)
+
+    def _table_changed(self, table: str) -> None:
+        for watcher in self._watchers:
+            watcher.table_changed(table)
+
+    async def refresh_tables_forever(self) -> None:
+        """Notice new, changed and dropped tables."""
+        while True:
+            try:
+                await self.refresh_tables()
+            except (MetadataError, UnavailableError) as error:
+                self._log("list of tables waits for the store", cause=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TABLES_REFRESH_S):
+                    await self._tables_news.wait()
+            self._tables_news.clear()
+
+    async def refresh_tables(self) -> None:
+        """Read the list of tables; look at every tablet of one that is new or has changed."""
+        found = await self._read_tables()
+        for gone in [table for table in self.tables if table not in found]:
+            del self.tables[gone]
+            self.feed.forget(gone)
+            self.faults.forget(gone)
+            self._submit(on.TableGone(table=gone))
+            self._table_changed(gone)
+        await self._notice(found)
+
+    async def _read_tables(self) -> dict[str, Table]:
+        """Return all tables by id; of one that cannot be read, what was read of it last."""
+        listed = await self._store.listed_tables()
+        found = {table.id: table for table in listed.tables}
+        for name, cause in listed.broken.items():
+            self.faults.unreadable("reading", name, cause)
+        for name in self.faults.unreadable_tables:
+            if name not in listed.broken:
+                self.faults.readable(name)
+        kept = {each: old for each, old in self.tables.items() if not listed.may_be_gone(each)}
+        return kept | found
+
+    async def _notice(self, found: Mapping[str, Table]) -> None:
+        for table in found.values():
+            if self.tables.get(table.id) != table:
+                work = partial(self._notice_one, table)
+                await self.faults.run("taking notice", table.id, work, STORE_AWAY_ERRORS)
+
+    async def _notice_one(self, table: Table) -> None:
+        # The position comes first: what changes while we look is heard again.
+        await self.feed.follow(table.id)
+        self.tables[table.id] = table
+        self._submit(on.TableSeen(table=table))
+        self._table_changed(table.id)
+        await self._look_at_all(table.id)
+
+    async def _look_at_all(self, table: str) -> None:
+        """Have every tablet of a table looked at, by the full scan if there is one."""
+        if self._scan is not None:
+            self._scan(table)
+            return
+        after: bytes | None = None
+        while ids := await self._store.tablet_ids(table, after=after):
+            for tablet in ids:
+                self.ask(tablet)
+            after = ids[-1].end

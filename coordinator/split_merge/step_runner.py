@@ -1,0 +1,245 @@
+"""Takes the next step of a split or merge, and begins one: reads, asks the core, applies.
+
+A step that the store refuses is not tried again at once: what stood in its way is a change
+of a tablet, and brings that back; at the latest the full scan does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from common.errors import CompactionError, MetadataError, UnavailableError
+from common.metadata.changes import (
+    AbandonOperation,
+    Applied,
+    BeginOperation,
+    EndOperation,
+    Outcome,
+    StepOperation,
+    Unknown,
+)
+from common.metadata.predicates import may_cross
+from common.metadata.split_merge_predicates import operation_tablets
+from common.model.job import Job
+from common.model.table import Table
+from common.model.tablet import Operation, OperationKind, Tablet, TabletId
+from coordinator.core.split_merge.operation_steps import (
+    AbandonStep,
+    OperationChange,
+    WaitForTablets,
+    next_change,
+    why_merge,
+    why_split,
+)
+from coordinator.core.split_merge.split_jobs import is_cutting
+from coordinator.ports import PlanTablet
+from coordinator.split_merge.key_sampling import choose_split_keys
+from coordinator.store_actions import ShellContext
+
+StoreChange = BeginOperation | StepOperation | EndOperation | AbandonOperation
+
+STEPS_MAX = 8
+"""Steps taken in a row: an operation has three, and somebody else may take some of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRules:
+    """What the operator has set."""
+
+    lasts_max_s: float
+    """An operation that is not over after so long is abandoned, and none is begun by size in
+    that tablet for as long."""
+    at_once_max: int
+    """Operations that are begun by size while fewer than so many are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStatus:
+    """What an operation waits for, as it was last looked at."""
+
+    table: Table
+    operation: Operation
+    tablets: tuple[TabletId, ...]
+    waits: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookResult:
+    """What became of an operation that was looked at."""
+
+    told: OperationStatus | None = None
+    """Set while it stands."""
+    again: bool = False
+    """The store did not answer for sure: look again soon."""
+    abandoned: str = ""
+    """Why it was given up, if it was."""
+    ended: bool = False
+
+
+class FatalFiles(Protocol):
+    """Remembers the files that end whoever looks into them."""
+
+    def of(self, tablet: TabletId) -> str | None:
+        """Return why nobody should look into the files of a tablet, or None."""
+        ...
+
+    def note(self, tablet: TabletId, path: str, cause: str) -> None:
+        """Remember a file; the tablet is quarantined."""
+        ...
+
+
+class OperationSteps:
+    """Takes steps. Remembers nothing."""
+
+    def __init__(
+        self,
+        context: ShellContext,
+        plan: PlanTablet,
+        why_given_up: Callable[[Job], str | None],
+        rules: OperationRules,
+        fatal_files: FatalFiles,
+    ) -> None:
+        """Apply changes to the context's store."""
+        self._context = context
+        self._plan = plan
+        self._why_given_up = why_given_up
+        self._fatal_files = fatal_files
+        self.rules = rules
+
+    async def look(self, tablet: TabletId, table: Table) -> LookResult:
+        """Take all steps that can be taken now in the operation that is in a tablet.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+        """
+        for _ in range(STEPS_MAX):
+            tablets = await self._together(tablet)
+            if tablets is None:
+                return LookResult(ended=True)
+            operation = tablets[0].operation
+            assert operation is not None, tablet
+            change = await self._next(tablets, table)
+            ids = tuple(each.id for each in tablets)
+            if isinstance(change, WaitForTablets):
+                return LookResult(OperationStatus(table, operation, ids, change.reason))
+            outcome = await self._take(change, operation, ids)
+            if isinstance(outcome, Unknown):
+                return LookResult(
+                    OperationStatus(table, operation, ids, outcome.reason), again=True
+                )
+            if not isinstance(outcome, Applied):
+                return LookResult(OperationStatus(table, operation, ids, outcome.reason))
+            if isinstance(change, AbandonStep):
+                return LookResult(abandoned=change.reason)
+        return LookResult(again=True)
+
+    async def split(self, tablet: TabletId, table: Table) -> bool:
+        """Begin a split of a tablet that has grown too large; return whether one began."""
+        read = await self._context.store.tablet(tablet)
+        now_s = await self._context.store.now_s()
+        rest_s = self.rules.lasts_max_s
+        if read is None or (why := why_split(read, table, now_s, rest_s)) is None:
+            return False
+        if (cause := self._fatal_files.of(tablet)) is not None:
+            self._context.log("a quarantined tablet is not split", tablet=str(tablet), cause=cause)
+            return False
+        note = partial(self._fatal_files.note, tablet)
+        context = self._context
+        keys = await choose_split_keys(
+            read, table, context.log, fatal=note, threads=context.threads
+        )
+        if not keys:
+            self._context.log("no key splits a tablet", tablet=str(tablet), wanted=why)
+            return False
+        if any(file.open and may_cross(file, keys[0]) for file in read.files.values()):
+            self._context.log("a file still written crosses", tablet=str(tablet), wanted=why)
+            return False
+        return await self._begin(OperationKind.SPLIT, (tablet,), why, keys[0])
+
+    async def merge(self, left: TabletId, right: TabletId, table: Table) -> bool:
+        """Begin a merge of two neighbours that have become small; return whether one began."""
+        one, other = await self._context.store.tablets([left, right])
+        now_s = await self._context.store.now_s()
+        if one is None or other is None:
+            return False
+        why = why_merge(one, other, table, now_s, self.rules.lasts_max_s)
+        if why is None:
+            return False
+        return await self._begin(OperationKind.MERGE, (left, right), why)
+
+    async def _together(self, tablet: TabletId) -> list[Tablet] | None:
+        """Return all tablets of the operation in a tablet, read together; None: there is none."""
+        store = self._context.store
+        read = await store.tablet(tablet)
+        if read is None or read.operation is None:
+            return None
+        ids = operation_tablets(read)
+        if ids is None:  # The left one of a merge: its neighbour names both.
+            ids = (tablet, *await store.tablet_ids(tablet.table, after=tablet.end, count=1))
+        found = [each for each in await store.tablets(ids) if each is not None]
+        own = [each for each in found if _is_of(each, read.operation)]
+        return own or None
+
+    async def _next(self, tablets: list[Tablet], table: Table) -> OperationChange:
+        now_s = await self._context.store.now_s()
+        stuck = self._stuck(tablets[0], table, now_s) if is_cutting(tablets[0].operation) else ""
+        return next_change(tablets, now_s, lasts_max_s=self.rules.lasts_max_s, stuck=stuck)
+
+    def _stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
+        """Return why a job that cuts is not tried any more; empty: none is quarantined."""
+        try:
+            jobs = self._plan(tablet, table, now_s).jobs
+        except CompactionError:
+            return ""  # Told when the tablet is planned; time will end it.
+        reasons = (self._why_given_up(job) for job in jobs)
+        return next((why for why in reasons if why is not None), "")
+
+    async def _take(
+        self, change: OperationChange, operation: Operation, tablets: tuple[TabletId, ...]
+    ) -> Outcome:
+        assert not isinstance(change, WaitForTablets), change
+        outcome = await self._apply(change.change if isinstance(change, AbandonStep) else change)
+        self._context.log(
+            "operation moves on" if isinstance(outcome, Applied) else "operation step not taken",
+            operation=operation.operation_id,
+            kind=operation.kind.value,
+            tablets=", ".join(map(str, tablets)),
+            step=type(change).__name__,
+            at=operation.step.value,
+            cause=change.reason
+            if isinstance(change, AbandonStep)
+            else getattr(outcome, "reason", ""),
+        )
+        return outcome
+
+    async def _begin(
+        self,
+        kind: OperationKind,
+        tablets: tuple[TabletId, ...],
+        why: str,
+        at: bytes | None = None,
+    ) -> bool:
+        name = self._context.ids.next("op")
+        change = BeginOperation(kind=kind, tablets=tablets, operation=name, at=at, reason=why)
+        outcome = await self._apply(change)
+        begun = isinstance(outcome, Applied)
+        self._context.log(
+            f"{kind.value} begins" if begun else f"{kind.value} not begun",
+            operation=name,
+            tablets=", ".join(map(str, tablets)),
+            cause=why if begun else getattr(outcome, "reason", ""),
+        )
+        return begun
+
+    async def _apply(self, change: StoreChange) -> Outcome:
+        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        try:
+            return await self._context.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            return Unknown(reason=str(error))
+
+
+def _is_of(tablet: Tablet, operation: Operation) -> bool:
+    present = tablet.operation
+    return present is not None and present.operation_id == operation.operation_id

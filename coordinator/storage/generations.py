@@ -1,0 +1,181 @@
+"""The generation of every table: counted up each minute, and written beside its data.
+
+    location's generation is read → the store's is read → behind? then nothing is written,
+    and nothing of the table is changed until `neve fsck --accept` → else the store's is
+    counted up → it is written into the location
+
+The file is read before the key, so a key that is lower was lower for good. What was seen
+is kept in memory: a coordinator that starts looks before its first change of each table,
+and each change requires of the store what was seen (`common.metadata.changes`).
+The description of the table (`_neve/table.json`) is brought up to date on the way.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from functools import partial
+
+from common.errors import ConfigError, MetadataError, RequestError, UnavailableError
+from common.metadata.changes import Applied, BumpGeneration
+from common.metadata.ports import TabletStore
+from common.model.table import Table, TableState
+from common.parquet.location import Location, open_location
+from common.parquet.service_files import (
+    LocationOwner,
+    generation_fault,
+    read_owner,
+    write_description,
+    write_generation,
+    written_generation,
+)
+from common.redaction import redacted
+from common.storage_threads import StorageThreads
+from coordinator.ports import Log
+from coordinator.table_faults import TableFaults
+
+INTERVAL_S = 60.0
+LOOK_AGAIN_S = 5.0
+"""How soon tables that are new or behind are looked at again."""
+TABLES_AT_ONCE = 8
+_ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
+
+
+class Generations:
+    """Which tables may be changed, as far as their generation says."""
+
+    def __init__(
+        self,
+        store: TabletStore,
+        log: Log,
+        faults: TableFaults | None = None,
+        threads: StorageThreads | None = None,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            store: Whose tables are looked at.
+            log: Hears what is odd.
+            faults: Keeps what fails for one table from ending the work on all.
+            threads: Where storage is looked at.
+        """
+        self.threads = threads or StorageThreads()
+        self.faults = faults or TableFaults(log)
+        self._store = store
+        self._log = log
+        self._reasons: dict[str, str | None] = {}
+        self._known: dict[str, int] = {}
+        self._described: dict[str, Table] = {}
+
+    def may_change(self, table: str) -> bool:
+        """Return whether somebody has looked at a table, and found that it is not behind."""
+        return self._reasons.get(table, "not looked at yet") is None
+
+    def known(self, table: str) -> int:
+        """Return the highest generation of a table that was seen or counted up to."""
+        return self._known.get(table, 0)
+
+    async def refusal(self, table: str) -> str | None:
+        """Return why no job of a table may be reserved; looks if nobody has looked yet."""
+        if table not in self._reasons:
+            try:
+                found = await self._store.table(table)
+                return None if found is None else await self.look(found)
+            except Exception as error:  # No job may go where nobody could look.
+                if not isinstance(error, _ERRORS):
+                    self.faults.note("the look at generations", table, error)
+                return f"its generation cannot be checked: {redacted(str(error))}"
+        return self._reasons[table]
+
+    async def look(self, table: Table) -> str | None:
+        """Compare store and location; return why the table is read-only, or None.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+        """
+        location, known = open_location(table.location), self.known(table.id)
+        written = await self.threads.run(table.location, written_generation, location)
+        stored = await self._store.generation(table.id)
+        if stored < known and written < known:
+            # The store went back before the location was told: let everybody see it there.
+            await self.threads.run(table.location, _raise_written, location, known)
+            written = known
+        reason = generation_fault(table.name, stored, written)
+        owner = await self.threads.run(table.location, read_owner, location)
+        if reason is None and owner is not None:
+            reason = foreign_owner(table, owner)
+        if reason and not self._reasons.get(table.id):
+            self._log("table is read-only", table=table.name, cause=reason)
+        self._reasons[table.id] = reason
+        if reason is None:
+            self._known[table.id] = stored
+        return reason
+
+    async def count_up(self, table: Table) -> None:
+        """Count a table's generation up, unless it is behind.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+        """
+        if await self.look(table) is not None:
+            return
+        location = open_location(table.location)
+        change = BumpGeneration(table=table.id, generation=self.known(table.id))
+        outcome = await self._store.apply(change)
+        if isinstance(outcome, Applied) and outcome.generation is not None:
+            self._known[table.id] = outcome.generation
+            await self.threads.run(table.location, _raise_written, location, outcome.generation)
+        if self._described.get(table.id) != table:
+            await self.threads.run(table.location, write_description, location, table)
+            self._described[table.id] = table
+
+    async def run_forever(self, tables: Callable[[], Collection[Table]]) -> None:
+        """Count all tables up once a minute; look sooner at those that are new or behind.
+
+        Args:
+            tables: Returns the tables that there are.
+        """
+        rounds, gate = 0, asyncio.Semaphore(TABLES_AT_ONCE)
+
+        async def count_up(table: Table) -> None:
+            async with gate:
+                work = partial(self._count_up_or_log, table)
+                await self.faults.run("the look at generations", table.id, work)
+
+        while True:
+            everyone = [each for each in tables() if each.state is not TableState.GOING]
+            whole = rounds % round(INTERVAL_S / LOOK_AGAIN_S) == 0
+            due = [each for each in everyone if whole or not self.may_change(each.id)]
+            await asyncio.gather(*map(count_up, due))
+            self._forget_all_but({table.id for table in everyone})
+            rounds += 1
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _count_up_or_log(self, table: Table) -> None:
+        try:
+            await self.count_up(table)
+        except _ERRORS as error:
+            self._log("generation not counted up", table=table.name, cause=str(error))
+
+    def _forget_all_but(self, known: set[str]) -> None:
+        for table in [each for each in self._reasons if each not in known]:
+            del self._reasons[table]
+            self._known.pop(table, None)
+            self._described.pop(table, None)
+
+
+def _raise_written(location: Location, generation: int) -> None:
+    """Tell a location a generation, unless it knows a higher one: we may have stood still."""
+    if written_generation(location) < generation:
+        write_generation(location, generation)
+
+
+def foreign_owner(table: Table, owner: LocationOwner) -> str | None:
+    """Return why a table is read-only whose location has come to be another one's."""
+    if not owner.is_another(table.id):
+        return None
+    return (
+        f"table {table.name} is read-only: its location {table.location} is, by its mark, that of "
+        f"the table with id {owner.table}; was a folder moved, or a link or mount changed? Look "
+        f"with `neve fsck {table.name}`"
+    )

@@ -1,0 +1,312 @@
+"""Publishes manifests: what engines that know no Névé should read (`common.parquet.manifest`).
+
+    time and number → pin → files by the tile rule, part by part → pin and generation
+    → pointer → noted in the store
+
+Nothing is published of a store that has gone back in time: its manifest would take the
+place of the one that knows more. The time is read before the files, so that a manifest
+never claims to know more than it does. Many coordinators may publish: of two with one
+number the store notes one, and the collector believes only a pointer that names the
+manifest that was noted.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from common.errors import CompactionError
+from common.ids import IdSource
+from common.metadata.changes import Applied, PublishManifest
+from common.metadata.file_pin import RENEW_S, FilePin
+from common.metadata.ports import Manifest, TabletStore
+from common.metadata.table_walk import walk_tiles
+from common.model.service_paths import MANIFEST_FOLDER
+from common.model.table import Table, TableState
+from common.parquet import manifest as manifest_files
+from common.parquet.location import Location, open_location
+from common.parquet.manifest import (
+    ManifestTotals,
+    manifest_entries,
+    manifest_header,
+)
+from common.parquet.service_files import generation_fault, owner_of, written_generation
+from common.storage_threads import StorageThreads
+from coordinator.core.publish_schedule import PublishRules, is_publish_due
+from coordinator.ports import Log
+from coordinator.table_faults import TableFaults
+
+PART_FILES = 100_000
+WRITING_MAX_S = 1800.0
+"""A manifest that takes longer to write is given up; what is left of it is deleted later."""
+TABLES_AT_ONCE = 4
+NEVER_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _LastPublished:
+    """What the table was like when its last manifest was published from here."""
+
+    tail: str
+    table: Table
+
+
+class ManifestPublisher:
+    """The manifests of all tables; remembers only what saves it work."""
+
+    def __init__(
+        self,
+        store: TabletStore,
+        ids: IdSource,
+        grace_s: float,
+        log: Log,
+        *,
+        renew_s: float = RENEW_S,
+        known_generation: Callable[[str], int] = lambda _table: 0,
+        faults: TableFaults | None = None,
+        threads: StorageThreads | None = None,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            store: Whose tables are published.
+            ids: Names manifests and pins.
+            grace_s: How long a reader may go on with what it has listed.
+            log: Hears what is odd.
+            renew_s: Pause between two renewals of a pin.
+            known_generation: Table id → the generation that its store must have reached.
+            faults: Keeps what fails for one table from ending the work on all.
+            threads: Where storage is looked at.
+        """
+        self._threads = threads or StorageThreads()
+        self._faults = faults or TableFaults(log)
+        self._renew_s = renew_s
+        self._known_generation = known_generation
+        self._store = store
+        self._ids = ids
+        self._grace_s = grace_s
+        self._log = log
+        self._known: dict[str, _LastPublished] = {}
+        self._withdrawn: set[str] = set()
+
+    async def covered_s(self, table: Table) -> float:
+        """Return up to which stamp replaced files are in no manifest that a reader may hold.
+
+        Args:
+            table: If it publishes none, nobody is waited for.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+        """
+        if not publishes(table):
+            return NEVER_S
+        last = await self._store.manifest(table.id)
+        if last is None:
+            return 0.0
+        covered_s = last.covered_s(await self._store.now_s(), self._grace_s)
+        if covered_s is None:
+            return 0.0
+        pointer = await self._threads.run(
+            table.location, manifest_files.read_pointer, open_location(table.location)
+        )
+        if pointer is None or pointer.path != last.path:
+            self._known.pop(table.id, None)  # Somebody died between pointer and note.
+            return 0.0
+        return covered_s
+
+    async def left_s(self, table: Table) -> float:
+        """Return from which stamp on replaced files of a dropped table have to stay.
+
+        The table's files stay, and its last manifest with them: what it names must stay, too,
+        and so must what tells a rebuild what has replaced that. Of a table whose store has
+        gone back in time, everything must.
+
+        Args:
+            table: It is going, without its files.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+        """
+        location = open_location(table.location)
+        written = await self._threads.run(table.location, written_generation, location)
+        if (
+            generation_fault(table.name, await self._store.generation(table.id), written)
+            is not None
+        ):
+            return 0.0
+        if table.settings.manifest_interval_s is None:
+            return NEVER_S
+        last = await self._store.manifest(table.id)
+        return 0.0 if last is None else last.begun_s
+
+    async def look(self, table: Table) -> bool:
+        """Publish a table's manifest if it is due; return whether that was done.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: Store or storage do not answer.
+            ConflictError: Its tablets kept changing; the next look tries again.
+        """
+        last = await self._store.manifest(table.id)
+        if not publishes(table):
+            await self._withdraw(table, last)
+            return False
+        self._withdrawn.discard(table.id)
+        now_s, tail = await self._store.now_s(), await self._store.tail(table.id)
+        changed = self._known.get(table.id) != _LastPublished(tail, table)
+        awaited = not changed and last is not None and await self._awaited(table, last)
+        interval_s = table.settings.manifest_interval_s
+        assert interval_s is not None, table.name
+        rules = PublishRules(interval_s=interval_s, grace_s=self._grace_s)
+        if not is_publish_due(last, now_s, rules, changed=changed, awaited=awaited):
+            return False
+        return await self._publish(table, last, _LastPublished(tail, table))
+
+    async def run_forever(self, tables: Callable[[], Collection[Table]], interval_s: float) -> None:
+        """Look at all tables again and again, several at a time.
+
+        Args:
+            tables: Returns those that may be written.
+            interval_s: Pause between two looks.
+        """
+        gate = asyncio.Semaphore(TABLES_AT_ONCE)
+
+        async def look(table: Table) -> None:
+            try:
+                await self.look(table)
+            except CompactionError as error:
+                self._log("manifest not published", table=table.name, cause=str(error))
+
+        async def guarded(table: Table) -> None:
+            async with gate:
+                await self._faults.run("publishing", table.id, partial(look, table))
+
+        while True:
+            every = [each for each in tables() if each.state is not TableState.GOING]
+            await asyncio.gather(*(guarded(table) for table in every))
+            known = {each.id for each in every}
+            self._known = {key: value for key, value in self._known.items() if key in known}
+            self._withdrawn &= known
+            await asyncio.sleep(interval_s)
+
+    async def _awaited(self, table: Table, last: Manifest) -> bool:
+        """Return whether replaced files wait for a manifest that was begun after their stamp."""
+        entries = await self._store.garbage(table.id)
+        return any(entry.stamped_s > last.begun_s for entry in entries)
+
+    async def _publish(self, table: Table, last: Manifest | None, known: _LastPublished) -> bool:
+        location = open_location(table.location)
+        found, ours = (
+            await self._threads.run(table.location, owner_of, location),
+            await self._store.store_id(),
+        )
+        if found != ours:
+            self._log("location belongs to another store", table=table.name, found=found, ours=ours)
+            return False
+        if await self._went_back(table):
+            return False
+        begun_s = await self._store.now_s()
+        number = 1 if last is None else last.number + 1
+        folder = manifest_files.manifest_folder_name(number, begun_s, self._ids.next("m"))
+        deleted = await self._threads.run(table.location, self._clean, location, last, begun_s)
+        pin = self._ids.next("pin")
+        async with FilePin(self._store, table.id, pin, renew_s=self._renew_s) as held:
+            body = await self._written(location, table, (number, begun_s, folder))
+            if await self._store.now_s() - begun_s > WRITING_MAX_S:
+                self._log("manifest took too long to write", table=table.name, number=number)
+                return False
+            if not await self._stays(table):  # Else a drop may have taken tablets away meanwhile.
+                return False
+            await held.confirm()
+            if await self._went_back(table):
+                return False
+            await self._threads.run(
+                table.location, manifest_files.write_pointer, location, folder, body
+            )
+        change = PublishManifest(
+            table=table.id,
+            number=number,
+            path=folder,
+            begun_s=begun_s,
+            deleted=deleted,
+            generation=self._known_generation(table.id),
+        )
+        outcome = await self._store.apply(change)
+        if not isinstance(outcome, Applied):
+            self._log("manifest not noted", table=table.name, number=number, cause=outcome.reason)
+            return False
+        self._known[table.id] = known
+        return True
+
+    async def _went_back(self, table: Table) -> bool:
+        """Return whether the store has lost changes of a table since somebody looked."""
+        known = self._known_generation(table.id)
+        if await self._store.generation(table.id) >= known:
+            return False
+        self._log("store has gone back in time", table=table.name, generation=known)
+        return True
+
+    async def _stays(self, table: Table) -> bool:
+        """Return whether nobody has begun to drop a table."""
+        found = await self._store.table(table.id)
+        return found is not None and found.state is not TableState.GOING
+
+    async def _written(
+        self, location: Location, table: Table, what: tuple[int, float, str]
+    ) -> dict[str, Any]:
+        """Write all parts; return the body of the pointer."""
+        number, begun_s, folder = what
+        totals, parts = ManifestTotals(), list[dict[str, Any]]()
+        entries: list[dict[str, Any]] = []
+
+        async def write(count: int) -> None:
+            some = entries[:count]
+            del entries[:count]
+            part = await self._threads.run(
+                table.location, manifest_files.write_part, location, folder, len(parts), some
+            )
+            parts.append(part)
+
+        async for page in walk_tiles(self._store, table):
+            for tablet in page:
+                found = manifest_entries(location, table, tablet)
+                totals.add(found)
+                entries += found
+            while len(entries) >= PART_FILES:
+                await write(PART_FILES)
+        if entries or not parts:
+            await write(len(entries))
+        loss = await self._store.loss(table.id)
+        return {**manifest_header(table, number, begun_s, totals, loss), "parts": parts}
+
+    def _clean(self, location: Location, last: Manifest | None, now_s: float) -> tuple[str, ...]:
+        """Delete manifests that nobody reads any more; return those that the store had noted."""
+        if last is None:
+            return ()
+        outdated = last.outdated(now_s, self._grace_s)
+        kept = {last.path, *(each[1] for each in last.earlier)} - {*outdated}
+        before_s = now_s - 2 * WRITING_MAX_S - self._grace_s
+        manifest_files.delete_others(location, kept, outdated, before_s)
+        return outdated
+
+    async def _withdraw(self, table: Table, last: Manifest | None) -> None:
+        """Delete what was published, once: a manifest that nobody renews tells wrong things."""
+        if last is None or table.id in self._withdrawn or await self._went_back(table):
+            return
+        location = open_location(table.location)
+        if (
+            await self._threads.run(table.location, owner_of, location)
+            == await self._store.store_id()
+        ):
+            await self._threads.run(
+                table.location, manifest_files.delete_folder, location, MANIFEST_FOLDER
+            )
+            self._withdrawn.add(table.id)
+
+
+def publishes(table: Table) -> bool:
+    """Return whether a table's manifest is published (not if it is dropped)."""
+    return table.settings.manifest_interval_s is not None and table.state is not TableState.GOING
