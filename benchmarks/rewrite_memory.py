@@ -29,8 +29,8 @@ from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.units import format_bytes, parse_size_bytes
+from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
-from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
 from tests.support.assignments import an_assignment
 
@@ -95,7 +95,9 @@ async def measure(shape: str, folder: Path, size_bytes: int, row_group_bytes: in
     assignment = an_assignment(
         inputs, attempt=RandomIds().next("att"), table=table, settled=max(versions)
     )
-    engine = SparkEngine(DriverSettings(name="bench", engine=Engines.LOCAL, start_timeout_s=600.0))
+    engine = SparkEngine(
+        DriverSettings(name="bench", engine=EngineKind.LOCAL, start_timeout_s=600.0)
+    )
     await engine.start()
     peaks, done = Peaks(), threading.Event()
     watcher = threading.Thread(target=watched, args=(peaks, engine, done), daemon=True)

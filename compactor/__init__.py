@@ -1,1 +1,13 @@
-"""Does the work: takes jobs, rewrites their files with Spark on RayDP, commits."""
+"""Runs jobs: takes them from the coordinator, rewrites their files with Spark, and commits.
+
+    core       decisions about one attempt: values in, values out
+    ports      what the service needs: coordinator, engine, storage
+    service    the shell: takes jobs, runs attempts, commits, reports
+    spark      the engine: a driver process, its Spark application and Python workers
+    rewrite    the rewrite itself: inputs in, verified outputs out
+    actor      the Ray actor: options and wiring
+
+The flow: (1) `service` takes an assignment from the coordinator. (2) `spark` sends it to the
+driver process. (3) `rewrite` writes and verifies the outputs. (4) `service` commits them to
+the store and reports.
+"""

@@ -28,10 +28,10 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
-from compactor.rewrite.own_files import StorageFiles
 from compactor.service import CompactorService
+from compactor.service.table_storage import TableStorage
+from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
-from compactor.spark.settings import DriverSettings, driver_settings
 
 CALLS_AT_ONCE = 1000
 """`stay` and `ping` last; none of them blocks a thread."""
@@ -114,7 +114,7 @@ class CompactorActor:
             coordinator=RayCoordinator(),
             engine=self._engine,
             store=store,
-            files=StorageFiles(store.store_id, clock),
+            files=TableStorage(store.store_id, clock),
             ids=ids,
             clock=clock,
             log=self._log,

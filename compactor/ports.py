@@ -11,7 +11,11 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
+from compactor.core.progress import (
+    EngineHealth,
+    RewriteProgress,
+    RewriteResult,
+)
 
 __all__ = [
     "Coordinator",

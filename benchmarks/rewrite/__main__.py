@@ -23,8 +23,8 @@ from benchmarks.rewrite.engines import ENGINES
 from benchmarks.rewrite.goals import reached, summary
 from benchmarks.rewrite.report import plot, table
 from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record
+from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
-from compactor.spark.settings import DriverSettings
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import members
 from neve.local.ray_head import NODE_RESOURCE

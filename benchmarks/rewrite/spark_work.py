@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.rewrite.datasets import TOMBSTONE, VERSION
 from benchmarks.rewrite.wanted import THREADS, Wanted
 from common.wire import Assignment
-from compactor.core.result import RewriteProgress
-from compactor.rewrite.engine import rewrite
+from compactor.core.progress import RewriteProgress
+from compactor.rewrite.attempt import rewrite
 
 
 @dataclass(frozen=True, slots=True)

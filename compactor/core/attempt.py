@@ -19,8 +19,7 @@ from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.backoff import Backoff
-from compactor.core.progress import AttemptState, Progress
-from compactor.core.result import RewriteResult
+from compactor.core.progress import AttemptState, Progress, RewriteResult
 
 CONFLICTS_MAX = 8
 """Rounds of lost races at commit before the attempt fails; each has tries of its own."""
@@ -54,7 +53,7 @@ class Attempt:
         """How it ended, known before it is reported."""
         self.over = False
         """Whether the coordinator has been told; nothing happens after that."""
-        self._cancel: on.CancelAsked | None = None
+        self._cancel: on.CancelRequested | None = None
         self._commit: CommitAttempt | None = None
         self._maybe_sent = False
         self._backoff = Backoff()
@@ -107,9 +106,9 @@ class Attempt:
                 return self._rewritten(result, now_s)
             case on.RewriteFailed():
                 return self._rewrite_failed(event)
-            case on.CancelAsked():
+            case on.CancelRequested():
                 return self._cancelled(event)
-            case on.GrantHeard(bytes_s):
+            case on.GrantReceived(bytes_s):
                 self.progress = replace(self.progress, granted_bytes_s=bytes_s)
                 return [do.ApplyGrant(bytes_s)]
             case _:
@@ -140,7 +139,7 @@ class Attempt:
             return self._give_up(self._cancel.end, "AttemptCancelledError", self._cancel.cause)
         return self._give_up(event.end, event.error_class, event.cause)
 
-    def _cancelled(self, event: on.CancelAsked) -> list[do.Action]:
+    def _cancelled(self, event: on.CancelRequested) -> list[do.Action]:
         if self.end is not None or self._commit is not None:
             # Once a commit is sent, the store alone says how the attempt ends.
             return []
@@ -180,7 +179,7 @@ class Attempt:
             return self._give_up(event.end, "ConflictError", event.cause)
         if now_s - self._asked_s > RESOLVE_MAX_S:
             return self._give_up(AttemptEnd.LOST, *self._error)
-        if isinstance(event, on.OutcomeUnread):
+        if isinstance(event, on.OutcomeReadFailed):
             self._backoff = self._backoff.failed()
             return [do.ReadOutcome(self._backoff.wait_s())]
         return [do.SendCommit(self._commit)]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from common.model.outcome import AttemptEnd
-from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.core.progress import RewriteProgress, RewriteResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RewriteFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelAsked:
+class CancelRequested:
     """The coordinator wants the attempt back, or the compactor stops."""
 
     cause: str
@@ -43,7 +43,7 @@ class CancelAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class GrantHeard:
+class GrantReceived:
     """The coordinator lets the attempt move so many bytes/s from now on; None: no limit."""
 
     bytes_s: float | None
@@ -89,7 +89,7 @@ class OutcomeRead:
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeUnread:
+class OutcomeReadFailed:
     """The store could not be asked."""
 
     reason: str
@@ -106,9 +106,14 @@ class ReportDelivered:
 
 
 RewriteEvent = (
-    AttemptStarted | RewriteProgressed | RewriteDone | RewriteFailed | CancelAsked | GrantHeard
+    AttemptStarted
+    | RewriteProgressed
+    | RewriteDone
+    | RewriteFailed
+    | CancelRequested
+    | GrantReceived
 )
 CommitEvent = CommitApplied | CommitRefused | CommitUnknown | CommitConflicted
-OutcomeEvent = OutcomeRead | OutcomeUnread
+OutcomeEvent = OutcomeRead | OutcomeReadFailed
 EndEvent = OutputsDeleted | ReportDelivered
 Event = RewriteEvent | CommitEvent | OutcomeEvent | EndEvent

@@ -1,12 +1,60 @@
-"""Progress of an attempt: many small reports in, one that only grows out."""
+"""How far a rewrite is: what the engine reports, what the coordinator hears, and who stalls.
 
-from dataclasses import dataclass, replace
+An engine sends many small progress reports. The coordinator gets one that only grows. An
+attempt whose numbers stay the same for too long is given up. Values only: no clock, no I/O.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
+from common.model.file import DataFile
 from common.model.group import DEFAULT_VOLUME
+from common.model.outcome import DroppedRows, RowCounts
 from common.wire import AttemptProgress
-from compactor.core.result import RewriteProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteProgress:
+    """How far the engine is with one attempt."""
+
+    fraction: float
+    bytes_done: int = 0
+    rows_done: int = 0
+    state: str = "rewriting"
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    synced_bytes: int = 0
+    sync_s: float = 0.0
+    steps: int = 0
+    """Whatever was done that the other numbers do not show; only whether it grows matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHealth:
+    """What an engine shows of its life."""
+
+    up: bool
+    """Whether it is started; nothing can be expected of one that is being started."""
+    signs: int = 0
+    """Life signs heard so far. A healthy engine gives one every few seconds."""
+    busy: frozenset[str] = frozenset()
+    """The attempts of which tasks ran at the last life sign; others wait for a free core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteResult:
+    """What the engine has written and verified: outputs with their statistics."""
+
+    outputs: tuple[DataFile, ...]
+    counts: RowCounts
+    dropped: DroppedRows | None = None
+    kernel: str = ""
+    timings_s: dict[str, float] = field(default_factory=dict)
+
+
+# -------------------------------------------------------------------------- Progress of one attempt
 
 
 class AttemptState(StrEnum):
@@ -91,3 +139,93 @@ class Progress:
             sync_s=self.sync_s,
             quiet_s=quiet_s,
         )
+
+
+# --------------------------------------------------------------------------------- Stalled attempts
+
+
+CHECK_GAP_MAX_S = 3.0
+"""More than that between two looks is time in which nobody looked."""
+_ENGINE_KEY = ""
+"""Key of the engine itself, beside those of attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    """What was seen last, and for how long it has been the same."""
+
+    what: object
+    quiet_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Attempts to be given up, with the engine."""
+
+    cause: str
+    attempts: tuple[str, ...]
+    """Those that stand still; others on the same engine are merely unlucky."""
+
+
+class StallWatch:
+    """Looks at an engine and its attempts from time to time."""
+
+    def __init__(self, stall_s: float) -> None:
+        """Have seen nothing yet.
+
+        Args:
+            stall_s: So long without progress is a stall; 0: nothing is.
+        """
+        self._stall_s = stall_s
+        self._seen: dict[str, _Observation] = {}
+        self._looked_s: float | None = None
+
+    def quiet_s(self, attempt: str) -> float:
+        """Return for how long an attempt has made no progress."""
+        seen = self._seen.get(attempt)
+        return 0.0 if seen is None else seen.quiet_s
+
+    def look(self, held: Sequence[Progress], health: EngineHealth, now_s: float) -> Stall | None:
+        """Return what has stood still for too long, or None.
+
+        Args:
+            held: The attempts that are not over.
+            health: Of the engine.
+            now_s: The time now.
+        """
+        gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        watched = [each for each in held if each.state is not AttemptState.COMMITTING]
+        now_seen = {each.attempt: each.work for each in watched} | {_ENGINE_KEY: health.signs}
+        passed_s = gap_s if health.up and gap_s <= CHECK_GAP_MAX_S else 0.0
+        self._seen = {key: self._aged(key, what, passed_s) for key, what in now_seen.items()}
+        stall = self._found(watched, health) if self._stall_s and health.up else None
+        if stall is not None:
+            self._seen = {}
+        return stall
+
+    def _aged(self, key: str, what: object, passed_s: float) -> _Observation:
+        seen = self._seen.get(key)
+        if seen is None or seen.what != what:
+            return _Observation(what)
+        return replace(seen, quiet_s=seen.quiet_s + passed_s)
+
+    def _found(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
+        if (silent_s := self.quiet_s(_ENGINE_KEY)) >= self._stall_s:
+            cause = f"the Spark driver has given no sign of life for {silent_s:.0f} s"
+            return Stall(cause=cause, attempts=tuple(each.attempt for each in watched))
+        stalled = [each for each in watched if self._stands_still(each, watched, health)]
+        if not stalled:
+            return None
+        said = ", ".join(f"{each.attempt} ({each.state})" for each in stalled)
+        longest_s = max(self.quiet_s(each.attempt) for each in stalled)
+        cause = f"no progress for {longest_s:.0f} s: {said}"
+        return Stall(cause=cause, attempts=tuple(each.attempt for each in stalled))
+
+    def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:
+        if self.quiet_s(each.attempt) < self._stall_s:
+            return False
+        if each.state is not AttemptState.REWRITING or each.attempt in health.busy:
+            return True
+        others = [other.attempt for other in watched if other.attempt != each.attempt]
+        return all(self.quiet_s(other) >= self._stall_s for other in others)

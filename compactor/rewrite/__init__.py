@@ -1,1 +1,27 @@
-"""Rewriting files by the row rules: read, merge, write, verify. Nothing here commits."""
+"""Rewrites files by the row rules: read, merge, write, verify. Nothing here commits.
+
+    attempt                  the entry: one attempt inside the driver process
+    plan/                    what one rewrite has to do, from assignment and footers
+    choose                   the ways of a job, and which one is taken
+    stitch_job               the way `stitch`: a whole job is copied as row groups
+    merge/                   the way `merge`: ranges, tasks, joining
+    kernel/                  the merge of one range: keys, steps, winners
+    general_merge            the other ways, for what the kernel does not support
+    streamed_merge           rows in the order of keys through the row rules; counts
+    transform                a transform applied to rows
+    transform_expressions    expressions of a transform, worked out by Spark
+    spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors
+    output_writer            outputs, and the row groups of one file
+    parallel_column_writer   a file whose columns are encoded by several threads
+    by_size                  the configurer `by-size`
+    verify                   reads outputs again and compares them with the inputs
+    throttle                 bytes that an attempt may move by its grant
+    memory_guard             bounds the memory of tasks, explains when it runs out
+    attempt_folder           the attempt's own folder: progress, changed rows
+    file_io                  inputs and outputs as files
+    parquet_bytes/           Parquet below the level of rows: footers, pages, copying
+
+The flow: (1) `attempt` makes a plan from the assignment and the footers. (2) `choose` takes
+the cheapest way that is right. (3) Tasks read, merge and write the outputs under their final
+names. (4) `verify` reads the outputs again; only then is the result returned.
+"""

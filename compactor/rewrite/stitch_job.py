@@ -23,14 +23,14 @@ from common.rows.row_facts import (
     unite_facts,
 )
 from common.wire import Assignment
-from compactor.rewrite.allowance import allowance_of
-from compactor.rewrite.files import delete_file, table_location
-from compactor.rewrite.marks import Mark
-from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.stitch.pieces import Footing, Piece
-from compactor.rewrite.stitch.stitching import stitch
-from compactor.rewrite.tasks import TaskResult
-from compactor.rewrite.writer import WrittenFile
+from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.file_io import delete_file, table_location
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.output_writer import WrittenFile
+from compactor.rewrite.parquet_bytes.relocation import OutputFooter, StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.throttle import allowance_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
     """
     if len(plan.alike) < len(plan.inputs) or not plan.worth_stitching:
         return None
-    files = _in_order(plan, assignment)
+    files = _files_in_key_order(plan, assignment)
     if files is None:
         return None
     facts = unite_facts(list(map(facts_of_file, files)))
@@ -73,7 +73,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
         RewriteError: See `stitch`; nothing is left.
     """
     location, output = table_location(plan.location), plan.outputs[0]
-    mark, total_bytes = Mark(plan.progress_folder, "write"), max(1, plan.decoded_bytes)
+    mark, total_bytes = ProgressMark(plan.progress_folder, "write"), max(1, plan.decoded_bytes)
     allowance = allowance_of(plan.progress_folder)
 
     def copied(size_bytes: int) -> None:
@@ -82,10 +82,10 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
 
     purge = plan.purge.hex() if plan.purge else ""
     known = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
-    footing = Footing(metadata={**dict(plan.footer), **known}, schema=plan.schema)
+    footing = OutputFooter(metadata={**dict(plan.footer), **known}, schema=plan.schema)
     made = stitch(
         location,
-        list(map(Piece, stitching.paths)),
+        list(map(StitchPiece, stitching.paths)),
         output,
         footing=footing,
         on_copied=copied,
@@ -101,7 +101,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
     return TaskResult(counts=counts, dropped=None, files=(written,), facts=(stitching.facts,))
 
 
-def _in_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
+def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
     """Return the inputs in the order of their rows; None: rows may meet, go or change."""
     files = assignment.inputs
     asked_level = plan.writing.codec_level != assignment.table.settings.codec_level

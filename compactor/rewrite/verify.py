@@ -24,11 +24,15 @@ from common.parquet.location import Location, fault, is_silence, size_of
 from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts, RowTally
-from compactor.rewrite.files import table_location
-from compactor.rewrite.merging import DIGEST_MODULUS, digest_of, in_order
-from compactor.rewrite.plan import RewritePlan
-from compactor.rewrite.tasks import TaskResult
-from compactor.rewrite.writer import WrittenFile
+from compactor.rewrite.file_io import table_location
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.output_writer import WrittenFile
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.streamed_merge import (
+    DIGEST_MODULUS,
+    digest_of,
+    keys_ascend,
+)
 
 
 class _Output:
@@ -68,7 +72,7 @@ class _Output:
 
     def _check_keys(self, keys: pa.LargeBinaryArray) -> None:
         follows = self._last_key is None or self._last_key < keys[0].as_py()
-        if not (follows and in_order(keys, strictly=True)):
+        if not (follows and keys_ascend(keys, strictly=True)):
             message = f"output {self._file.path} does not have its keys in order, each once"
             raise VerificationError(message)
         self._last_key = keys[-1].as_py()

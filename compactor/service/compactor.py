@@ -19,9 +19,9 @@ from common.wire import (
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.backoff import Backoff
-from compactor.core.stalls import StallWatch
+from compactor.core.progress import StallWatch
 from compactor.ports import Coordinator, Engine, OwnFiles
-from compactor.service.attempts import AttemptRunner
+from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
 """How often attempts are looked at; sooner if they are given up sooner."""
@@ -115,7 +115,7 @@ class CompactorService:
         if await self._has_ended(self._settings.drain_timeout_s):
             return
         self._runner.hurry()
-        asked = on.CancelAsked(cause="the compactor stops", end=AttemptEnd.DRAINED)
+        asked = on.CancelRequested(cause="the compactor stops", end=AttemptEnd.DRAINED)
         for attempt in list(self._attempts.values()):
             await self._runner.cancel(attempt, asked)
         if not await self._has_ended(STOP_MAX_S):
@@ -171,7 +171,7 @@ class CompactorService:
         for name in reply.cancel:
             held = self._attempts.get(name)
             if held is not None:
-                asked = on.CancelAsked(cause="the coordinator took it back")
+                asked = on.CancelRequested(cause="the coordinator took it back")
                 await self._runner.cancel(held, asked)
         for grant in reply.grants:
             held = self._attempts.get(grant.attempt)

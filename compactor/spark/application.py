@@ -11,10 +11,14 @@ from typing import Any
 import compactor
 from common.log_files import TASK_LOGS_VARIABLE
 from common.units import parse_size_bytes
-from compactor.rewrite.kernel.lanes import LANE_CORES
-from compactor.rewrite.memory import LIMIT_SETTING, TASK_ENVIRON, TASK_SETTING
-from compactor.spark.settings import DriverSettings, Engines
-from compactor.spark.warming import warm
+from compactor.rewrite.kernel.concurrency import MERGE_CORES
+from compactor.rewrite.plan.memory_budget import (
+    LIMIT_SETTING,
+    TASK_ENVIRON,
+    TASK_SETTING,
+)
+from compactor.spark.driver_protocol import DriverSettings, EngineKind
+from compactor.spark.startup import warm_up
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
 MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
@@ -88,12 +92,12 @@ def open_session(settings: DriverSettings, namespace: str) -> Session:
         namespace: Ray namespace of this very driver, used by nobody before.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    local = settings.engine is Engines.LOCAL
-    session = _local(settings) if local else _raydp(settings, namespace)
+    local = settings.engine is EngineKind.LOCAL
+    session = _open_local(settings) if local else _open_on_raydp(settings, namespace)
     # RayDP returns before an executor is there. A job waits for it, so that one that finds no
     # place fails the start and not the first attempt, which also need not load libraries.
     cores = settings.executors * settings.executor_cores
-    session.spark.sparkContext.parallelize(range(cores), cores).foreach(warm)
+    session.spark.sparkContext.parallelize(range(cores), cores).foreach(warm_up)
     return session
 
 
@@ -107,7 +111,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     # crashes a report is enough; its memory would fill the disk.
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
     java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash"
-    local = settings.engine is Engines.LOCAL
+    local = settings.engine is EngineKind.LOCAL
     compiler = EXECUTOR_COMPILER if local else DRIVER_COMPILER
     return {
         "spark.driver.memory": settings.driver_memory,
@@ -119,7 +123,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         # Executors import the task code of this very project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many as a merge keeps busy; more would only get in the way of other tasks.
-        "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, LANE_CORES)),
+        "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, MERGE_CORES)),
         **{f"spark.executorEnv.{name}": value for name, value in TASK_ENVIRON.items()},
         "spark.python.daemon.module": "compactor.spark.task_daemon",
         **_task_logs(settings),
@@ -171,7 +175,7 @@ def executor_bytes(settings: DriverSettings) -> int:
     return heap + beside + settings.executor_cores * settings.task_bytes
 
 
-def _raydp(settings: DriverSettings, namespace: str) -> Session:
+def _open_on_raydp(settings: DriverSettings, namespace: str) -> Session:
     """Join the Ray cluster and open a session with executors in it."""
     import ray  # only a driver on Ray may load it
 
@@ -201,7 +205,7 @@ def _raydp(settings: DriverSettings, namespace: str) -> Session:
     return Session(application.get_spark_session(), application, secret)
 
 
-def _local(settings: DriverSettings) -> Session:
+def _open_local(settings: DriverSettings) -> Session:
     """Open a session whose tasks run in the driver's JVM, which draws a secret of its own."""
     from pyspark.sql import SparkSession
 

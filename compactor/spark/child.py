@@ -18,12 +18,15 @@ from functools import partial
 from typing import Any, NoReturn
 
 from common.clock import SystemClock
-from compactor.spark import messages
+from compactor.spark import driver_protocol
 from compactor.spark.application import open_session
-from compactor.spark.lifeline import die_with
-from compactor.spark.settings import DriverSettings
-from compactor.spark.turns import take_short_turns
-from compactor.spark.worker import Worker, end_process, load_work
+from compactor.spark.attempt_threads import (
+    AttemptThreads,
+    end_process,
+    load_work,
+)
+from compactor.spark.driver_protocol import DriverSettings
+from compactor.spark.startup import die_with_parent, shorten_thread_switches
 
 SIGN_INTERVAL_S = 2.0
 """How often the parent hears that the JVM answers."""
@@ -38,12 +41,12 @@ class Driver:
         """Take the pipe over."""
         self._link = link
         self._sending = threading.Lock()
-        self._worker: Worker | None = None
+        self._worker: AttemptThreads | None = None
         self._stopping = threading.Event()
 
     def serve(self) -> None:
         """Open the session, then do as told until told to stop."""
-        settings = messages.receive(self._link)
+        settings = driver_protocol.receive(self._link)
         assert isinstance(settings, DriverSettings), type(settings)
         threading.Thread(target=self._read_orders, daemon=True, name="orders").start()
         clock = SystemClock()
@@ -54,26 +57,28 @@ class Driver:
             session = open_session(settings, f"{settings.name}-{os.getpid()}")
         except Exception as error:
             # A process boundary: whatever it is, the parent has to hear it before we end.
-            self.send(messages.NotStarted(_sentence(error)))
+            self.send(driver_protocol.NotStarted(_first_line_of_error(error)))
             raise
-        self._worker = Worker(session.spark, work, self.send)
+        self._worker = AttemptThreads(session.spark, work, self.send)
         jvm = session.jvm
         took_s = clock.now_s() - begun_s
-        self.send(messages.Started(session.spark.sparkContext.applicationId, took_s, jvm.pid))
+        self.send(
+            driver_protocol.Started(session.spark.sparkContext.applicationId, took_s, jvm.pid)
+        )
         follow_jvm = partial(self._follow_jvm, jvm)
         threading.Thread(target=follow_jvm, daemon=True, name="JVM").start()
         threading.Thread(target=self._give_signs, daemon=True, name="signs").start()
         self._stopping.wait()
         session.close()
 
-    def send(self, notice: messages.Notice) -> None:
+    def send(self, notice: driver_protocol.Notice) -> None:
         """Tell the parent something; if it is gone, so are we."""
-        data = messages.frame(notice)
+        data = driver_protocol.frame(notice)
         with self._sending:
             try:
                 self._link.sendall(data)
             except OSError:
-                _vanish()
+                _exit_now()
 
     def failed(self, error: threading.ExceptHookArgs) -> None:
         """End the process because a thread has failed: the others may wait for it for ever."""
@@ -98,39 +103,39 @@ class Driver:
             alone = 0 if self._worker.has_executor() else alone + 1
             if alone >= NO_EXECUTOR_SIGNS_MAX:
                 end_process("no executor has come back", waited_s=alone * SIGN_INTERVAL_S)
-            self.send(messages.LifeSign(self._worker.busy()))
+            self.send(driver_protocol.LifeSign(self._worker.busy()))
 
     def _read_orders(self) -> None:
         """Follow the parent's orders; the thread that notices its end."""
         while True:
             try:
-                order = messages.receive(self._link)
+                order = driver_protocol.receive(self._link)
             except EOFError:
-                _vanish()
+                _exit_now()
             self._follow(order)
 
-    def _follow(self, order: messages.Order) -> None:
+    def _follow(self, order: driver_protocol.Order) -> None:
         """Do one thing."""
         match order:
-            case messages.Run(attempt, payload):
+            case driver_protocol.Run(attempt, payload):
                 assert self._worker is not None, "an order to run before Spark is up"
                 self._worker.run(attempt, payload)
-            case messages.Cancel(attempt):
+            case driver_protocol.Cancel(attempt):
                 if self._worker is not None:
                     self._worker.cancel(attempt)
-            case messages.Grant(attempt, bytes_s):
+            case driver_protocol.Grant(attempt, bytes_s):
                 if self._worker is not None:
                     self._worker.grant(attempt, bytes_s)
-            case messages.Stop():
+            case driver_protocol.Stop():
                 self._stopping.set()
 
 
-def _vanish() -> NoReturn:
+def _exit_now() -> NoReturn:
     """End now: the parent is gone, nothing that we could finish is wanted."""
     os._exit(1)
 
 
-def _sentence(error: BaseException) -> str:
+def _first_line_of_error(error: BaseException) -> str:
     """Return the kind and first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no text'}"
@@ -139,8 +144,8 @@ def _sentence(error: BaseException) -> str:
 def main() -> None:
     """Run the driver on the inherited end of the pipe."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with(parent)
-    take_short_turns()
+    die_with_parent(parent)
+    shorten_thread_switches()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver = Driver(socket.socket(fileno=descriptor))
     threading.excepthook = driver.failed

@@ -1,26 +1,116 @@
-"""The engine that the compactor's service sees: Spark in a driver process.
+"""The engine that the compactor's service uses: Spark in a driver process.
 
-One task reads the driver's notices. When the driver dies, every attempt under way
-fails at once with `EngineDiedError`, and a new driver is started, sooner after the first
-death than after the fifth; an attempt that comes meanwhile waits for it.
+The engine starts the driver process, sends it attempts, and starts another driver process
+when it dies. `RunningAttempts` knows who waits for each attempt.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from common import errors
 from common.errors import (
     AttemptCancelledError,
     ConfigError,
     EngineDiedError,
     EngineRestartedError,
+    RewriteError,
 )
 from common.wire import Assignment
-from compactor.core.result import EngineHealth, RewriteResult
-from compactor.spark import messages
-from compactor.spark.attempts import Attempts, OnProgress
-from compactor.spark.driver import DriverProcess
-from compactor.spark.settings import DriverSettings
+from compactor.core.progress import EngineHealth, RewriteProgress, RewriteResult
+from compactor.spark import driver_protocol
+from compactor.spark.driver_process import DriverProcess
+from compactor.spark.driver_protocol import DriverSettings
+
+OnProgress = Callable[[RewriteProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    """Who waits for an attempt, and who hears of its progress."""
+
+    result: asyncio.Future[Any]
+    on_progress: OnProgress
+
+
+class RunningAttempts:
+    """Every open attempt has one future, settled at most once."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._open: dict[str, _Waiter] = {}
+
+    def open(self, attempt: str, on_progress: OnProgress) -> asyncio.Future[Any]:
+        """Return the future of a new attempt.
+
+        Args:
+            attempt: An id that is not open.
+            on_progress: Hears of its progress.
+        """
+        assert attempt not in self._open, f"attempt {attempt} runs already"
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._open[attempt] = _Waiter(result, on_progress)
+        return result
+
+    def is_open(self, attempt: str) -> bool:
+        """Return whether somebody waits for an attempt."""
+        return attempt in self._open
+
+    def close(self, attempt: str) -> None:
+        """Forget an attempt; what is heard of it later is a straggler's."""
+        self._open.pop(attempt, None)
+
+    def hear(self, notice: driver_protocol.Notice) -> None:
+        """Pass on what the driver says of an attempt; stragglers are left alone."""
+        match notice:
+            case driver_protocol.Progressed(attempt, progress):
+                if (waiter := self._open.get(attempt)) is not None:
+                    waiter.on_progress(progress)
+            case driver_protocol.Done(attempt, result):
+                waiter = self._open.get(attempt)
+                if waiter is not None and not waiter.result.done():
+                    waiter.result.set_result(result)
+            case driver_protocol.Failed(attempt, error_class, cause):
+                self.fail(attempt, _error_of(error_class, cause))
+            case (
+                driver_protocol.Started()
+                | driver_protocol.NotStarted()
+                | driver_protocol.LifeSign()
+            ):
+                raise AssertionError(f"{notice} is not about an attempt")
+
+    def fail(self, attempt: str, error: Exception) -> None:
+        """Raise an error where an attempt is waited for."""
+        waiter = self._open.get(attempt)
+        if waiter is not None and not waiter.result.done():
+            waiter.result.set_exception(error)
+            # Whoever waited may have left already; then nobody has to look at it.
+            waiter.result.exception()
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the open attempts."""
+        return tuple(self._open)
+
+    def fail_each(
+        self, attempts: Iterable[str], cause: str, error: type[RewriteError] = EngineDiedError
+    ) -> None:
+        """Fail attempts because their driver is gone; those that are over are left alone."""
+        for attempt in attempts:
+            self.fail(attempt, error(cause))
+
+
+def _error_of(error_class: str, cause: str) -> Exception:
+    """Return the error that a class of `common.errors` and a cause stand for."""
+    kind = getattr(errors, error_class, RewriteError)
+    assert issubclass(kind, errors.CompactionError), kind
+    error: Exception = kind(cause)
+    return error
+
+
+# --------------------------------------------------------------------------------------- The engine
+
 
 RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Pause before the n-th start in a row that did not come up; the last one repeats."""
@@ -37,7 +127,7 @@ class SparkEngine:
         self._driver: DriverProcess | None = None
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._down.set()
-        self._attempts = Attempts()
+        self._attempts = RunningAttempts()
         self._granted: dict[str, float | None] = {}
         """Of open attempts, what they were told since they were assigned."""
         self._keeper: asyncio.Task[None] | None = None
@@ -103,12 +193,12 @@ class SparkEngine:
         result = self._attempts.open(attempt, on_progress)
         try:
             driver = await self._living(result)
-            await driver.order(messages.Run(attempt, payload))
+            await driver.order(driver_protocol.Run(attempt, payload))
             if attempt in self._granted:  # It was told while no driver was up.
-                await driver.order(messages.Grant(attempt, self._granted[attempt]))
+                await driver.order(driver_protocol.Grant(attempt, self._granted[attempt]))
             return await result
         except asyncio.CancelledError:
-            await self._order(messages.Cancel(attempt))
+            await self._order(driver_protocol.Cancel(attempt))
             raise
         finally:
             self._attempts.close(attempt)
@@ -123,7 +213,7 @@ class SparkEngine:
         """
         if self._attempts.is_open(attempt):
             self._granted[attempt] = bytes_s
-            await self._order(messages.Grant(attempt, bytes_s))
+            await self._order(driver_protocol.Grant(attempt, bytes_s))
 
     async def cancel(self, attempt: str) -> None:
         """End an attempt soon; its `run` raises AttemptCancelledError.
@@ -132,7 +222,7 @@ class SparkEngine:
             attempt: One that may be over already.
         """
         if self._up.is_set():
-            await self._order(messages.Cancel(attempt))
+            await self._order(driver_protocol.Cancel(attempt))
         else:
             self._attempts.fail(attempt, AttemptCancelledError(f"attempt {attempt} was cancelled"))
 
@@ -181,7 +271,7 @@ class SparkEngine:
             raise EngineDiedError(f"no Spark driver came up within {patience_s:.0f} s")
         return self._driver
 
-    async def _order(self, order: messages.Order) -> None:
+    async def _order(self, order: driver_protocol.Order) -> None:
         """Tell the driver, if there is one; a dead one has cancelled everything."""
         if self._driver is not None:
             with suppress(EngineDiedError):
@@ -201,7 +291,7 @@ class SparkEngine:
                 raise
             what = "died" if isinstance(error, EOFError) else f"was not up in {timeout_s:.0f} s"
             raise EngineDiedError(f"Spark driver {what}: see {self._settings.log_file}") from None
-        if not isinstance(notice, messages.Started):
+        if not isinstance(notice, driver_protocol.Started):
             await driver.end(politely=False)
             cause = getattr(notice, "cause", notice)
             raise ConfigError(f"Spark does not start: {cause} (see {self._settings.log_file})")
@@ -255,7 +345,7 @@ class SparkEngine:
                 notice = await driver.receive()
             except EOFError:
                 return
-            if isinstance(notice, messages.LifeSign):
+            if isinstance(notice, driver_protocol.LifeSign):
                 self._signs, self._busy = self._signs + 1, notice.busy
             else:
                 self._attempts.hear(notice)

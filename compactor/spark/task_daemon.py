@@ -26,8 +26,7 @@ from zipimport import zipimporter
 from pyspark import daemon
 
 from common.log_files import STDERR, TASK_LOGS_VARIABLE, send_to
-from compactor.spark.lifeline import die_with
-from compactor.spark.turns import take_short_turns
+from compactor.spark.startup import die_with_parent, shorten_thread_switches
 
 _run_task = daemon.worker
 CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -39,12 +38,12 @@ def main() -> None:
     """Run the daemon; each of its forks is a worker."""
     parent = os.getpid()
     _take_errors()
-    take_short_turns()
+    shorten_thread_switches()
 
     def bind() -> None:
         # A worker's own children are left to it.
         if os.getppid() == parent:
-            die_with(parent)
+            die_with_parent(parent)
 
     os.register_at_fork(after_in_child=bind)
     zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]  # what it is for

@@ -7,7 +7,7 @@ from common.errors import ConfigError
 from common.settings import CompactorCount, CompactorSettings, Settings
 from common.units import parse_size_bytes
 from compactor.spark.application import executor_bytes
-from compactor.spark.settings import driver_settings
+from compactor.spark.driver_protocol import driver_settings
 from neve.local.redis_server import AppendSync
 
 SPARE_BYTES = 1024**3

@@ -21,7 +21,7 @@ from common.parquet.location import Location, fault
 from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches
 from common.readers.pool import in_reader
 from common.rows.rules import RowRules
-from compactor.rewrite.stitch.sources import layout_of, opened_source
+from compactor.rewrite.parquet_bytes.sources import open_source, read_footer_of
 from neve.recovery.findings import Code, Finding
 from neve.recovery.stored import StoredFile
 
@@ -121,8 +121,8 @@ def _decode(location: Location, path: str) -> None:
 def _fault_of_footer(location: Location, path: str) -> str | None:
     """Return what a footer says wrongly of where row groups lie; None also for one we refuse."""
     try:
-        with opened_source(location, path) as source:
-            return layout_of(source).fault
+        with open_source(location, path) as source:
+            return read_footer_of(source).fault
     except InputError:
         return None  # Arrow has read it, so it is no damage.
 

@@ -32,11 +32,11 @@ from common.parquet.service_files import (
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
-from compactor.rewrite.files import NewFile, delete_file
-from compactor.rewrite.footers import read_footer
-from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import stitch
-from compactor.rewrite.stitch.stored_target import STEP_BYTES
+from compactor.rewrite.file_io import NewFile, delete_file
+from compactor.rewrite.parquet_bytes.relocation import StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.parquet_bytes.targets import STORED_STEP_BYTES
+from compactor.rewrite.plan.inputs import read_footer
 from coordinator.storage.storage_access import ArrowStorage
 from neve.recovery.stored import list_location
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
@@ -204,7 +204,7 @@ def test_row_groups_are_stitched(location: Location, tmp_path: Path) -> None:
     for name in "ab":
         write(location, f"{name}.parquet")
     seen: list[int] = []
-    pieces = [Piece("b.parquet"), Piece("a.parquet")]
+    pieces = [StitchPiece("b.parquet"), StitchPiece("a.parquet")]
     made = stitch(location, pieces, "_neve/last/s.parquet", on_copied=seen.append)
     assert (made.rows, sum(seen)) == (10_000, made.copied_bytes)
     assert size_of(location, "_neve/last/s.parquet") == made.size_bytes
@@ -214,10 +214,10 @@ def test_row_groups_are_stitched(location: Location, tmp_path: Path) -> None:
 
 def test_ranges_of_several_parts_are_stitched(location: Location) -> None:
     noise = pa.table({"b": [bytes([n % 251]) * 65_536 for n in range(400)]})
-    assert noise.nbytes > 3 * STEP_BYTES
+    assert noise.nbytes > 3 * STORED_STEP_BYTES
     with location.filesystem.open_output_stream(_made(location, "n.parquet")) as sink:
         pq.write_table(noise, sink, compression="none", use_dictionary=False, row_group_size=300)
-    made = stitch(location, [Piece("n.parquet"), Piece("n.parquet", (1,))], "s.parquet")
+    made = stitch(location, [StitchPiece("n.parquet"), StitchPiece("n.parquet", (1,))], "s.parquet")
     assert made.row_groups == 3
     with location.filesystem.open_input_file(location.full("s.parquet")) as file:
         read = pq.read_table(file)
@@ -234,7 +234,7 @@ def test_a_source_that_is_replaced_meanwhile_is_found_out(location: Location) ->
         filesystem = location.filesystem
         filesystem.move(location.full("new.parquet"), location.full("a.parquet"))
 
-    pieces = [Piece("a.parquet"), Piece("b.parquet"), Piece("a.parquet")]
+    pieces = [StitchPiece("a.parquet"), StitchPiece("b.parquet"), StitchPiece("a.parquet")]
     # Who is reading an object while it is replaced may hear of it from the storage first.
     found_out = "changed" if location.is_local else "(changed|AWS Error)"
     with pytest.raises(InputError, match=rf"file a\.parquet cannot be read: {found_out}"):
@@ -245,7 +245,7 @@ def test_a_source_that_is_replaced_meanwhile_is_found_out(location: Location) ->
 def test_a_missing_piece_leaves_nothing(location: Location) -> None:
     write(location, "a.parquet")
     with pytest.raises(InputError, match=r"file no\.parquet does not exist"):
-        stitch(location, [Piece("a.parquet"), Piece("no.parquet")], "s.parquet")
+        stitch(location, [StitchPiece("a.parquet"), StitchPiece("no.parquet")], "s.parquet")
     assert sorted(list_location(location)) == ["a.parquet"]
 
 
@@ -256,7 +256,7 @@ def test_no_bucket_at_all(location: Location, server: S3Server) -> None:
     assert owner_of(nowhere) is None
     write(location, "a.parquet")
     with pytest.raises(RewriteError, match="cannot be written"):
-        stitch(nowhere, [Piece("a.parquet", None, location)], "s.parquet")
+        stitch(nowhere, [StitchPiece("a.parquet", None, location)], "s.parquet")
 
 
 def _made(location: Location, path: str) -> str:

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from common.errors import AttemptCancelledError, EngineDiedError
-from compactor.core.result import RewriteProgress
+from compactor.core.progress import RewriteProgress
 from compactor.spark.application import executor_bytes
+from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
-from compactor.spark.settings import DriverSettings
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import members
 from neve.local.ray_head import NODE_RESOURCE

@@ -16,12 +16,11 @@ from common.parquet.file_inspection import inspect_file, sample_keys
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from compactor.rewrite.footers import Asked, read_footers
-from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.kernel.layout import Layout
-from compactor.rewrite.kernel.reading import Reader
-from compactor.rewrite.memory import TASK_ENVIRON
-from compactor.rewrite.widths import decoded_bytes
+from compactor.rewrite.kernel.decoded_rows import RowLayout
+from compactor.rewrite.kernel.normalized_keys import RowGroup
+from compactor.rewrite.kernel.reader import Reader
+from compactor.rewrite.plan.inputs import FooterQuery, estimate_decoded_bytes, read_footers
+from compactor.rewrite.plan.memory_budget import TASK_ENVIRON
 from neve.recovery.check_file import FileCheck, check_file
 from tests.support.peak_memory import peak_bytes
 from tests.support.run_apart import run_apart
@@ -77,8 +76,8 @@ def sampled(folder: Path) -> int:
 
 def measured(folder: Path) -> int:
     location = open_location(folder.as_uri())
-    (footer,) = read_footers(location, [NAME], Asked(("k",)))
-    return decoded_bytes(location, {NAME: footer})
+    (footer,) = read_footers(location, [NAME], FooterQuery(("k",)))
+    return estimate_decoded_bytes(location, {NAME: footer})
 
 
 def checked(folder: Path) -> object:
@@ -91,10 +90,12 @@ def checked(folder: Path) -> object:
 def read_in_pieces(folder: Path) -> list[int]:
     """Read rows here and there, as a merge does."""
     rules = rules_of(folder)
-    reader = Reader(open_location(folder.as_uri()), NAME, Layout(arrow_schema(rules.schema), rules))
+    reader = Reader(
+        open_location(folder.as_uri()), NAME, RowLayout(arrow_schema(rules.schema), rules)
+    )
     found = []
     for skip in (0, ROWS // 2, ROWS - PIECE_ROWS):
-        piece = Group(
+        piece = RowGroup(
             input=0,
             number=0,
             start=skip,

@@ -17,11 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import EngineDiedError, MemoryShortError
-from compactor.rewrite import shortage
-from compactor.rewrite.memory import TASK_ENVIRON, budget_of
-from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.shortage import Begun, bounded_memory, resident_bytes, within_memory
-from compactor.rewrite.tasks import outcome_of
+from compactor.rewrite import memory_guard
+from compactor.rewrite.general_merge import pickled_outcome
+from compactor.rewrite.memory_guard import (
+    StartNote,
+    bounded_memory,
+    resident_bytes,
+    with_memory_limit,
+)
+from compactor.rewrite.plan.memory_budget import TASK_ENVIRON, memory_budget
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from tests.support.patience import PATIENCE_S
 from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table
@@ -40,7 +45,7 @@ def hold(more: list[pl.Series]) -> None:
     """Take more and more memory, slowly enough to be looked at."""
     for _ in range(64):
         more.append(pl.ones(MB, eager=True))
-        time.sleep(shortage.LOOK_INTERVAL_S / 4)
+        time.sleep(memory_guard.CHECK_INTERVAL_S / 4)
 
 
 def hold_and_forget() -> None:
@@ -66,19 +71,19 @@ def bounded(plan: RewritePlan) -> RewritePlan:
 def end_in_order(plan: RewritePlan) -> tuple[Any, int, int]:
     """Outgrow the bound; return how it ended, the memory at first and what was left at last."""
     begun = resident_bytes()
-    outcome = outcome_of(within_memory(bounded(plan), hold_and_forget))
+    outcome = pickled_outcome(with_memory_limit(bounded(plan), hold_and_forget))
     return pickle.loads(outcome), begun, resident_bytes()
 
 
 def never_end(plan: RewritePlan) -> None:
-    shortage.CLEAN_UP_LOOKS = 2
-    Begun(plan, 0, 0).first()
+    memory_guard.CLEAN_UP_CHECKS = 2
+    StartNote(plan, 0, 0).first()
     with bounded_memory(bounded(plan)):
         hold_on()
 
 
 def be_killed(plan: RewritePlan) -> None:
-    Begun(plan, 0, 0).first()
+    StartNote(plan, 0, 0).first()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -90,7 +95,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritePlan:
     assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"])
     progress = tmp_path / "progress"
     progress.mkdir()
-    return replace(make_plan(assignment, str(progress)), memory=budget_of(768 * MB, 0, MB))
+    return replace(make_plan(assignment, str(progress)), memory=memory_budget(768 * MB, 0, MB))
 
 
 def test_a_task_that_ended_in_order_leaves_its_memory_to_the_next(plan: RewritePlan) -> None:
@@ -105,7 +110,7 @@ def test_a_task_that_ended_in_order_leaves_its_memory_to_the_next(plan: RewriteP
 def test_a_task_that_was_ended_by_force_says_why(plan: RewritePlan) -> None:
     said, code = run_apart(partial(never_end, plan))
     assert (said, code) == (None, -signal.SIGKILL)
-    error = Begun(plan, 0, 0).again()
+    error = StartNote(plan, 0, 0).again()
     assert isinstance(error, MemoryShortError)
     assert "a task grew to" in str(error)
 
@@ -113,10 +118,10 @@ def test_a_task_that_was_ended_by_force_says_why(plan: RewritePlan) -> None:
 def test_a_task_that_was_killed_by_others_is_told_apart(plan: RewritePlan) -> None:
     said, code = run_apart(partial(be_killed, plan))
     assert (said, code) == (None, -signal.SIGKILL)
-    error = Begun(plan, 0, 0).again()
+    error = StartNote(plan, 0, 0).again()
     assert isinstance(error, MemoryShortError)
     assert "most likely because the machine had no memory left" in str(error)
 
 
 def test_a_task_without_a_note_died_with_its_machine(plan: RewritePlan) -> None:
-    assert isinstance(Begun(plan, 0, 1).again(), EngineDiedError)
+    assert isinstance(StartNote(plan, 0, 1).again(), EngineDiedError)

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Table
-from compactor.rewrite import columns_beside, row_groups
-from compactor.rewrite.engine import rewrite
-from compactor.rewrite.output_settings import OutputSettings
-from compactor.rewrite.row_groups import RowGroups
+from compactor.rewrite import output_writer, parallel_column_writer
+from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.output_writer import RowGroupWriter
+from compactor.rewrite.plan.output_options import OutputSettings
 from tests.support.readers import check_counts
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, write_file
@@ -198,12 +198,12 @@ def test_columns_that_several_threads_encoded_are_read_alike(
     _, wanted = output
     path = tmp_path / "beside.parquet"
     with monkeypatch.context() as patched:
-        patched.setattr(row_groups, "BESIDE_BYTES_MIN", 0)
-        patched.setattr(columns_beside, "UNIT_BYTES", 1)
+        patched.setattr(output_writer, "PARALLEL_BYTES_MIN", 0)
+        patched.setattr(parallel_column_writer, "UNIT_BYTES", 1)
         patched.setenv("TZ", "UTC")
         time.tzset()
         with path.open("xb") as sink:
-            groups = RowGroups(sink, wanted.schema, OutputSettings("zstd", 1, 100_000), ("k",))
+            groups = RowGroupWriter(sink, wanted.schema, OutputSettings("zstd", 1, 100_000), ("k",))
             groups.write(wanted)
             groups.close({})
         assert pq.read_metadata(path).created_by.startswith("neve ")

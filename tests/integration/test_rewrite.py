@@ -21,9 +21,9 @@ from common.model.tablet import PLUS_INFINITY, Bounds
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.wire import Assignment, OutsideFile
-from compactor.core.result import RewriteProgress, RewriteResult
-from compactor.rewrite import sql
-from compactor.rewrite.engine import rewrite
+from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor.rewrite import choose
+from compactor.rewrite.attempt import rewrite
 from tests.property.test_rows_merge import assert_within
 from tests.support.assignments import an_assignment
 from tests.support.row_reference import ReferenceMerge, reference_merge
@@ -51,10 +51,10 @@ def run(assignment: Assignment) -> RewriteResult:
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs cut into ranges, or go the general ways."""
-    monkeypatch.setattr(sql, "NATIVE", way in ("whole", "ranges"))
+    monkeypatch.setattr(choose, "USE_KERNEL", way in ("whole", "ranges"))
     if way in ("ranges", "sql"):
-        monkeypatch.setattr(sql, "IN_MEMORY_BYTES", 0)
-        monkeypatch.setattr(sql, "READ_TASK_BYTES", 4000)
+        monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(choose, "READ_TASK_BYTES", 4000)
 
 
 def fill(folder: Path, seed: int, files: int = 5, rows: int = 120) -> list[str]:

@@ -15,10 +15,14 @@ from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.wire import Assignment
-from compactor.core.result import RewriteResult
-from compactor.rewrite.engine import rewrite
-from compactor.rewrite.excerpts.reading import Excerpts, Place, arrow_column
-from compactor.rewrite.files import delete_file
+from compactor.core.progress import RewriteResult
+from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.file_io import delete_file
+from compactor.rewrite.parquet_bytes.excerpts import (
+    Excerpts,
+    RowStretch,
+    arrow_column,
+)
 from neve.recovery.stored import list_location
 from tests.support.assignments import an_assignment
 from tests.support.readers import at_hand, check_counts
@@ -103,7 +107,7 @@ def test_pages_of_some_rows_are_read(location: Location, indexed: bool) -> None:
     excerpts = Excerpts(location, "p.parquet")
     assert excerpts.columns() == {"k", "s"}
     for name in ("k", "s"):
-        excerpt = excerpts.take(Place(0, 1234, 567), rows.schema.field(name))
+        excerpt = excerpts.take(RowStretch(0, 1234, 567), rows.schema.field(name))
         assert arrow_column(excerpt, 567).equals(rows.column(name).slice(1234, 567))
 
 

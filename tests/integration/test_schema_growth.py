@@ -12,7 +12,7 @@ import pytest
 from common.model.table import Column
 from common.rows.schema import changed_schema, schema_id_of
 from common.spi.selector import SelectorParameters
-from compactor.rewrite.engine import rewrite
+from compactor.rewrite.attempt import rewrite
 from coordinator.plugins.selectors import SchemaDrift
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, write_file

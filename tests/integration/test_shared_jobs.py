@@ -15,10 +15,10 @@ import pytest
 
 from common.errors import InputError
 from common.wire import Assignment
-from compactor.core.result import RewriteResult
-from compactor.rewrite import handing
-from compactor.rewrite.engine import rewrite
-from compactor.rewrite.handing import Job
+from compactor.core.progress import RewriteResult
+from compactor.rewrite import spark_tasks
+from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.spark_tasks import TaskCall
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table, write_file
 
@@ -42,15 +42,15 @@ def an_assignment_of(folder: Path) -> Assignment:
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rewrites each Spark job had; the first ones wait until all others do."""
     sizes: list[int] = []
-    hand_out: Callable[[Any, Sequence[Job]], Sequence[bytes]] = handing._handed_out
+    hand_out: Callable[[Any, Sequence[TaskCall]], Sequence[bytes]] = spark_tasks._run_spark_job
 
-    def wait(context: Any, jobs: Sequence[Job]) -> Sequence[bytes]:
+    def wait(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
         sizes.append(len(jobs))
-        while len(sizes) <= CORES and len(handing._SHARING._waiting) < WAITING:
+        while len(sizes) <= CORES and len(spark_tasks._BATCHER._waiting) < WAITING:
             threading.Event().wait(0.01)
         return hand_out(context, jobs)
 
-    monkeypatch.setattr(handing, "_handed_out", wait)
+    monkeypatch.setattr(spark_tasks, "_run_spark_job", wait)
     return sizes
 
 
@@ -65,7 +65,7 @@ def run_all(assignments: Sequence[Assignment]) -> list[RewriteResult | BaseExcep
         except Exception as error:  # told to the test
             return error
         finally:
-            assert spark.sparkContext.getLocalProperty(handing.JOB_GROUP) == f"own-{number}"
+            assert spark.sparkContext.getLocalProperty(spark_tasks.JOB_GROUP) == f"own-{number}"
 
     with ThreadPoolExecutor(len(assignments)) as threads:
         return list(threads.map(run, range(len(assignments))))
@@ -81,12 +81,12 @@ def test_those_that_wait_share_a_job_and_one_that_fails_fails_alone(
     content[4:40] = bytes(36)  # the first page's header
     damaged.write_bytes(content)
     tracker = local_session().sparkContext.statusTracker()
-    before = len(tracker.getJobIdsForGroup(handing.SHARED))
+    before = len(tracker.getJobIdsForGroup(spark_tasks.SHARED_JOB_GROUP))
 
     found = run_all(assignments)
 
     assert sorted(handed) == [1] * CORES + [WAITING]
-    assert len(tracker.getJobIdsForGroup(handing.SHARED)) == before + 1
+    assert len(tracker.getJobIdsForGroup(spark_tasks.SHARED_JOB_GROUP)) == before + 1
     failed = [number for number, each in enumerate(found) if isinstance(each, BaseException)]
     assert failed == [4]
     assert isinstance(found[4], InputError)
@@ -100,7 +100,7 @@ def test_a_job_that_may_last_goes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     shared: list[object] = []
-    monkeypatch.setattr(handing._SHARING, "run", lambda *asked: shared.append(asked))
+    monkeypatch.setattr(spark_tasks._BATCHER, "run", lambda *asked: shared.append(asked))
     assignment = replace(an_assignment_of(tmp_path), **changes)
     result = rewrite(local_session(), assignment, lambda _: None, lambda: False)
     assert result.counts.rows_out == ROWS * FILES

@@ -20,10 +20,10 @@ import pytest
 
 from common.errors import CompactionError, MemoryShortError
 from common.model.table import Table
-from compactor.core.result import RewriteResult
-from compactor.rewrite.shortage import BEGUN
+from compactor.core.progress import RewriteResult
+from compactor.rewrite.memory_guard import BEGUN
+from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
-from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
 from tests.support.patience import SERVICE_S
 from tests.support.tables_on_disk import assignment_over, keyed_table, settings
@@ -86,7 +86,7 @@ def ends(table: Table, monkeypatch_module: pytest.MonkeyPatch) -> list[Any]:
         engine = SparkEngine(
             DriverSettings(
                 name="c1",
-                engine=Engines.LOCAL,
+                engine=EngineKind.LOCAL,
                 task_limit_bytes=LIMIT_BYTES,
                 start_timeout_s=SERVICE_S,
             )

@@ -22,10 +22,10 @@ from common.model.job import Kind
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.wire import Assignment
-from compactor.rewrite.plan import make_plan
-from compactor.rewrite.tasks import TaskResult, rewrite_bag
+from compactor.rewrite.general_merge import TaskResult, rewrite_bag
+from compactor.rewrite.merge.tasks import merge_small_job
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
-from compactor.rewrite.whole import rewrite_natively
 from coordinator.core.assignment import compose_assignment
 from coordinator.scan.scanner import with_watermarks
 from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
@@ -72,7 +72,7 @@ def stored_bytes(folder: Path) -> int:
 def merged(given: Assignment) -> CommitAttempt:
     """Do what a compactor does with an assignment, without Spark; return its commit."""
     table, plan = given.table, make_plan(given)
-    result: TaskResult = rewrite_natively(plan) if table.key else rewrite_bag(plan)
+    result: TaskResult = merge_small_job(plan) if table.key else rewrite_bag(plan)
     verify(plan, result, lambda: False)
     return CommitAttempt(
         tablet=given.job.tablet,

@@ -21,11 +21,11 @@ from common.errors import (
     InputError,
     RewriteError,
 )
-from compactor.core.result import RewriteProgress
-from compactor.spark import messages
+from compactor.core.progress import RewriteProgress
+from compactor.spark import driver_protocol
 from compactor.spark.child import SIGN_INTERVAL_S
+from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
-from compactor.spark.settings import DriverSettings, Engines
 from neve.local.find import find_java
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
@@ -42,7 +42,7 @@ def java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(tmp_path: Path, **more: Any) -> DriverSettings:
-    chosen = {"name": "c1", "engine": Engines.LOCAL, "work": "tests.support.spark_work:work"}
+    chosen = {"name": "c1", "engine": EngineKind.LOCAL, "work": "tests.support.spark_work:work"}
     return DriverSettings(**chosen | {"log_file": str(tmp_path / "driver.log")} | more)
 
 
@@ -177,7 +177,7 @@ def test_a_thread_that_fails_takes_its_driver_along(tmp_path: Path) -> None:
         waiting = await sleeping(engine, "a")
         # The same attempt twice: whoever reads orders refuses, and reads no more.
         with suppress(EngineDiedError):
-            await engine._order(messages.Run("a", ADD))
+            await engine._order(driver_protocol.Run("a", ADD))
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(EngineDiedError):
                 await waiting

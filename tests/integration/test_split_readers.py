@@ -15,11 +15,11 @@ from common.model.table import Table
 from common.parquet.location import open_location
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
-from compactor.core.result import RewriteResult
-from compactor.rewrite.engine import rewrite
-from compactor.rewrite.native_job import merge_natively
-from compactor.rewrite.plan import make_plan
-from compactor.rewrite.tasks import TaskResult
+from compactor.core.progress import RewriteResult
+from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import largest_first, last_first, write_misordered
 from tests.support.readers import check_counts, spark_count
@@ -120,7 +120,7 @@ def test_ranges_are_merged_by_tasks_and_joined_with_copies(tmp_path: Path) -> No
         tasks.append(len(calls))
         return [call() for call in pickle.loads(pickle.dumps(list(calls)))]
 
-    result = merge_natively(plan, run_tasks, cores=8)
+    result = merge_large_job(plan, run_tasks, cores=8)
     assert sum(tasks) > 1
     check(outputs(tmp_path / "table", result), ROWS)
 

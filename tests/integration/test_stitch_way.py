@@ -16,10 +16,10 @@ from common.errors import AttemptCancelledError
 from common.model.request import OutputSpec, Request
 from common.model.table import Table
 from common.parquet.location import open_location
-from compactor.core.result import RewriteResult
-from compactor.rewrite import sql
-from compactor.rewrite.allowance import Allowance
-from compactor.rewrite.engine import rewrite
+from compactor.core.progress import RewriteResult
+from compactor.rewrite import choose
+from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.throttle import Allowance
 from tests.support.layouts import read_file_layout
 from tests.support.readers import check_counts
 from tests.support.spark_session import local_session
@@ -93,18 +93,18 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """Have a job be stitched by the driver, or by a task, as if it were so large."""
     if request.param != "here":
         bound = "STITCH_HERE_BYTES" if request.param == "large" else "STITCH_HERE_FOOTER_BYTES"
-        monkeypatch.setattr(sql, bound, 1000)
+        monkeypatch.setattr(choose, bound, 1000)
     return str(request.param)
 
 
 def test_an_append_only_table(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed, run_tasks = list[Any](), sql.run_tasks
+    handed, run_tasks = list[Any](), choose.run_tasks
 
     def hand(*args: Any) -> Any:
         handed.append(args)
         return run_tasks(*args)
 
-    monkeypatch.setattr(sql, "run_tasks", hand)
+    monkeypatch.setattr(choose, "run_tasks", hand)
     tables = [rows_from(n * ROWS) for n in (2, 0, 1)]
     paths = fill(tmp_path, tables, write_page_index=True)
     table = bag_table(tmp_path, settings=small_groups(ttl_s=1000.0))

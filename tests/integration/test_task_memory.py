@@ -15,9 +15,9 @@ import pytest
 from benchmarks.memory_shapes import KEY, TOMBSTONE, VERSION, make
 from common.model.table import Table
 from common.rows.schema import columns_of
-from compactor.rewrite.memory import TASK_ENVIRON, budget_of
-from compactor.rewrite.native_job import merge_natively
-from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.plan.memory_budget import TASK_ENVIRON, memory_budget
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from tests.support.peak_memory import peak_bytes
 from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import assignment_over, settings
@@ -50,7 +50,7 @@ def a_plan(folder: Path, shape: str) -> RewritePlan:
         settings=settings(row_group_bytes=16 * MB),
     )
     plan = make_plan(assignment_over(table, paths), str(folder / "progress"))
-    return replace(plan, memory=budget_of(TASK_BYTES, 0, 16 * MB))
+    return replace(plan, memory=memory_budget(TASK_BYTES, 0, 16 * MB))
 
 
 @pytest.mark.parametrize("shape", ["wide", "one-group"])
@@ -70,7 +70,7 @@ def test_a_task_stays_within_what_it_may_have(
         return ended
 
     plan = a_plan(tmp_path, shape)
-    result = merge_natively(plan, run_tasks, 2)
+    result = merge_large_job(plan, run_tasks, 2)
     assert result.counts.rows_in == plan.rows
     assert len(peaks) > 1, "nothing was cut"
     assert max(peaks) < TASK_BYTES, [peak // MB for peak in peaks]

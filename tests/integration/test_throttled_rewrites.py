@@ -16,10 +16,10 @@ from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from common.model.table import Table
 from common.wire import Assignment
-from compactor.core.result import RewriteProgress, RewriteResult
-from compactor.rewrite import sql
-from compactor.rewrite.allowance import Allowance
-from compactor.rewrite.engine import rewrite
+from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor.rewrite import choose
+from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.throttle import Allowance
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import (
     KEYED,
@@ -38,9 +38,9 @@ WAYS = {"whole": "merge", "ranges": "merge", "memory": "memory", "sql": "sql", "
 
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql, "NATIVE", way in ("whole", "ranges"))
+    monkeypatch.setattr(choose, "USE_KERNEL", way in ("whole", "ranges"))
     if way in ("ranges", "sql"):
-        monkeypatch.setattr(sql, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
 
 
 def job(folder: Path, way: str, rows: int = 2000) -> Assignment:

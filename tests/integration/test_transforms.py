@@ -21,9 +21,13 @@ from common.model.table import Table
 from common.parquet.location import Location
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
-from compactor.core.result import RewriteResult
-from compactor.rewrite import questions, sql, tasks
-from compactor.rewrite.engine import rewrite
+from compactor.core.progress import RewriteResult
+from compactor.rewrite import (
+    choose,
+    general_merge,
+    transform_expressions,
+)
+from compactor.rewrite.attempt import rewrite
 from tests.support.assignments import an_assignment
 from tests.support.row_reference import reference_merge
 from tests.support.spark_session import local_session
@@ -79,12 +83,12 @@ def small_steps(
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs sorted by Spark, and read in small steps."""
-    for module, rows_max in ((questions, 70), (tasks, 50)):
+    for module, rows_max in ((transform_expressions, 70), (general_merge, 50)):
         in_steps = partial(small_steps, module.read_tables, rows_max)
         monkeypatch.setattr(module, "read_tables", in_steps)
     if way == "sql":
-        monkeypatch.setattr(sql, "IN_MEMORY_BYTES", 0)
-        monkeypatch.setattr(sql, "READ_TASK_BYTES", 4000)
+        monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(choose, "READ_TASK_BYTES", 4000)
 
 
 def fill(folder: Path, seed: int, files: int = 3) -> list[str]:

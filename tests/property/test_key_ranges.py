@@ -16,25 +16,27 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.rows.key_encoding import encode_keys
 from common.rows.schema import arrow_schema
-from compactor.rewrite.apart import Copy
-from compactor.rewrite.kernel.bounds import Group, bound_words, groups_of
-from compactor.rewrite.kernel.order import order_of, winners
-from compactor.rewrite.kernel.words import (
+from compactor.rewrite.kernel.normalized_keys import (
     LongKeyError,
-    at,
+    RowGroup,
+    bound_words,
     column_levels,
     is_sorted,
     key_levels,
-    rank,
+    row_groups_of,
+    rows_before,
+    words_of_row,
 )
-from compactor.rewrite.ranges import (
+from compactor.rewrite.kernel.winners import order_of, winners
+from compactor.rewrite.merge.ranges import (
     CHUNK_BYTES,
+    CopiedRun,
     bundles_of,
-    footers_of,
-    held_bytes,
-    parts_of,
-    points_of,
-    ranges_of,
+    footers_as_row_groups,
+    key_points,
+    overlap_bytes_max,
+    parts_of_ranges,
+    tile_ranges,
 )
 from tests.property.test_rows_merge import draw_row, draw_rules
 
@@ -43,12 +45,12 @@ def key(number: int) -> bytes:
     return bytes([1, number])
 
 
-def draw_groups(chance: random.Random) -> list[Group]:
+def draw_groups(chance: random.Random) -> list[RowGroup]:
     groups = []
     for number in range(chance.randint(1, 30)):
         low, high = sorted(chance.choices(range(40), k=2))
         groups.append(
-            Group(
+            RowGroup(
                 input=chance.randrange(5),
                 number=number,
                 start=0,
@@ -61,7 +63,7 @@ def draw_groups(chance: random.Random) -> list[Group]:
     return groups
 
 
-def may_hold(group: Group, wanted: bytes) -> bool:
+def may_hold(group: RowGroup, wanted: bytes) -> bool:
     above = group.low is None or group.low <= wanted
     return above and (group.high is None or wanted <= group.high)
 
@@ -71,8 +73,8 @@ def test_ranges_tile_the_keys_and_know_whatever_may_be_in_them(seed: int) -> Non
     chance = random.Random(seed)
     groups = draw_groups(chance)
     cuts = sorted({key(n) for n in chance.choices(range(40), k=chance.randrange(3))})
-    ranges = ranges_of(groups, points_of(groups, {}), chance.randint(1, 5), cuts)
-    parts = parts_of(ranges, cuts)
+    ranges = tile_ranges(groups, key_points(groups, {}), chance.randint(1, 5), cuts)
+    parts = parts_of_ranges(ranges, cuts)
     assert set(cuts) <= {work.end for work in ranges}
     assert sorted(set(parts)) == list(range(len(cuts) + 1))
     assert parts == sorted(parts)
@@ -97,7 +99,7 @@ def test_what_is_held_at_once_is_never_more_than_said(seed: int) -> None:
         sum(group.size_bytes for group in groups if may_hold(group, wanted))
         for wanted in map(key, range(40))
     ]
-    assert max(held) <= held_bytes(groups) <= sum(group.size_bytes for group in groups)
+    assert max(held) <= overlap_bytes_max(groups) <= sum(group.size_bytes for group in groups)
     bundles = bundles_of(groups, 600)
     assert [group for bundle in bundles for group in bundle] == groups
     for bundle in bundles:
@@ -107,7 +109,7 @@ def test_what_is_held_at_once_is_never_more_than_said(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_footer_lies_over_all_row_groups_of_its_file(seed: int) -> None:
     groups = draw_groups(random.Random(seed))
-    footers = footers_of(groups, columns=3)
+    footers = footers_as_row_groups(groups, columns=3)
     assert sum(each.size_bytes for each in footers) == CHUNK_BYTES * 3 * len(groups)
     for group in groups:
         (footer,) = (each for each in footers if each.input == group.input)
@@ -117,7 +119,7 @@ def test_a_footer_lies_over_all_row_groups_of_its_file(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_stretches_are_what_follows_each_other_in_a_file(seed: int) -> None:
     groups = tuple(draw_groups(random.Random(seed)))
-    stretches = Copy(groups).stretches()
+    stretches = CopiedRun(groups).stretches()
     assert [each for stretch in stretches for each in stretch] == list(groups)
     for stretch in stretches:
         first = stretch[0]
@@ -131,11 +133,11 @@ def test_stretches_are_what_follows_each_other_in_a_file(seed: int) -> None:
 
 def test_samples_balance_what_bounds_do_not_tell() -> None:
     groups = [
-        Group(input=n, number=0, start=0, rows=9, size_bytes=100, low=key(0), high=key(200))
+        RowGroup(input=n, number=0, start=0, rows=9, size_bytes=100, low=key(0), high=key(200))
         for n in range(4)
     ]
     samples = {(n, 0): [key(at) for at in range(1, 21)] for n in range(4)}
-    (first, second) = ranges_of(groups, points_of(groups, samples), 2)
+    (first, second) = tile_ranges(groups, key_points(groups, samples), 2)
     assert first.end == second.start
     assert first.end in (key(10), key(11))
 
@@ -155,7 +157,7 @@ def test_words_sort_like_keys_and_bounds_like_both(tmp_path: Path, seed: int) ->
         zip(encoded, range(30), strict=True)
     )
     for place, wanted in enumerate(encoded):
-        assert tuple(bound_words(wanted, rules.key_types, arrows)) == at(levels, place)
+        assert tuple(bound_words(wanted, rules.key_types, arrows)) == words_of_row(levels, place)
     assert is_sorted(levels, 30) == (encoded == sorted(encoded))
 
     known = sorted(encoded)
@@ -165,13 +167,13 @@ def test_words_sort_like_keys_and_bounds_like_both(tmp_path: Path, seed: int) ->
     assert is_sorted(levels, 30, strictly=True) == (len(set(encoded)) == 30)
     for wanted in known:
         bound = bound_words(wanted, rules.key_types, arrows)
-        assert rank(levels, 30, bound, after=False) == sum(each < wanted for each in known)
-        assert rank(levels, 30, bound, after=True) == sum(each <= wanted for each in known)
+        assert rows_before(levels, 30, bound, after=False) == sum(each < wanted for each in known)
+        assert rows_before(levels, 30, bound, after=True) == sum(each <= wanted for each in known)
 
     # What a footer says of keys is never narrower than they are.
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
     with pq.ParquetFile(tmp_path / "a.parquet") as parquet:
-        groups = groups_of(0, parquet.metadata, parquet.schema_arrow, rules.key)
+        groups = row_groups_of(0, parquet.metadata, parquet.schema_arrow, rules.key)
     for group in groups:
         keys = encoded[group.start : group.start + group.rows]
         assert group.low is None or group.low <= min(keys)
@@ -184,9 +186,9 @@ def test_the_beginning_of_a_key_comes_before_the_key() -> None:
     kinds = [KeyType.INT, KeyType.STRING]
     levels = key_levels([numbers, names], kinds)
     bound = bound_words(encode_value(1, kinds[0]), kinds, [pa.int64(), pa.string()])
-    assert rank(levels, 3, bound, after=True) == 0
+    assert rows_before(levels, 3, bound, after=True) == 0
     bound = bound_words(encode_value(2, kinds[0]), kinds, [pa.int64(), pa.string()])
-    assert rank(levels, 3, bound, after=True) == 2
+    assert rows_before(levels, 3, bound, after=True) == 2
 
 
 def draw_kind(text: str) -> object:
@@ -226,7 +228,7 @@ def test_winners_are_those_of_plain_sorting(seed: int) -> None:
 
     groups: dict[tuple[int, ...], list[int]] = {}
     for row in range(rows):
-        groups.setdefault(at(levels, row), []).append(row)
+        groups.setdefault(words_of_row(levels, row), []).append(row)
     found = winners(levels, versions, tombstones)
     assert len(found.row) == len(groups)
     level_with: dict[int, set[int]] = {}
@@ -247,7 +249,7 @@ def test_a_row_group_of_long_rows_counts_half_as_much_again(
     path = tmp_path / "texts.parquet"
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
     metadata = pq.read_metadata(path)
-    (group,) = groups_of(0, metadata, table.schema, ["k"])
+    (group,) = row_groups_of(0, metadata, table.schema, ["k"])
     # A word of the key, and a view of the text.
     plain = metadata.row_group(0).total_byte_size + (8 + 16) * 100
     assert group.size_bytes == int(plain * factor)

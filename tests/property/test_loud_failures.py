@@ -28,17 +28,17 @@ from common.parquet.file_inspection import stream_rows
 from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.wire import Assignment
-from compactor.rewrite.kernel import reading
-from compactor.rewrite.native_job import merge_natively
-from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
-from compactor.rewrite.tasks import (
+from compactor.rewrite.general_merge import (
     TaskResult,
     read_for_sort,
     rewrite_bag,
     rewrite_in_memory,
     write_sorted,
 )
+from compactor.rewrite.kernel import reader
+from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings
 
@@ -61,15 +61,15 @@ def here(calls: Sequence[Any]) -> list[Any]:
 
 
 def ranges(plan: RewritePlan, _: Assignment) -> TaskResult:
-    return merge_natively(plan, here, 3)
+    return merge_large_job(plan, here, 3)
 
 
 def pieces(plan: RewritePlan, _: Assignment) -> TaskResult:
     """Row groups too large to be held are read piece by piece, and only the pages of each."""
     plan = replace(plan, small={}, memory=replace(plan.memory, held_bytes=40_000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "EXCERPT_BYTES_MIN", 0)
-        return merge_natively(plan, here, 3)
+        patch.setattr(reader, "EXCERPT_BYTES_MIN", 0)
+        return merge_large_job(plan, here, 3)
 
 
 def memory(plan: RewritePlan, _: Assignment) -> TaskResult:

@@ -22,25 +22,24 @@ from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import (
-    columns_beside,
-    cutting,
-    joining,
-    longer_runs,
-    memory,
-    native,
-    native_job,
-    pipeline,
-    row_groups,
+from compactor.rewrite import output_writer, parallel_column_writer
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.kernel import (
+    range_merge,
+    reader,
 )
-from compactor.rewrite.kernel import reading, settling, steps
-from compactor.rewrite.kernel.words import LongKeyError
-from compactor.rewrite.native import is_native
-from compactor.rewrite.native_job import merge_natively
-from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite.kernel.normalized_keys import LongKeyError
+from compactor.rewrite.merge import (
+    driver,
+    io,
+    multi_pass,
+    tasks,
+)
+from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.merge.tasks import kernel_supports, merge_small_job
+from compactor.rewrite.plan import memory_budget
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.verify import verify
-from compactor.rewrite.whole import rewrite_natively
 from tests.property.test_rows_merge import (
     NOW_S,
     assert_within,
@@ -116,24 +115,24 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
 
 def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have bounds so small that every way of the kernel is taken."""
-    monkeypatch.setattr(steps, "STEP_ROWS_MIN", 1)
-    monkeypatch.setattr(steps, "FULL_BYTES", chance.choice([0, 1 << 30]))
-    monkeypatch.setattr(steps, "STEP_ROWS_MAX", chance.choice([1, 5, 50]))
-    monkeypatch.setattr(longer_runs, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
-    monkeypatch.setattr(longer_runs, "BUNDLE_BYTES", chance.choice([1, 400]))
-    monkeypatch.setattr(longer_runs, "FAN_IN_MAX", 2)
-    monkeypatch.setattr(longer_runs, "SHORT_RUNS_MAX", chance.choice([0, 1 << 30]))
-    monkeypatch.setattr(memory, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
-    monkeypatch.setattr(longer_runs, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
-    monkeypatch.setattr(longer_runs, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
-    monkeypatch.setattr(cutting, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
-    monkeypatch.setattr(pipeline, "AHEAD_BYTES", chance.choice([0, 500, 1 << 30]))
-    monkeypatch.setattr(row_groups, "BESIDE_BYTES_MIN", chance.choice([0, 1 << 30]))
-    monkeypatch.setattr(columns_beside, "UNIT_BYTES", chance.choice([1, 1 << 30]))
-    monkeypatch.setattr(cutting, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
-    monkeypatch.setattr(native_job, "RUN_BYTES_MIN", chance.choice([0, 100]))
-    monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
-    monkeypatch.setattr(reading, "EXCERPT_BYTES_MIN", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(range_merge, "STEP_ROWS_MIN", 1)
+    monkeypatch.setattr(range_merge, "FULL_BYTES", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(range_merge, "STEP_ROWS_MAX", chance.choice([1, 5, 50]))
+    monkeypatch.setattr(multi_pass, "HELD_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(multi_pass, "BUNDLE_BYTES", chance.choice([1, 400]))
+    monkeypatch.setattr(multi_pass, "FAN_IN_MAX", 2)
+    monkeypatch.setattr(multi_pass, "SHORT_RUNS_MAX", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(memory_budget, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
+    monkeypatch.setattr(multi_pass, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
+    monkeypatch.setattr(multi_pass, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
+    monkeypatch.setattr(driver, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))
+    monkeypatch.setattr(io, "PREFETCH_BYTES_MAX", chance.choice([0, 500, 1 << 30]))
+    monkeypatch.setattr(output_writer, "PARALLEL_BYTES_MIN", chance.choice([0, 1 << 30]))
+    monkeypatch.setattr(parallel_column_writer, "UNIT_BYTES", chance.choice([1, 1 << 30]))
+    monkeypatch.setattr(driver, "SAMPLED_GROUPS", chance.choice([0, 1, 5]))
+    monkeypatch.setattr(driver, "RUN_BYTES_MIN", chance.choice([0, 100]))
+    monkeypatch.setattr(driver, "worth_copying", lambda *_: True)
+    monkeypatch.setattr(reader, "EXCERPT_BYTES_MIN", chance.choice([0, 1 << 30]))
 
 
 def here(calls: Sequence[Any]) -> list[Any]:
@@ -163,11 +162,11 @@ def test_files_merge_like_the_general_way(
     more = {"settled": drop.settled, "outside": drop.outside} if drop else {}
     assignment = assignment_over(life.table, life.paths, now_s=NOW_S, **more)
     plan = make_plan(assignment, str(tmp_path / "progress"))
-    assert is_native(plan)
+    assert kernel_supports(plan)
     held, step = chance.choice([0, 500, 1 << 30]), chance.choice([1, 1000, 1 << 24])
     plan = replace(plan, memory=replace(plan.memory, held_bytes=held, step_bytes=step))
     cores = chance.randint(1, 8)
-    result = merge_natively(plan, here, cores) if ranged else rewrite_natively(plan)
+    result = merge_large_job(plan, here, cores) if ranged else merge_small_job(plan)
 
     wanted = merge_tables([life.rows], rules, NOW_S, plan.drop)
     assert texts(outputs(life, result)) == texts(wanted.table)
@@ -216,7 +215,7 @@ def test_a_merge_beside_does_not_meet_what_was_dropped(tmp_path: Path, cores: in
     more = {"settled": encode_value(7, KeyType.INT), "outside": (known,)}
     assignment = assignment_over(table, ["ends"], now_s=NOW_S, **more)
     plan = make_plan(assignment, str(tmp_path / "progress"))
-    result = merge_natively(plan, here, cores)
+    result = merge_large_job(plan, here, cores)
     assert (result.counts.rows_out, result.counts.tombstones_dropped) == (0, 20)
     assert result.dropped is not None
     output = replace(beside, path="made-of-middle")
@@ -240,7 +239,7 @@ def test_statistics_that_are_wrong_are_found_and_not_believed(tmp_path: Path, co
         turns.append(len(calls))
         return here(calls)
 
-    result = merge_natively(replace(plan, groups=tuple(groups)), run_tasks, cores)
+    result = merge_large_job(replace(plan, groups=tuple(groups)), run_tasks, cores)
     assert len(turns) == 2
     assert (result.counts.rows_in, result.counts.superseded) == (200, 100)
     verify(plan, result, lambda: False)
@@ -250,18 +249,18 @@ def test_keys_too_long_for_words_go_the_general_way(tmp_path: Path) -> None:
     rows = pa.table({"k": ["x" * 70, "x" * 69 + "y"], "v": [1, 1]})
     plan = simple_plan(tmp_path, rows)
     with pytest.raises(LongKeyError):
-        merge_natively(plan, here, 2)
+        merge_large_job(plan, here, 2)
     assert list((tmp_path / "table").glob("_neve/**/*.parquet")) == []
-    assert rewrite_natively(plan).counts.rows_out == 2
+    assert merge_small_job(plan).counts.rows_out == 2
 
 
 def test_many_versions_of_one_key_are_merged_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "ROWS_MAX", 40)
+    monkeypatch.setattr(range_merge, "ROWS_MAX", 40)
     parts = [pa.table({"k": [7] * 90, "v": list(range(at, at + 90))}) for at in range(3)]
     plan = simple_plan(tmp_path, *parts, row_group_size=30)
-    result = merge_natively(plan, here, 1)
+    result = merge_large_job(plan, here, 1)
     assert (result.counts.rows_in, result.counts.rows_out) == (270, 1)
     (file,) = result.files
     assert pq.read_table(tmp_path / "table" / file.path).to_pylist() == [{"k": 7, "v": 91}]
@@ -270,15 +269,15 @@ def test_many_versions_of_one_key_are_merged_in_portions(
 def test_more_small_files_than_a_step_can_number_are_merged_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "ROWS_MAX", 40)
-    monkeypatch.setattr(native, "ROWS_MAX", 40)
-    monkeypatch.setattr(steps, "STEP_ROWS_MAX", 20)
-    monkeypatch.setattr(longer_runs, "HELD_BYTES_MAX", 0)
+    monkeypatch.setattr(range_merge, "ROWS_MAX", 40)
+    monkeypatch.setattr(tasks, "ROWS_MAX", 40)
+    monkeypatch.setattr(range_merge, "STEP_ROWS_MAX", 20)
+    monkeypatch.setattr(multi_pass, "HELD_BYTES_MAX", 0)
     keys = [list(range(at, 200, 7)) for at in range(7)]
     parts = [pa.table({"k": each, "v": [1] * len(each)}) for each in keys]
     plan = simple_plan(tmp_path, *parts)
     assert sorted(plan.small) == list(range(7))
-    result = merge_natively(plan, here, 1)
+    result = merge_large_job(plan, here, 1)
     assert (result.counts.rows_in, result.counts.rows_out) == (200, 200)
     (file,) = result.files
     assert pq.read_table(tmp_path / "table" / file.path)["k"].to_pylist() == list(range(200))
@@ -316,7 +315,7 @@ def test_any_order_and_grouping_of_compactions_shows_the_same_rows(
             settled=b"\xff",
         )
         plan = make_plan(assignment, str(tmp_path / f"progress-{turn}"))
-        result = merge_natively(plan, here, chance.randint(1, 6))
+        result = merge_large_job(plan, here, chance.randint(1, 6))
         verify(plan, result, lambda: False)
         files = left + [file.path for file in result.files]
         if not files:
@@ -331,15 +330,15 @@ class TestRowGroupsThatMeetNoOthers:
 
     def run(self, plan: RewritePlan, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskResult, int]:
         """Merge; return the result and how many calls looked at copies."""
-        monkeypatch.setattr(native_job, "RUN_BYTES_MIN", 0)
-        monkeypatch.setattr(joining, "worth_copying", lambda *_: True)
+        monkeypatch.setattr(driver, "RUN_BYTES_MIN", 0)
+        monkeypatch.setattr(driver, "worth_copying", lambda *_: True)
         looked: list[Any] = []
 
         def run_tasks(calls: Sequence[Any]) -> list[Any]:
-            looked.extend(call for call in calls if call.func is native_job.check_copy)
+            looked.extend(call for call in calls if call.func is driver.check_copy)
             return here(calls)
 
-        result = merge_natively(plan, run_tasks, 2)
+        result = merge_large_job(plan, run_tasks, 2)
         verify(plan, result, lambda: False)
         return result, len(looked)
 
@@ -416,8 +415,8 @@ def test_what_cannot_fit_is_not_tried(tmp_path: Path) -> None:
     plan = simple_plan(tmp_path, rows, rows)
     small = replace(plan.memory, task_bytes=1, halvings=3)
     with pytest.raises(MemoryShortError, match=r"would take \d+ MB; a task may have 0 MB, divided"):
-        merge_natively(replace(plan, memory=small), no_tasks, 2)
-    assert merge_natively(plan, here, 2).counts.rows_out == 1000
+        merge_large_job(replace(plan, memory=small), no_tasks, 2)
+    assert merge_large_job(plan, here, 2).counts.rows_out == 1000
 
 
 def no_tasks(calls: Sequence[Any]) -> list[Any]:

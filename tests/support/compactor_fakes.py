@@ -31,7 +31,11 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
+from compactor.core.progress import (
+    EngineHealth,
+    RewriteProgress,
+    RewriteResult,
+)
 
 
 class FakeCoordinator:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.parquet.location import Location, open_location
-from compactor.rewrite.stitch.footer import Layout
-from compactor.rewrite.stitch.sources import layout_of, opened_source
-from compactor.rewrite.thrift.values import Struct
+from compactor.rewrite.parquet_bytes.footer import FooterLayout
+from compactor.rewrite.parquet_bytes.sources import open_source, read_footer_of
+from compactor.rewrite.parquet_bytes.thrift import Struct
 
 
-def read_file_layout(location: Location, path: str) -> Layout:
-    with opened_source(location, path) as source:
-        return layout_of(source)
+def read_file_layout(location: Location, path: str) -> FooterLayout:
+    with open_source(location, path) as source:
+        return read_footer_of(source)
 
 
-def layout_of_file(path: Path) -> Layout:
-    with opened_source(open_location(path.parent.as_uri()), path.name) as source:
-        return layout_of(source)
+def layout_of_file(path: Path) -> FooterLayout:
+    with open_source(open_location(path.parent.as_uri()), path.name) as source:
+        return read_footer_of(source)
 
 
 def opened_struct(struct: Struct, number: int) -> Struct | None:

@@ -13,12 +13,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.rewrite.stitch import footer as ids
-from compactor.rewrite.stitch.ending import file_end
-from compactor.rewrite.stitch.footer import MAGIC, Chunk, Group, Span
-from compactor.rewrite.stitch.moving import MovedChunk, MovedGroup, group_struct, with_index
-from compactor.rewrite.stitch.sources import BufferSource, layout_of
-from compactor.rewrite.thrift.values import Struct, list_field, number_field
+from compactor.rewrite.parquet_bytes import footer as ids
+from compactor.rewrite.parquet_bytes.footer import (
+    MAGIC,
+    Chunk,
+    Span,
+    StoredRowGroup,
+)
+from compactor.rewrite.parquet_bytes.relocation import (
+    MovedChunk,
+    MovedGroup,
+    encode_footer,
+    group_struct,
+    with_page_index,
+)
+from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
+from compactor.rewrite.parquet_bytes.thrift import (
+    Struct,
+    list_field,
+    number_field,
+)
 
 Order = Callable[[Sequence[Chunk]], list[Chunk]]
 
@@ -45,7 +59,7 @@ def write_misordered(
 def misordered(content: pa.Buffer, order: Order = largest_first) -> bytes:
     """Return a file with its row groups' column chunks in another order."""
     source = BufferSource(content)
-    layout = layout_of(source)
+    layout = read_footer_of(source)
     written = _Written(source)
     begins, moved = [], []
     for group in (each for each in layout.groups if each.rows):
@@ -58,19 +72,19 @@ def misordered(content: pa.Buffer, order: Order = largest_first) -> bytes:
         for number, (group, begin) in enumerate(zip(moved, begins, strict=True))
     ]
     struct: Struct = {**layout.struct, ids.ROW_GROUPS: list_field(described)}
-    return bytes(written.content) + file_end(struct)
+    return bytes(written.content) + encode_footer(struct)
 
 
 def told_otherwise(content: bytes) -> bytes:
     """Return a file whose footer says that each row group begins where its second column does."""
     source = BufferSource(pa.py_buffer(content))
-    layout = layout_of(source)
+    layout = read_footer_of(source)
     described = [
         {**group.struct, ids.GROUP_OFFSET: number_field(group.chunks[1].data.start)}
         for group in layout.groups
     ]
     struct: Struct = {**layout.struct, ids.ROW_GROUPS: list_field(described)}
-    return content[: layout.data_end] + file_end(struct)
+    return content[: layout.data_end] + encode_footer(struct)
 
 
 @dataclass
@@ -80,7 +94,7 @@ class _Written:
     source: BufferSource
     content: bytearray = field(default_factory=lambda: bytearray(MAGIC))
 
-    def put(self, group: Group, order: Order) -> MovedGroup:
+    def put(self, group: StoredRowGroup, order: Order) -> MovedGroup:
         """Write the pages of a row group, then its Bloom filters."""
         starts: dict[int, int] = {}
         for chunk in order(group.chunks):
@@ -105,7 +119,7 @@ class _Written:
         if chunk.column_index is None or chunk.offset_index is None:
             return moved
         index = self.source.read(chunk.column_index), self.source.read(chunk.offset_index)
-        return with_index(moved, *index)
+        return with_page_index(moved, *index)
 
     def _put(self, span: Span) -> Span:
         start = len(self.content)

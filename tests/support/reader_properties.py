@@ -23,10 +23,10 @@ from py4j.protocol import Py4JError
 
 from common.parquet.location import open_location
 from common.rows.types import normal_type
-from compactor.rewrite.output_settings import OutputSettings
-from compactor.rewrite.row_groups import RowGroups
-from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import stitch
+from compactor.rewrite.output_writer import RowGroupWriter
+from compactor.rewrite.parquet_bytes.relocation import StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.plan.output_options import OutputSettings
 from tests.support.layouts import layout_of_file
 from tests.support.readers import RULE_SPLITS_BYTES, SPLITS_BYTES, spark_count
 from tests.support.sample_tables import random_texts, three_texts
@@ -129,7 +129,7 @@ def neve_file(
 ) -> pa.Table:
     """Write a file as outputs of a rewrite are written; return its rows."""
     with path.open("xb") as sink:
-        groups = RowGroups(
+        groups = RowGroupWriter(
             sink, rows.schema, OutputSettings("zstd", 1, group_bytes, bloom), rows.column_names[:1]
         )
         groups.write(rows)
@@ -181,7 +181,7 @@ def _truncated(path: Path) -> pa.Table:
     frame.coalesce(1).write.options(**options).parquet(str(folder))
     (part,) = folder.glob("*.parquet")
     location = open_location(path.parent.as_uri())
-    stitch(location, [Piece(f"{folder.name}/{part.name}")], path.name)
+    stitch(location, [StitchPiece(f"{folder.name}/{part.name}")], path.name)
     return rows
 
 

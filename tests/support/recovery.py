@@ -32,9 +32,9 @@ from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.storage_threads import StorageThreads
 from common.wire import Assignment
-from compactor.rewrite.engine import _outputs
-from compactor.rewrite.plan import make_plan
-from compactor.rewrite.tasks import rewrite_bag, rewrite_in_memory
+from compactor.rewrite.attempt import _outputs
+from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from coordinator.core.assignment import compose_assignment, output_prefix
 from neve.gateway.create import TableDoor

@@ -29,7 +29,11 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from compactor.core.result import EngineHealth, RewriteProgress, RewriteResult
+from compactor.core.progress import (
+    EngineHealth,
+    RewriteProgress,
+    RewriteResult,
+)
 from compactor.service.compactor import CompactorService
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_disk import Rows, key_bytes

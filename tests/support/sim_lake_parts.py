@@ -15,12 +15,12 @@ from common.metadata.store import KeyspaceStore
 from common.model.table import Table
 from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
-from compactor.core.result import RewriteResult
-from compactor.rewrite.engine import _delete, _outputs
-from compactor.rewrite.own_files import StorageFiles
-from compactor.rewrite.plan import make_plan
-from compactor.rewrite.tasks import rewrite_bag, rewrite_in_memory
+from compactor.core.progress import RewriteResult
+from compactor.rewrite.attempt import _delete, _outputs
+from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
+from compactor.service.table_storage import TableStorage
 from coordinator.store_actions import ShellContext
 from coordinator.wiring import storage_loops
 from neve import api
@@ -117,7 +117,7 @@ class LakeEngine(SimEngine):
         self, holder: str, world: World, truth: Truth, traits: Traits, store: KeyspaceStore
     ) -> None:
         super().__init__(holder, world, truth, traits)
-        self._own_files = StorageFiles(store.store_id, world)
+        self._own_files = TableStorage(store.store_id, world)
 
     async def check_location(self, table: Table) -> None:
         await self._own_files.check_location(table)

@@ -10,33 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compactor.rewrite.stitch import footer as ids
-from compactor.rewrite.stitch.footer import Group, Span
-from compactor.rewrite.thrift.values import integer, located
+from compactor.rewrite.parquet_bytes import footer as ids
+from compactor.rewrite.parquet_bytes.footer import Span, StoredRowGroup
+from compactor.rewrite.parquet_bytes.thrift import integer, located
 from tests.support.layouts import layout_of_file
 
-Rule = Callable[[Group], int]
+Rule = Callable[[StoredRowGroup], int]
 """Returns the byte of a row group that decides: whoever reads the split that holds it, reads it."""
 
 
-def middle(group: Group) -> int:
+def middle(group: StoredRowGroup) -> int:
     """Return the byte of parquet-mr: half of all pages behind the first column's first one."""
     total = integer(group.struct, ids.GROUP_COMPRESSED)
     return _begin(group, 0) + (group.compressed_bytes if total is None else total) // 2
 
 
-def begin_of_columns(group: Group) -> int:
+def begin_of_columns(group: StoredRowGroup) -> int:
     """Return the byte of Trino since 477: the first column's first page."""
     return _begin(group, 0)
 
 
-def begin_as_told(group: Group) -> int:
+def begin_as_told(group: StoredRowGroup) -> int:
     """Return the byte of Trino 469 to 476, and of Velox: where the footer says it begins."""
     told = integer(group.struct, ids.GROUP_OFFSET)
     return _begin(group, 0) if told is None else told
 
 
-def begin_of_values(group: Group) -> int:
+def begin_of_values(group: StoredRowGroup) -> int:
     """Return the byte of Hive and old Trino: the first column's first page with values."""
     meta = located(group.chunks[0].struct, ids.META)
     assert meta is not None
@@ -45,7 +45,7 @@ def begin_of_values(group: Group) -> int:
     return start
 
 
-def middle_of_ends(group: Group) -> int:
+def middle_of_ends(group: StoredRowGroup) -> int:
     """Return the byte of Impala: between the first column's begin and the last column's end."""
     begin, last = _begin(group, 0), group.chunks[-1]
     end = _begin(group, -1) + last.data.size
@@ -78,5 +78,5 @@ def _splits(size_bytes: int, split_bytes: int) -> Iterator[Span]:
         yield Span(start, min(split_bytes, size_bytes - start))
 
 
-def _begin(group: Group, column: int) -> int:
+def _begin(group: StoredRowGroup, column: int) -> int:
     return group.chunks[column].data.start

@@ -1,17 +1,16 @@
-"""The native merge: sorted runs in, rows that stay out, in bounded memory.
+"""The kernel: sorted runs in, rows that stay out, in bounded memory.
 
-    words     key columns as unsigned 64-bit numbers that sort like the keys
-    bounds    encoded keys in the same words; what Parquet statistics say of row groups
-    order     which rows of one step win, by sorting packed numbers
-    reading   row groups of inputs, decoded, with the words of their keys
-    named_errors  whose file it was
-    page_sums  checksums of stored pages
-    stored_rows  rows of a row group, or of a piece of one, by Arrow
-    slices    rows that are settled, and where they are cut
-    step      the rows of one step, joined
-    steps     one range of keys, a step of bounded size after the other
-    parts     what was written, read back
+    range_merge       one range of keys, a step of bounded size after the other
+    winners           which rows of one step win, by sorting packed numbers
+    decoded_rows      rows as the kernel holds them, and slices of them
+    normalized_keys   keys as words that sort like the keys; bounds of row groups
+    reader            decodes row groups; reads back what was written
+    concurrency       an ordered map over few threads, and the memory in use
 
-Rows follow `common.rows` to the letter; what a fast way here does not know, the general
-one of `common.rows` does. Facts behind the design: docs/design/0007-merge-kernel.md.
+Rows follow `common.rows` to the letter. The kernel refuses what it does not support, and the
+general way of `common.rows` takes over. Facts behind the design: docs/design/0007-merge-kernel.md.
+
+The flow: (1) `reader` decodes row groups in the order of their least keys. (2) `range_merge`
+cuts the rows below the next least key into steps. (3) `winners` finds the rows of a step that
+win. (4) The rows that stay are gathered and yielded, by key.
 """

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from compactor.spark.application import crash_folder, spark_configs
-from compactor.spark.settings import DriverSettings
+from compactor.spark.driver_protocol import DriverSettings
 
 
 def test_every_jvm_reports_its_crash_beside_the_log_and_dumps_no_memory(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from common.wire import AttemptReport, OutsideFile
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import CONFLICTS_MAX, RESOLVE_MAX_S, Attempt
-from compactor.core.result import RewriteProgress, RewriteResult
+from compactor.core.progress import RewriteProgress, RewriteResult
 from tests.support.assignments import an_assignment
 
 OUTPUT = DataFile(path="_neve/last/out-0.parquet", size_bytes=70, rows=4)
@@ -135,11 +135,11 @@ def test_a_rewrite_that_ends_by_cancel_is_cancelled() -> None:
 )
 def test_cancel_wins_over_whatever_the_engine_says(end: AttemptEnd, answer: on.Event) -> None:
     attempt = started()
-    asked = on.CancelAsked(cause="the user wants it back", end=end)
+    asked = on.CancelRequested(cause="the user wants it back", end=end)
     assert not attempt.cancel_asked
     assert attempt.handle(asked, 11.0) == [do.CancelRewrite()]
     assert attempt.cancel_asked
-    again = on.CancelAsked(cause="second thoughts")
+    again = on.CancelRequested(cause="second thoughts")
     assert attempt.handle(again, 12.0) == [do.CancelRewrite()], "the engine may have missed it"
 
     paths, report = after_deleting(attempt, answer)
@@ -150,14 +150,14 @@ def test_cancel_wins_over_whatever_the_engine_says(end: AttemptEnd, answer: on.E
 
 def test_cancel_comes_too_late_once_the_commit_is_sent() -> None:
     attempt, _ = committing()
-    assert attempt.handle(on.CancelAsked(cause="late"), 16.0) == []
+    assert attempt.handle(on.CancelRequested(cause="late"), 16.0) == []
     assert reported(attempt, on.CommitApplied()).end is AttemptEnd.COMMITTED
 
 
 def test_cancel_after_the_end_changes_nothing() -> None:
     attempt = started()
     attempt.handle(on.RewriteFailed(error_class="InputError", cause="gone"), 12.0)
-    assert attempt.handle(on.CancelAsked(cause="late"), 16.0) == []
+    assert attempt.handle(on.CancelRequested(cause="late"), 16.0) == []
     assert reported(attempt, on.OutputsDeleted()).end is AttemptEnd.FAILED
 
 
@@ -172,7 +172,7 @@ def test_refused_before_anything_was_sent_deletes_and_reports_the_mark() -> None
     assert report.cause == "commit refused (gone): no reservation; silence"
 
 
-@pytest.mark.parametrize("answer", [on.OutcomeRead(end=None), on.OutcomeUnread("timeout")])
+@pytest.mark.parametrize("answer", [on.OutcomeRead(end=None), on.OutcomeReadFailed("timeout")])
 def test_refused_without_a_mark_is_a_failure(answer: on.Event) -> None:
     attempt, _ = committing()
     attempt.handle(on.CommitRefused(code="purged", reason="c.parquet is older"), 16.0)
@@ -191,7 +191,7 @@ def test_released_without_a_mark_is_lost_and_nobodys_failure() -> None:
 def test_ended_by_others_is_told_so_though_the_mark_cannot_be_read() -> None:
     attempt, _ = committing()
     attempt.handle(on.CommitRefused(code="cancelled", reason="has ended already"), 16.0)
-    _, report = after_deleting(attempt, on.OutcomeUnread("the store starts"))
+    _, report = after_deleting(attempt, on.OutcomeReadFailed("the store starts"))
     assert report.end is AttemptEnd.CANCELLED
 
 
@@ -224,7 +224,7 @@ def test_an_unknown_commit_is_looked_for_then_sent_again() -> None:
     (look,) = attempt.handle(on.CommitUnknown("connection lost"), 16.0)
     assert isinstance(look, do.ReadOutcome)
     assert look.delay_s > 0
-    (later,) = attempt.handle(on.OutcomeUnread("still away"), 17.0)
+    (later,) = attempt.handle(on.OutcomeReadFailed("still away"), 17.0)
     assert isinstance(later, do.ReadOutcome)
     assert later.delay_s > look.delay_s
     assert attempt.handle(on.OutcomeRead(end=None), 18.0) == [do.SendCommit(sent.commit)]
@@ -246,7 +246,7 @@ def test_an_unknown_commit_is_given_up_in_the_end() -> None:
     attempt, _ = committing()
     attempt.handle(on.CommitUnknown("connection lost"), 16.0)
     late_s = 16.0 + RESOLVE_MAX_S
-    paths, report = after_deleting(attempt, on.OutcomeUnread("away"), late_s)
+    paths, report = after_deleting(attempt, on.OutcomeReadFailed("away"), late_s)
     assert (paths, report.end) == ((), AttemptEnd.LOST)
     assert report.error_class == "UnknownOutcomeError"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.rewrite.folders import attempt_folder, remove_left_folders
+from compactor.rewrite.attempt_folder import attempt_folder, remove_left_folders
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite import columns_beside, row_groups
-from compactor.rewrite.columns_beside import ColumnsBeside
-from compactor.rewrite.output_settings import OutputSettings
-from compactor.rewrite.row_groups import RowGroups
-from compactor.rewrite.stitch.sources import BufferSource, layout_of
+from compactor.rewrite import output_writer, parallel_column_writer
+from compactor.rewrite.output_writer import RowGroupWriter
+from compactor.rewrite.parallel_column_writer import ParallelColumnWriter
+from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
+from compactor.rewrite.plan.output_options import OutputSettings
 
 ROWS = 5_000
 GROUP_BYTES = 150_000
@@ -45,11 +45,11 @@ def written(
     table: pa.Table, monkeypatch: pytest.MonkeyPatch, *, beside: bool, unit_bytes: int = 20_000
 ) -> bytes:
     """Return a file of these rows."""
-    monkeypatch.setattr(row_groups, "BESIDE_BYTES_MIN", 0 if beside else 1 << 40)
-    monkeypatch.setattr(columns_beside, "UNIT_BYTES", unit_bytes)
+    monkeypatch.setattr(output_writer, "PARALLEL_BYTES_MIN", 0 if beside else 1 << 40)
+    monkeypatch.setattr(parallel_column_writer, "UNIT_BYTES", unit_bytes)
     sink = io.BytesIO()
     settings = OutputSettings("zstd", 3, GROUP_BYTES, bloom_columns=("k", "text"))
-    groups = RowGroups(sink, table.schema, settings, ("k",))
+    groups = RowGroupWriter(sink, table.schema, settings, ("k",))
     for start in range(0, table.num_rows, 900):
         groups.write(table.slice(start, 900))
     groups.close({"neve.job": "j1"})
@@ -107,7 +107,7 @@ def test_columns_are_written_in_the_order_of_the_schema(
     file = written(make(), monkeypatch, beside=True, unit_bytes=unit_bytes)
     assert pq.read_metadata(io.BytesIO(file)).created_by.startswith("neve ")
     assert pq.read_table(io.BytesIO(file)).equals(make())
-    layout = layout_of(BufferSource(pa.py_buffer(file)))
+    layout = read_footer_of(BufferSource(pa.py_buffer(file)))
     assert len(layout.groups) > 1
     assert layout.fault is None
     starts = [chunk.data.start for group in layout.groups for chunk in group.chunks]
@@ -128,17 +128,19 @@ def test_columns_are_written_in_the_order_of_the_schema(
     ],
 )
 def test_units_are_of_neighbours(sizes: list[int], units: list[list[int]]) -> None:
-    assert [list(unit) for unit in columns_beside._units(sizes)] == units
+    assert [list(unit) for unit in parallel_column_writer._units(sizes)] == units
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_units_hold_each_column_once_and_are_not_much_larger_than_their_share(seed: int) -> None:
     chance = random.Random(seed)
     sizes = [chance.randrange(12 * 1024**2) for _ in range(chance.randint(1, 80))]
-    units = columns_beside._units(sizes)
+    units = parallel_column_writer._units(sizes)
     assert [at for unit in units for at in unit] == list(range(len(sizes)))
-    assert len(units) <= 2 * columns_beside.UNITS_MAX
-    shares = min(max(2, sum(sizes) // columns_beside.UNIT_BYTES), columns_beside.UNITS_MAX)
+    assert len(units) <= 2 * parallel_column_writer.UNITS_MAX
+    shares = min(
+        max(2, sum(sizes) // parallel_column_writer.UNIT_BYTES), parallel_column_writer.UNITS_MAX
+    )
     for unit in units:
         assert len(unit) == 1 or sum(sizes[at] for at in unit) <= sum(sizes) / shares
 
@@ -156,7 +158,7 @@ def test_units_hold_each_column_once_and_are_not_much_larger_than_their_share(se
 def test_what_would_be_encoded_alone_at_the_end_is_begun_first(
     sizes: list[int], order: list[int]
 ) -> None:
-    assert columns_beside._work_order(sizes) == order
+    assert parallel_column_writer._work_order(sizes) == order
 
 
 def test_other_readers_find_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -181,7 +183,7 @@ def test_a_page_is_found_by_its_index(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_without_rows_there_is_a_footer(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = rows().schema
     sink = io.BytesIO()
-    writer = ColumnsBeside(sink, schema, None, lambda _: {})
+    writer = ParallelColumnWriter(sink, schema, None, lambda _: {})
     writer.close()
     writer.close()
     assert pq.read_table(io.BytesIO(sink.getvalue())).schema.remove_metadata() == schema
@@ -194,9 +196,9 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise OSError(28, "no space left")
             return super().write(what)
 
-    monkeypatch.setattr(row_groups, "BESIDE_BYTES_MIN", 0)
+    monkeypatch.setattr(output_writer, "PARALLEL_BYTES_MIN", 0)
     table, sink = rows(), Full()
-    groups = RowGroups(sink, table.schema, OutputSettings("zstd", 3, GROUP_BYTES), ("k",))
+    groups = RowGroupWriter(sink, table.schema, OutputSettings("zstd", 3, GROUP_BYTES), ("k",))
 
     def write() -> None:
         for start in range(0, table.num_rows, 500):
@@ -214,11 +216,11 @@ def test_a_column_with_nearly_all_bytes_is_not_encoded_apart(
     table = pa.table({"k": range(ROWS), "text": [f"{at:0{length}}" for at in range(ROWS)]})
     opened: list[pa.Schema] = []
 
-    def noted(sink: Any, schema: pa.Schema, *more: Any) -> ColumnsBeside:
+    def noted(sink: Any, schema: pa.Schema, *more: Any) -> ParallelColumnWriter:
         opened.append(schema)
-        return ColumnsBeside(sink, schema, *more)
+        return ParallelColumnWriter(sink, schema, *more)
 
-    monkeypatch.setattr(row_groups, "ColumnsBeside", noted)
+    monkeypatch.setattr(output_writer, "ParallelColumnWriter", noted)
     file = written(table, monkeypatch, beside=True)
     assert bool(opened) == beside
     assert pq.read_table(io.BytesIO(file)).equals(table)

@@ -11,10 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.wire import Assignment
-from compactor.rewrite.declared import has_blooms, leaf_places, sorting_columns
-from compactor.rewrite.plan import make_plan
+from compactor.rewrite.merge.tasks import merge_small_job
+from compactor.rewrite.plan.output_options import (
+    has_blooms,
+    leaf_indexes,
+    sorting_columns,
+)
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
-from compactor.rewrite.whole import rewrite_natively
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings
 
 SCHEMA = pa.schema(
@@ -63,7 +67,7 @@ def excluded(path: Path, column: str, value: int | str) -> set[bool]:
 
 def test_places_of_columns_beside_nested_ones() -> None:
     schema = pa.schema([SCHEMA.field("deep"), *SCHEMA][:-1])
-    assert leaf_places(schema) == {"k": 2, "part": 3, "v": 4, "dead": 5, "at": 6, "x": 7}
+    assert leaf_indexes(schema) == {"k": 2, "part": 3, "v": 4, "dead": 5, "at": 6, "x": 7}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_the_order_of_keys_is_declared_up_to_the_first_float(
 
 def test_a_merge_declares_its_order_and_writes_the_filters(tmp_path: Path) -> None:
     plan = make_plan(job(tmp_path, rows(0), rows(ROWS // 2, version=2)))
-    rewrite_natively(plan)
+    merge_small_job(plan)
     output = tmp_path / plan.outputs[0]
     metadata = pq.read_metadata(output)
     assert metadata.num_row_groups > 1

@@ -7,8 +7,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.rewrite.output_settings import OutputSettings
-from compactor.rewrite.row_groups import RowGroups
+from compactor.rewrite.output_writer import RowGroupWriter
+from compactor.rewrite.plan.output_options import OutputSettings
 
 ROWS = 40_000
 
@@ -17,7 +17,7 @@ def encodings(column: pa.Array) -> set[str]:
     """Return the encodings of a column that is written, after it was read back unchanged."""
     rows = pa.table({"c": column})
     sink = io.BytesIO()
-    groups = RowGroups(sink, rows.schema, OutputSettings("zstd", 1, 1 << 30))
+    groups = RowGroupWriter(sink, rows.schema, OutputSettings("zstd", 1, 1 << 30))
     groups.write(rows)
     groups.close({})
     with pq.ParquetFile(io.BytesIO(sink.getvalue())) as file:

@@ -15,15 +15,23 @@ import pytest
 
 from common.errors import InputError
 from common.parquet.location import open_location
-from compactor.rewrite.excerpts.pages import FIRST_ROW
-from compactor.rewrite.excerpts.reading import Excerpts, Place, arrow_column
-from compactor.rewrite.kernel.named_errors import NamedErrors
-from compactor.rewrite.stitch.footer import Layout
-from compactor.rewrite.stitch.moving import PAGES
-from compactor.rewrite.stitch.sources import BufferSource, layout_of
-from compactor.rewrite.thrift.reading import decode_whole
-from compactor.rewrite.thrift.values import elements, list_field, number_field
-from compactor.rewrite.thrift.writing import encode
+from compactor.rewrite.kernel.reader import FileErrors
+from compactor.rewrite.parquet_bytes.excerpts import (
+    FIRST_ROW,
+    Excerpts,
+    RowStretch,
+    arrow_column,
+)
+from compactor.rewrite.parquet_bytes.footer import FooterLayout
+from compactor.rewrite.parquet_bytes.relocation import PAGES
+from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
+from compactor.rewrite.parquet_bytes.thrift import (
+    decode_whole,
+    elements,
+    encode,
+    list_field,
+    number_field,
+)
 
 ROWS = 5000
 NAME = "a.parquet"
@@ -88,7 +96,7 @@ def excerpts_of(folder: Path) -> Excerpts:
     return Excerpts(open_location(folder.as_uri()), NAME)
 
 
-def places(path: Path, chance: random.Random) -> list[tuple[Place, int]]:
+def places(path: Path, chance: random.Random) -> list[tuple[RowStretch, int]]:
     """Draw some rows of each row group; with the number of its first row in the file."""
     metadata, start, found = pq.read_metadata(path), 0, []
     for number in range(metadata.num_row_groups):
@@ -97,7 +105,7 @@ def places(path: Path, chance: random.Random) -> list[tuple[Place, int]]:
         for _ in range(12):
             skip = chance.randrange(rows)
             drawn.append((skip, chance.randint(1, rows - skip)))
-        found += [(Place(number, skip, count), start) for skip, count in drawn]
+        found += [(RowStretch(number, skip, count), start) for skip, count in drawn]
         start += rows
     return found
 
@@ -125,7 +133,7 @@ def test_few_rows_are_few_bytes(tmp_path: Path) -> None:
     excerpts, field = excerpts_of(tmp_path), pq.read_schema(tmp_path / NAME).field("share")
     excerpts.columns()
     stored = pq.read_metadata(tmp_path / NAME).row_group(0).column(4).total_compressed_size
-    excerpt = excerpts.take(Place(0, 2000, 10), field)
+    excerpt = excerpts.take(RowStretch(0, 2000, 10), field)
     assert len(excerpt.content) < stored / 10
 
 
@@ -142,7 +150,7 @@ def test_what_is_nested_has_no_excerpts(tmp_path: Path) -> None:
     pq.write_table(rows, tmp_path / NAME)
     excerpts, schema = excerpts_of(tmp_path), pq.read_schema(tmp_path / NAME)
     assert excerpts.columns() == {"before", "behind"}
-    excerpt = excerpts.take(Place(0, 1, 1), schema.field("behind"))
+    excerpt = excerpts.take(RowStretch(0, 1, 1), schema.field("behind"))
     assert arrow_column(excerpt, 1).to_pylist() == ["y"]
 
 
@@ -160,8 +168,8 @@ def with_index(data: bytes, shift: Callable[[int], int]) -> bytes:
     return data[: span.start] + changed + data[span.end :]
 
 
-def layout(data: bytes) -> Layout:
-    return layout_of(BufferSource(pa.py_buffer(data)))
+def layout(data: bytes) -> FooterLayout:
+    return read_footer_of(BufferSource(pa.py_buffer(data)))
 
 
 @pytest.mark.parametrize("shift", [lambda n: 20 * (n > 1), lambda n: -64 * (n > 70)])
@@ -177,7 +185,7 @@ def test_an_offset_index_that_lies_is_found_out(
     excerpts, field = excerpts_of(tmp_path), pq.read_schema(path).field("number")
     assert "number" in excerpts.columns()
     for skip in (0, 100, 150, 4470, 4600):
-        excerpt = excerpts.take(Place(0, skip, 100), field)
+        excerpt = excerpts.take(RowStretch(0, skip, 100), field)
         assert arrow_column(excerpt, 100).to_pylist() == list(range(skip, skip + 100))
 
 
@@ -198,8 +206,8 @@ def test_a_flipped_bit_is_an_error_that_names_file_and_column(
         excerpts = excerpts_of(tmp_path)
         excerpts.columns()
         try:
-            with NamedErrors("file a.parquet, column share"):  # As whoever reads has them.
-                column = arrow_column(excerpts.take(Place(0, 0, ROWS), field), ROWS)
+            with FileErrors("file a.parquet, column share"):  # As whoever reads has them.
+                column = arrow_column(excerpts.take(RowStretch(0, 0, ROWS), field), ROWS)
         except InputError as error:
             said.append(str(error))
         else:  # It was hit where nobody looks.
@@ -213,7 +221,7 @@ def test_a_file_that_was_replaced_is_an_error(tmp_path: Path) -> None:
     excerpts, field = excerpts_of(tmp_path), pq.read_schema(tmp_path / NAME).field("number")
     excerpts.columns()
     with pytest.raises(InputError, match=r"a\.parquet, column number .* other row groups"):
-        excerpts.take(Place(1, 0, 1), field)
+        excerpts.take(RowStretch(1, 0, 1), field)
     by_arrow()(some_rows().slice(0, 10), tmp_path / NAME)
     with pytest.raises(InputError, match=r"a\.parquet"):
-        excerpts.take(Place(0, 4000, 10), field)
+        excerpts.take(RowStretch(0, 4000, 10), field)

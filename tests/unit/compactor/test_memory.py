@@ -10,19 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.parquet.location import open_location
-from compactor.rewrite.footers import read_footer
-from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.memory import (
+from compactor.rewrite.kernel.normalized_keys import RowGroup
+from compactor.rewrite.plan.inputs import ROWS_MIN, estimate_decoded_bytes, read_footer
+from compactor.rewrite.plan.memory_budget import (
     BASE_BYTES,
     FREE_BYTES_MIN,
     TASK_BYTES,
     TASK_ENVIRON,
-    budget_of,
     estimate_bytes,
-    pieces_of_groups,
+    memory_budget,
     rows_at_a_time,
+    split_row_groups,
 )
-from compactor.rewrite.widths import ROWS_MIN, decoded_bytes
 from tests.support.run_apart import run_apart
 
 MB = 1024**2
@@ -32,7 +31,7 @@ MB = 1024**2
 @pytest.mark.parametrize("group_mb", [1, 32, 128, 1024])
 @pytest.mark.parametrize("halvings", range(6))
 def test_a_task_that_uses_its_budget_fits(task_mb: int, group_mb: int, halvings: int) -> None:
-    budget = budget_of(task_mb * MB, halvings, group_mb * MB)
+    budget = memory_budget(task_mb * MB, halvings, group_mb * MB)
     free = max(FREE_BYTES_MIN, task_mb * MB - BASE_BYTES)
     assert budget.held_bytes > 0
     assert budget.step_bytes > 0
@@ -43,20 +42,22 @@ def test_a_task_that_uses_its_budget_fits(task_mb: int, group_mb: int, halvings:
 
 
 def test_each_shortage_halves_what_is_held() -> None:
-    held = [budget_of(TASK_BYTES, halvings, 128 * MB).held_bytes for halvings in range(4)]
+    held = [memory_budget(TASK_BYTES, halvings, 128 * MB).held_bytes for halvings in range(4)]
     assert all(after <= before * 0.55 for before, after in itertools.pairwise(held))
-    assert budget_of(TASK_BYTES, 1000, 128 * MB).held_bytes > 0
+    assert memory_budget(TASK_BYTES, 1000, 128 * MB).held_bytes > 0
 
 
 def test_with_usual_limits_usual_jobs_are_merged_at_once() -> None:
-    budget = budget_of(TASK_BYTES, 0, 128 * MB)
+    budget = memory_budget(TASK_BYTES, 0, 128 * MB)
     assert budget.group_bytes == 128 * MB
     assert budget.held_bytes > 216 * MB
     assert budget.in_memory_bytes > 64 * MB
 
 
 def test_the_text_of_a_budget_says_what_to_raise() -> None:
-    assert "768 MB, divided by 4: raise compactor.task_memory" in budget_of(TASK_BYTES, 2, MB).text
+    assert (
+        "768 MB, divided by 4: raise compactor.task_memory" in memory_budget(TASK_BYTES, 2, MB).text
+    )
 
 
 def backend() -> str:
@@ -73,14 +74,14 @@ def test_arrow_has_the_allocator_that_tasks_ask_for(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("row_bytes", [0.0, 1.0, 500.0, 1e5, 1e12])
 def test_rows_are_read_in_portions_of_bounded_bytes(row_bytes: float) -> None:
-    budget = budget_of(TASK_BYTES, 0, 128 * MB)
+    budget = memory_budget(TASK_BYTES, 0, 128 * MB)
     rows = rows_at_a_time(row_bytes, budget)
     assert rows == 1 or rows * row_bytes <= budget.step_bytes
     assert 1 <= rows <= 1 << 16
 
 
-def group(rows: int, size_bytes: int, start: int = 0) -> Group:
-    return Group(
+def group(rows: int, size_bytes: int, start: int = 0) -> RowGroup:
+    return RowGroup(
         input=0, number=3, start=start, rows=rows, size_bytes=size_bytes, low=b"a", high=b"z"
     )
 
@@ -88,7 +89,7 @@ def group(rows: int, size_bytes: int, start: int = 0) -> Group:
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 @pytest.mark.parametrize("bytes_max", [1, 99, 10_000, 10**9])
 def test_pieces_tile_their_row_group(rows: int, bytes_max: int) -> None:
-    pieces = pieces_of_groups([group(rows, 100_000, start=50)], bytes_max)
+    pieces = split_row_groups([group(rows, 100_000, start=50)], bytes_max)
     assert sum(piece.rows for piece in pieces) == rows
     at = 0
     for piece in pieces:
@@ -104,5 +105,5 @@ def test_texts_count_as_long_as_they_are(tmp_path: Path, dictionary: bool) -> No
     table = pa.table({"k": range(rows), "text": texts})
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=dictionary)
     location = open_location(tmp_path.as_uri())
-    found = decoded_bytes(location, {"a.parquet": read_footer(location, "a.parquet")})
+    found = estimate_decoded_bytes(location, {"a.parquet": read_footer(location, "a.parquet")})
     assert 0.9 * table.nbytes < found < 1.1 * table.nbytes

@@ -10,8 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite import page_sums
-from compactor.rewrite.page_sums import PageError, check_chunk, check_pages, chunk_places
+from compactor.rewrite.parquet_bytes import checksums
+from compactor.rewrite.parquet_bytes.checksums import (
+    PageError,
+    check_chunk,
+    check_pages,
+    chunk_places,
+)
 
 ROWS = 20_000
 WINDOW_BYTES = 4096
@@ -30,7 +35,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_sums, "WINDOW_BYTES", WINDOW_BYTES)
+    monkeypatch.setattr(checksums, "WINDOW_BYTES", WINDOW_BYTES)
 
 
 def check(path: Path) -> None:

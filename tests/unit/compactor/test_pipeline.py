@@ -14,22 +14,26 @@ import pytest
 
 from common.errors import InputError
 from common.parquet.location import open_location
-from compactor.rewrite.allowance import Allowance
-from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.kernel.lanes import Room, in_order
-from compactor.rewrite.kernel.layout import Held, Layout
-from compactor.rewrite.pipeline import Ahead, Behind, reading_order
-from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.together import Together
+from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
+from compactor.rewrite.kernel.decoded_rows import DecodedRows, RowLayout
+from compactor.rewrite.kernel.normalized_keys import RowGroup
+from compactor.rewrite.merge.io import (
+    AsyncWriter,
+    BatchedReader,
+    Prefetcher,
+    reading_order,
+)
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.throttle import Allowance
 from tests.support.patience import PATIENCE_S
 from tests.support.tables_on_disk import assignment_over, keyed_table
 
 ROWS = pa.table({"k": [1]})
 
 
-def groups(count: int, size_bytes: int = 10) -> list[Group]:
+def groups(count: int, size_bytes: int = 10) -> list[RowGroup]:
     return [
-        Group(input=at, number=0, start=0, rows=1, size_bytes=size_bytes, low=None, high=None)
+        RowGroup(input=at, number=0, start=0, rows=1, size_bytes=size_bytes, low=None, high=None)
         for at in range(count)
     ]
 
@@ -40,14 +44,14 @@ class Decoder:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def read(self, group: Group) -> Held:
+    def read(self, group: RowGroup) -> DecodedRows:
         self.asked.append(group.input)
-        return Held(None, None, [], group.input, group.size_bytes)  # type: ignore[arg-type] # no rows
+        return DecodedRows(None, None, [], group.input, group.size_bytes)  # type: ignore[arg-type] # no rows
 
 
 def test_row_groups_come_whatever_the_order_and_no_more_is_ahead_than_fits() -> None:
     decoder, wanted = Decoder(), groups(20)
-    with Ahead(dict.fromkeys(range(20), decoder), wanted, Room(35)) as ahead:
+    with Prefetcher(dict.fromkeys(range(20), decoder), wanted, MemoryInUse(35)) as ahead:
         for position, group in enumerate([*wanted[:5], wanted[17], *wanted[5:17], *wanted[18:]]):
             assert ahead.read(group).rows == group.input
             assert len(decoder.asked) <= position + 1 + 3
@@ -55,8 +59,8 @@ def test_row_groups_come_whatever_the_order_and_no_more_is_ahead_than_fits() -> 
 
 
 def test_what_the_merge_lets_go_of_makes_room() -> None:
-    decoder, wanted, room = Decoder(), groups(6), Room(30)
-    with Ahead(dict.fromkeys(range(6), decoder), wanted, room) as ahead:
+    decoder, wanted, room = Decoder(), groups(6), MemoryInUse(30)
+    with Prefetcher(dict.fromkeys(range(6), decoder), wanted, room) as ahead:
         for group in wanted[:3]:
             ahead.read(group)
         assert room.held_bytes == 30
@@ -74,12 +78,12 @@ def test_row_groups_are_decoded_two_at_a_time() -> None:
     both = threading.Barrier(2, timeout=PATIENCE_S)
 
     class Meeting(Decoder):
-        def read(self, group: Group) -> Held:
+        def read(self, group: RowGroup) -> DecodedRows:
             both.wait()
             return super().read(group)
 
     wanted = groups(4)
-    with Ahead(dict.fromkeys(range(4), Meeting()), wanted, Room(100)) as ahead:
+    with Prefetcher(dict.fromkeys(range(4), Meeting()), wanted, MemoryInUse(100)) as ahead:
         assert [ahead.read(group).rows for group in wanted] == [0, 1, 2, 3]
 
 
@@ -104,7 +108,7 @@ def test_results_come_in_the_order_of_the_calls_and_so_do_errors() -> None:
         yield damaged
 
     def keep() -> None:
-        for result in in_order("test", calls()):
+        for result in ordered_map("test", calls()):
             seen.append(result)
 
     with pytest.raises(InputError, match="damaged"):
@@ -114,20 +118,20 @@ def test_results_come_in_the_order_of_the_calls_and_so_do_errors() -> None:
 
 def test_without_room_nothing_is_decoded_ahead() -> None:
     decoder, wanted = Decoder(), groups(3)
-    with Ahead(dict.fromkeys(range(3), decoder), wanted, Room(0)) as ahead:
+    with Prefetcher(dict.fromkeys(range(3), decoder), wanted, MemoryInUse(0)) as ahead:
         assert decoder.asked == []
         assert [ahead.read(group).rows for group in wanted] == [0, 1, 2]
 
 
 def test_an_error_of_decoding_is_raised_where_its_row_group_is_wanted() -> None:
     class Broken(Decoder):
-        def read(self, group: Group) -> Held:
+        def read(self, group: RowGroup) -> DecodedRows:
             if group.input == 2:
                 raise InputError("damaged")
             return super().read(group)
 
     wanted = groups(4)
-    with Ahead(dict.fromkeys(range(4), Broken()), wanted, Room(100)) as ahead:
+    with Prefetcher(dict.fromkeys(range(4), Broken()), wanted, MemoryInUse(100)) as ahead:
         assert [ahead.read(group).rows for group in wanted[:2]] == [0, 1]
         with pytest.raises(InputError, match="damaged"):
             ahead.read(wanted[2])
@@ -141,7 +145,7 @@ def test_the_order_of_reading_is_by_least_key_unknown_ones_first() -> None:
 
 def test_calls_are_made_in_order_and_their_errors_are_raised() -> None:
     seen: list[int] = []
-    with Behind() as behind:
+    with AsyncWriter() as behind:
         for number in range(50):
             behind.call(lambda _, n: seen.append(n), ROWS, number)
         behind.settle()
@@ -164,7 +168,7 @@ def test_who_leaves_with_an_error_waits_for_the_call_under_way() -> None:
         ended.set()
 
     def leave() -> None:
-        with Behind() as behind:
+        with AsyncWriter() as behind:
             behind.call(slow, ROWS)
             begun.wait()
             raise KeyError
@@ -192,11 +196,11 @@ class TestSmallFiles:
     def write(self, path: Path, at: int) -> None:
         pq.write_table(self.rows(at), path)
 
-    def together(self, plan: RewritePlan, *, by_key: bool = True) -> Together:
-        layout = Layout(plan.schema, plan.rules)
+    def together(self, plan: RewritePlan, *, by_key: bool = True) -> BatchedReader:
+        layout = RowLayout(plan.schema, plan.rules)
         location = open_location(plan.location)
         paths = dict(enumerate(plan.inputs))
-        return Together(location, paths, layout, plan.small, Allowance(""), by_key=by_key)
+        return BatchedReader(location, paths, layout, plan.small, Allowance(""), by_key=by_key)
 
     def test_each_row_group_gets_its_own_rows(self, tmp_path: Path) -> None:
         plan = self.plan(tmp_path)

@@ -14,11 +14,11 @@ from common.errors import InputError
 from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from compactor.rewrite.excerpts.reading import Excerpts, Place
-from compactor.rewrite.kernel import reading
-from compactor.rewrite.kernel.bounds import Group
-from compactor.rewrite.kernel.layout import Held, Layout
-from compactor.rewrite.kernel.reading import Reader
+from compactor.rewrite.kernel import reader as reading
+from compactor.rewrite.kernel.decoded_rows import DecodedRows, RowLayout
+from compactor.rewrite.kernel.normalized_keys import RowGroup
+from compactor.rewrite.kernel.reader import Reader
+from compactor.rewrite.parquet_bytes.excerpts import Excerpts, RowStretch
 from tests.support.tables_on_disk import keyed_table
 
 ROWS = 300
@@ -69,18 +69,18 @@ def write(folder: Path, rows: pa.Table, **options: Any) -> None:
     )
 
 
-def layout_of(folder: Path, schema: pa.Schema) -> Layout:
+def layout_of(folder: Path, schema: pa.Schema) -> RowLayout:
     table = keyed_table(folder, schema, key=("k",), tombstone_column=None, time_column=None)
-    return Layout(arrow_schema(table.schema), RowRules.of(table))
+    return RowLayout(arrow_schema(table.schema), RowRules.of(table))
 
 
-def group(skip: int, rows: int) -> Group:
-    return Group(
+def group(skip: int, rows: int) -> RowGroup:
+    return RowGroup(
         input=0, number=0, start=skip, rows=rows, size_bytes=1, low=None, high=None, skip=skip
     )
 
 
-def rows_of(held: Held, names: Sequence[str]) -> pa.Table:
+def rows_of(held: DecodedRows, names: Sequence[str]) -> pa.Table:
     table = held.frame.to_arrow()
     for name in held.rest.column_names if held.rest is not None else ():
         assert held.rest is not None
@@ -89,12 +89,12 @@ def rows_of(held: Held, names: Sequence[str]) -> pa.Table:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Place, str]]:
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RowStretch, str]]:
     """What excerpts are taken of."""
-    found: list[tuple[Place, str]] = []
+    found: list[tuple[RowStretch, str]] = []
     real = Excerpts.take
 
-    def take(self: Excerpts, place: Place, field: pa.Field) -> object:
+    def take(self: Excerpts, place: RowStretch, field: pa.Field) -> object:
         found.append((place, field.name))
         return real(self, place, field)
 
@@ -106,7 +106,7 @@ def test_excerpts_hold_what_the_whole_row_group_does(
     tmp_path: Path,
     location: Location,
     monkeypatch: pytest.MonkeyPatch,
-    taken: list[tuple[Place, str]],
+    taken: list[tuple[RowStretch, str]],
 ) -> None:
     rows = some_rows()
     write(tmp_path, rows)
@@ -133,7 +133,7 @@ def test_a_file_of_which_no_excerpts_can_be_taken_is_read_all_the_same(
     rows = some_rows()
     write(tmp_path, rows)
     monkeypatch.setattr(reading, "EXCERPT_BYTES_MIN", 0)
-    monkeypatch.setattr("compactor.rewrite.stitch.sources.FOOTER_BYTES_MAX", 1)
+    monkeypatch.setattr("compactor.rewrite.parquet_bytes.sources.FOOTER_BYTES_MAX", 1)
     reader = Reader(location, NAME, layout_of(tmp_path, rows.schema))
     held = reader.read(group(101, 150), by_key=False)
     assert rows_of(held, ["k"]).column(0).to_pylist() == list(range(101, 251))

@@ -26,13 +26,26 @@ from common.rows.merge import merge_tables, sorted_rows
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from compactor.core.backoff import Backoff
-from compactor.rewrite import merging, own_files, tasks, writer
-from compactor.rewrite.carriers import carried, carried_schema, restored
-from compactor.rewrite.marks import TELL_INTERVAL_S, Mark, read_marks
-from compactor.rewrite.merging import Tally, merge_sorted
-from compactor.rewrite.own_files import TRUSTED_S, StorageFiles
-from compactor.rewrite.plan import make_plan
-from compactor.rewrite.writer import writing
+from compactor.rewrite import (
+    general_merge,
+    output_writer,
+    streamed_merge,
+)
+from compactor.rewrite.attempt_folder import (
+    MARK_INTERVAL_S,
+    ProgressMark,
+    read_marks,
+)
+from compactor.rewrite.general_merge import (
+    from_spark_rows,
+    spark_schema,
+    to_spark_rows,
+)
+from compactor.rewrite.output_writer import open_output_writer
+from compactor.rewrite.plan.rewrite_plan import make_plan
+from compactor.rewrite.streamed_merge import Tally, merge_sorted
+from compactor.service import table_storage
+from compactor.service.table_storage import TRUSTED_S, TableStorage
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,
@@ -62,7 +75,7 @@ def test_a_stream_in_small_steps_merges_like_everything_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(merging, "STEP_BYTES", chance.choice([1, 2000, 10**9]))
+    monkeypatch.setattr(streamed_merge, "STEP_BYTES", chance.choice([1, 2000, 10**9]))
     rules = RowRules.of(keyed_table(tmp_path, settings=settings(ttl_s=100.0)))
     rows = pa.Table.from_pylist(random_rows(chance, 300, keys=chance.choice([1, 5, 50])), KEYED)
     drop = DropRule(encode_value(chance.randrange(6), rules.version_type))
@@ -99,27 +112,31 @@ def test_an_empty_stream_gives_nothing(tmp_path: Path) -> None:
 def test_rows_are_carried_and_restored(tmp_path: Path) -> None:
     rows = pa.Table.from_pylist(random_rows(random.Random(1), 50), KEYED).slice(3, 40)
     rules = RowRules.of(keyed_table(tmp_path))
-    crossing = carried(rows, encode_keys(rows, rules.key, rules.key_types))
-    assert carried_schema(KEYED) == (
+    crossing = to_spark_rows(rows, encode_keys(rows, rules.key, rules.key_types))
+    assert spark_schema(KEYED) == (
         "key binary, c0 bigint, c1 binary, c2 bigint, c3 boolean, c4 bigint, c5 bigint"
     )
     assert crossing.column("key").type == pa.binary()
     (batch,) = crossing.combine_chunks().to_batches()
-    assert row_hash(restored(batch, KEYED)).tolist() == row_hash(rows).tolist()
+    assert row_hash(from_spark_rows(batch, KEYED)).tolist() == row_hash(rows).tolist()
 
 
 def test_what_spark_does_not_know_inside_of_lists_is_refused() -> None:
     inner = pa.struct([pa.field("at", pa.timestamp("ns"))])
     for arrow in (pa.list_(inner), pa.map_(pa.string(), inner), inner):
         with pytest.raises(InputError, match="column c of type"):
-            carried_schema(pa.schema([pa.field("c", arrow)]))
+            spark_schema(pa.schema([pa.field("c", arrow)]))
 
 
 def test_marks_add_up_over_tasks(tmp_path: Path) -> None:
     clock, folder = ManualClock(), str(tmp_path)
-    first, second, nobody = Mark(folder, "a", clock), Mark(folder, "b", clock), Mark("", "c", clock)
+    first, second, nobody = (
+        ProgressMark(folder, "a", clock),
+        ProgressMark(folder, "b", clock),
+        ProgressMark("", "c", clock),
+    )
     for _ in range(2):
-        clock.advance(TELL_INTERVAL_S)
+        clock.advance(MARK_INTERVAL_S)
         for mark in (first, second, nobody):
             mark.add(1000, 10)
             mark.add(1, 1)  # Told with what comes later.
@@ -127,7 +144,9 @@ def test_marks_add_up_over_tasks(tmp_path: Path) -> None:
     assert read_marks(folder) == (2 * 2001, 2 * 21)
 
 
-def plan_over(folder: Path, rows: int = 500, row_group_bytes: int = 4096) -> writer.RewritePlan:
+def plan_over(
+    folder: Path, rows: int = 500, row_group_bytes: int = 4096
+) -> output_writer.RewritePlan:
     table = pa.Table.from_pylist(random_rows(random.Random(1), rows, keys=400), KEYED)
     write_file(folder, "a.parquet", table)
     small = settings(row_group_bytes=row_group_bytes, codec="uncompressed")
@@ -137,7 +156,7 @@ def plan_over(folder: Path, rows: int = 500, row_group_bytes: int = 4096) -> wri
 def test_row_groups_have_about_the_wanted_size(tmp_path: Path) -> None:
     plan = plan_over(tmp_path, row_group_bytes=200_000)
     rows = pa.Table.from_pylist(random_rows(random.Random(1), 20_000), KEYED)
-    with writing(plan) as out:
+    with open_output_writer(plan) as out:
         for start in range(0, len(rows), 777):
             out.write(rows.slice(start, 777), None)
         out.finish(None)
@@ -151,9 +170,9 @@ def test_row_groups_have_about_the_wanted_size(tmp_path: Path) -> None:
 
 def test_an_output_is_never_written_over(tmp_path: Path) -> None:
     plan = plan_over(tmp_path)
-    tasks.rewrite_in_memory(plan)
+    general_merge.rewrite_in_memory(plan)
     with pytest.raises(RewriteError, match=r"cannot be written: .*exists"):
-        tasks.rewrite_in_memory(plan)
+        general_merge.rewrite_in_memory(plan)
 
 
 def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
@@ -161,7 +180,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
     rows = read_output(keyed_table(tmp_path), "a.parquet")
 
     def fail(error: Exception) -> None:
-        with writing(plan) as out:
+        with open_output_writer(plan) as out:
             out.write(rows, None)
             assert (tmp_path / plan.outputs[0]).exists()
             raise error
@@ -177,7 +196,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
 def test_a_task_tells_its_errors_as_values(tmp_path: Path) -> None:
     plan = plan_over(tmp_path)
     (tmp_path / "a.parquet").unlink()
-    batch = tasks.outcome_batch(lambda: tasks.rewrite_in_memory(plan))
+    batch = general_merge.outcome_batch(lambda: general_merge.rewrite_in_memory(plan))
     assert batch.num_rows == 1
     assert b"a.parquet does not exist" in batch.column(0)[0].as_py()
 
@@ -185,11 +204,11 @@ def test_a_task_tells_its_errors_as_values(tmp_path: Path) -> None:
 class TestOwnFiles:
     """A location is ours only if it says so; the answer is trusted for a while."""
 
-    def files(self, clock: ManualClock, store: str = "store-1") -> StorageFiles:
+    def files(self, clock: ManualClock, store: str = "store-1") -> TableStorage:
         async def store_id() -> str:
             return store
 
-        return StorageFiles(store_id, clock)
+        return TableStorage(store_id, clock)
 
     def test_our_location(self, tmp_path: Path) -> None:
         clock = ManualClock()
@@ -217,7 +236,7 @@ class TestOwnFiles:
     def test_a_store_that_does_not_answer_now_fails_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(own_files, "STORE_BACKOFF", Backoff(first_s=0.0))
+        monkeypatch.setattr(table_storage, "STORE_BACKOFF", Backoff(first_s=0.0))
         asked: list[str] = []
 
         async def store_id() -> str:
@@ -228,11 +247,11 @@ class TestOwnFiles:
 
         table = keyed_table(tmp_path)
         claim_location(open_location(table.location), "store-1")
-        asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
+        asyncio.run(TableStorage(store_id, ManualClock()).check_location(table))
         assert len(asked) == 3
-        monkeypatch.setattr(own_files, "STORE_TRIES_MAX", 2)
+        monkeypatch.setattr(table_storage, "STORE_TRIES_MAX", 2)
         with pytest.raises(UnavailableError):
-            asyncio.run(StorageFiles(store_id, ManualClock()).check_location(table))
+            asyncio.run(TableStorage(store_id, ManualClock()).check_location(table))
 
     def test_nothing_is_deleted_where_another_table_is_by_now(self, tmp_path: Path) -> None:
         """It may have been rebuilt from the outputs of the one that was dropped."""

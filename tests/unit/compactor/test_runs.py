@@ -15,10 +15,14 @@ from common.model.key_values import KeyType
 from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
-from compactor.rewrite.kernel.layout import Held, Layout
-from compactor.rewrite.kernel.slices import Slice, cuts_of
-from compactor.rewrite.kernel.words import rank
-from compactor.rewrite.runs import Block, RunReader, RunWriter, groups_of_run
+from compactor.rewrite.kernel.decoded_rows import DecodedRows, RowLayout, RowSlice, step_cuts
+from compactor.rewrite.kernel.normalized_keys import rows_before
+from compactor.rewrite.merge.io import (
+    RunBlock,
+    RunReader,
+    RunWriter,
+    groups_of_run,
+)
 
 
 def a_table(rows: int) -> pa.Table:
@@ -35,12 +39,12 @@ def a_table(rows: int) -> pa.Table:
     )
 
 
-def a_layout(schema: pa.Schema) -> Layout:
+def a_layout(schema: pa.Schema) -> RowLayout:
     rules = RowRules(schema=columns_of(schema), key=("k",), version_column="v")
-    return Layout(schema, rules)
+    return RowLayout(schema, rules)
 
 
-def written(path: Path, table: pa.Table, step_rows: int, block_bytes: int) -> tuple[Block, ...]:
+def written(path: Path, table: pa.Table, step_rows: int, block_bytes: int) -> tuple[RunBlock, ...]:
     with path.open("xb") as sink:
         rows = RunWriter(sink, a_layout(table.schema), block_bytes)
         for at in range(0, table.num_rows, step_rows):
@@ -48,7 +52,7 @@ def written(path: Path, table: pa.Table, step_rows: int, block_bytes: int) -> tu
         return rows.close()
 
 
-def table_of(held: Held, schema: pa.Schema) -> pa.Table:
+def table_of(held: DecodedRows, schema: pa.Schema) -> pa.Table:
     columns = dict(zip(held.frame.columns, held.frame.to_arrow().columns, strict=True))
     if held.rest is not None:
         columns |= dict(zip(held.rest.column_names, held.rest.columns, strict=True))
@@ -99,11 +103,12 @@ def test_steps_are_of_about_the_wanted_size(files: int, rows: int) -> None:
         table = pa.table({"k": keys, "v": [1] * rows})
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
-        slices.append(Slice(a_layout(table.schema).held(frame, None, by_key=True), 0, rows))
+        slices.append(RowSlice(a_layout(table.schema).held(frame, None, by_key=True), 0, rows))
     total = files * rows
-    cuts = cuts_of(slices, wanted, total)
+    cuts = step_cuts(slices, wanted, total)
     below = [
-        sum(rank(each.held.levels, each.rows, cut, after=True) for each in slices) for cut in cuts
+        sum(rows_before(each.held.levels, each.rows, cut, after=True) for each in slices)
+        for cut in cuts
     ]
     steps = [after - before for before, after in zip([0, *below], [*below, total], strict=True)]
     assert max(steps) < 3 * wanted

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from compactor.rewrite.sharing import TOGETHER_MAX, Sharing
+from compactor.rewrite.spark_tasks import BATCH_JOBS_MAX, JobBatcher
 from tests.support.patience import PATIENCE_S
 
 MOST = 2
@@ -36,7 +36,7 @@ class Place:
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.engine = Engine()
-        self.sharing: Sharing[int, int] = Sharing()
+        self.sharing: JobBatcher[int, int] = JobBatcher()
         self._threads = threads
 
     def ask(self, item: int) -> Future[int]:
@@ -84,10 +84,10 @@ def test_those_who_had_to_wait_go_together(place: Place) -> None:
 
 
 def test_no_more_than_so_many_go_together(place: Place) -> None:
-    asked = place.ask_busy() + place.ask_waiting(range(10, 10 + TOGETHER_MAX + 3))
+    asked = place.ask_busy() + place.ask_waiting(range(10, 10 + BATCH_JOBS_MAX + 3))
     place.engine.go_on.release(MOST + 2)
-    assert len(results(asked)) == MOST + TOGETHER_MAX + 3
-    assert sorted(map(len, place.engine.given)) == [1, 1, 3, TOGETHER_MAX]
+    assert len(results(asked)) == MOST + BATCH_JOBS_MAX + 3
+    assert sorted(map(len, place.engine.given)) == [1, 1, 3, BATCH_JOBS_MAX]
 
 
 def test_a_failure_of_the_engine_is_everybodys_who_was_in_it(place: Place) -> None:

@@ -6,9 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from compactor.core.progress import AttemptState, Progress
-from compactor.core.result import EngineHealth, RewriteProgress
-from compactor.core.stalls import LOOK_GAP_MAX_S, Stall, StallWatch
+from compactor.core.progress import (
+    CHECK_GAP_MAX_S,
+    AttemptState,
+    EngineHealth,
+    Progress,
+    RewriteProgress,
+    Stall,
+    StallWatch,
+)
 
 STALL_S = 10.0
 STATES = [AttemptState.PREPARING, AttemptState.REWRITING, AttemptState.VERIFYING]
@@ -147,7 +153,7 @@ def test_an_engine_that_is_being_started_owes_nothing() -> None:
 def test_time_in_which_nobody_looked_is_nobodys_fault() -> None:
     life = Life(a=AttemptState.REWRITING)
     life.silent = True
-    assert life.pass_time(100 * STALL_S, step_s=LOOK_GAP_MAX_S + 1.0) is None
+    assert life.pass_time(100 * STALL_S, step_s=CHECK_GAP_MAX_S + 1.0) is None
     assert life.watch.quiet_s("a") == 0.0
 
 

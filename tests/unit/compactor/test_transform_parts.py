@@ -20,12 +20,22 @@ from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext
-from compactor.rewrite import tasks
-from compactor.rewrite.plan import make_plan
-from compactor.rewrite.questions import END, Answers, Asking
-from compactor.rewrite.spark_values import from_spark, spark_type, to_spark
-from compactor.rewrite.tasks import TaskResult
-from compactor.rewrite.touching import meant, with_deletions, with_values
+from compactor.rewrite import general_merge
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.plan.rewrite_plan import make_plan
+from compactor.rewrite.plan.transform_plan import (
+    matched_rows,
+    with_deletions,
+    with_values,
+)
+from compactor.rewrite.transform_expressions import (
+    END_OF_INPUT,
+    ExpressionInputs,
+    ExpressionValues,
+    from_spark,
+    spark_type,
+    to_spark,
+)
 from compactor.rewrite.verify import verify
 from tests.support.assignments import a_table, an_assignment
 from tests.support.tables_on_disk import (
@@ -69,7 +79,7 @@ class TestTouching:
         ends = (
             None if end is None else encode_key(end, self.rules.key_types) for end in (start, until)
         )
-        assert meant(rows(), self.rules, KeyRange(*ends)).nonzero()[0].tolist() == wanted
+        assert matched_rows(rows(), self.rules, KeyRange(*ends)).nonzero()[0].tolist() == wanted
 
     @pytest.mark.parametrize(
         ("cancelled", "wanted"),
@@ -87,7 +97,7 @@ class TestTouching:
             return None if end is None else encode_key(end, self.rules.key_types)
 
         parts = [KeyRange(at(start), at(until)) for start, until in cancelled]
-        assert meant(rows(), self.rules, KeyRange(), parts).nonzero()[0].tolist() == wanted
+        assert matched_rows(rows(), self.rules, KeyRange(), parts).nonzero()[0].tolist() == wanted
 
     def test_a_deleted_row_keeps_what_says_which_it_was(self) -> None:
         gone = pa.array([True, False, False, True]).to_numpy(zero_copy_only=False)
@@ -102,12 +112,14 @@ class TestTouching:
     def test_no_value_is_made_up_where_null_is_not_allowed(self) -> None:
         schema = KEYED.set(5, KEYED.field("x").with_nullable(nullable=False))
         table = pa.table(rows().slice(0, 1).columns, schema=schema)
-        left = with_deletions(table, meant(table, self.rules, KeyRange()), self.rules, frozenset())
+        left = with_deletions(
+            table, matched_rows(table, self.rules, KeyRange()), self.rules, frozenset()
+        )
         assert left.column("x").to_pylist() == [1.0]
 
     def test_values_go_into_their_places(self) -> None:
         values = pa.chunked_array([[7.0], [None]], pa.float64())
-        changed = with_values(rows(), meant(rows(), self.rules, KeyRange()).nonzero()[0][:2],
+        changed = with_values(rows(), matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2],
                               {"x": values})  # fmt: skip
         assert changed.column("x").to_pylist() == [7.0, 2.0, None, None]
         assert changed.drop_columns(["x"]) == rows().drop_columns(["x"])
@@ -135,19 +147,23 @@ def test_what_expressions_cannot_look_into_is_there_or_not() -> None:
 class TestAnswers:
     """They come in any batches, and end where their input does."""
 
-    def answers(self, *given: list[tuple[int, int]]) -> Answers:
+    def answers(self, *given: list[tuple[int, int]]) -> ExpressionValues:
         names = ["input", "row"]
-        return Answers(
+        return ExpressionValues(
             pa.record_batch([pa.array(part) for part in zip(*batch, strict=True)], names=names)
             for batch in given
         )
 
-    def taken(self, answers: Answers, at: int, row: int) -> list[int]:
+    def taken(self, answers: ExpressionValues, at: int, row: int) -> list[int]:
         found = answers.below(at, row)
         return [] if found is None else found.column("row").to_pylist()
 
     def test_piece_by_piece(self) -> None:
-        answers = self.answers([(0, 1), (0, 4)], [(0, 5), (0, END), (2, END), (3, 0)], [(3, END)])
+        answers = self.answers(
+            [(0, 1), (0, 4)],
+            [(0, 5), (0, END_OF_INPUT), (2, END_OF_INPUT), (3, 0)],
+            [(3, END_OF_INPUT)],
+        )
         assert answers.next_input() == 0
         assert self.taken(answers, 0, 1) == []
         assert self.taken(answers, 0, 5) == [1, 4]
@@ -178,10 +194,10 @@ def test_rows_that_were_not_asked_about_or_not_answered(
     write_file(tmp_path, "a.parquet", rows())
     request = with_transform(TransformKind.DELETE_WHERE, "x > 0")
     plan = make_plan(assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request))
-    numbers = [*answered, END]
+    numbers = [*answered, END_OF_INPUT]
     batch = pa.table({"input": [0] * len(numbers), "row": numbers, "a0": [True] * len(numbers)})
     with pytest.raises(RewriteError, match="were answered, but 3 asked about"):
-        tasks.rewrite_in_memory(plan, Answers(batch.to_batches()))
+        general_merge.rewrite_in_memory(plan, ExpressionValues(batch.to_batches()))
 
 
 def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
@@ -191,7 +207,7 @@ def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
     request = with_transform(TransformKind.SET, "s = 'é', neve_row = neve__input + neve_row")
     plan = make_plan(an_assignment(inspected(table, ["a.parquet"]), table=table, request=request))
     assert plan.transform is not None
-    asking = Asking(plan, plan.transform)
+    asking = ExpressionInputs(plan, plan.transform)
     assert asking.schema == (
         "neve___input int, neve___row bigint, `neve_row` bigint, `neve__input` bigint"
     )
@@ -255,7 +271,7 @@ class TestPluggedIn:
         options = {"how": how} if how else {}
         request = with_transform(TransformKind.PLUGIN, name=name, options=options)
         plan = make_plan(assignment_over(table, ["a.parquet"], request=request))
-        work = tasks.rewrite_in_memory if table.key else tasks.rewrite_bag
+        work = general_merge.rewrite_in_memory if table.key else general_merge.rewrite_bag
         result = work(plan)
         verify(plan, result, lambda: False)
         return result

@@ -14,9 +14,9 @@ import pytest
 from common.errors import AttemptCancelledError, VerificationError
 from common.model.keys import encode_key
 from common.rows.rules import RowRules
-from compactor.rewrite import tasks
-from compactor.rewrite.plan import RewritePlan, make_plan
-from compactor.rewrite.tasks import TaskResult
+from compactor.rewrite import general_merge
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.verify import verify
 from tests.support.misordered import last_first, misordered
 from tests.support.tables_on_disk import (
@@ -41,7 +41,7 @@ def rewritten(folder: Path, *, keyed: bool = True) -> tuple[RewritePlan, TaskRes
         write_file(folder, path, pa.Table.from_pylist(random_rows(chance, 200), KEYED))
     kind = keyed_table if keyed else bag_table
     plan = make_plan(assignment_over(kind(folder, settings=settings(ttl_s=100.0)), paths))
-    result = tasks.rewrite_in_memory(plan) if keyed else tasks.rewrite_bag(plan)
+    result = general_merge.rewrite_in_memory(plan) if keyed else general_merge.rewrite_bag(plan)
     return plan, result, folder / plan.outputs[0]
 
 

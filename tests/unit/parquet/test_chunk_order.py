@@ -17,11 +17,11 @@ from common.parquet.footer_checks import (
     chunk_fault,
     layout_fault,
 )
-from compactor.rewrite.stitch import footer as ids
-from compactor.rewrite.stitch.ending import file_end
-from compactor.rewrite.stitch.footer import Span
-from compactor.rewrite.stitch.sources import BufferSource, layout_of
-from compactor.rewrite.thrift.values import elements, list_field
+from compactor.rewrite.parquet_bytes import footer as ids
+from compactor.rewrite.parquet_bytes.footer import Span
+from compactor.rewrite.parquet_bytes.relocation import encode_footer
+from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
+from compactor.rewrite.parquet_bytes.thrift import elements, list_field
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import last_first, write_misordered
 
@@ -113,11 +113,11 @@ def test_a_footer_that_lists_columns_in_another_order_is_found() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1, 2], "b": [3, 4]}), sink)
     source = BufferSource(sink.getvalue())
-    layout = layout_of(source)
+    layout = read_footer_of(source)
     (group,) = (dict(each.struct) for each in layout.groups)
     group[ids.CHUNKS] = list_field(reversed(elements(group, ids.CHUNKS)))
     pages = source.read(Span(0, layout.data_end))
-    file = pages + file_end({**layout.struct, ids.ROW_GROUPS: list_field([group])})
+    file = pages + encode_footer({**layout.struct, ids.ROW_GROUPS: list_field([group])})
 
     fault = chunk_fault(pq.read_metadata(io.BytesIO(file)), len(file))
 

@@ -14,10 +14,18 @@ from common.parquet.file_inspection import inspect_file, read_rows
 from common.parquet.location import Location, open_location
 from common.parquet.write import row_group_rows, write_table
 from common.rows.rules import RowRules
-from compactor.rewrite.stitch.footer import CHUNKS, META, ROW_GROUPS
-from compactor.rewrite.thrift.reading import decode_whole
-from compactor.rewrite.thrift.values import I32, elements, number_field
-from compactor.rewrite.thrift.writing import encode
+from compactor.rewrite.parquet_bytes.footer import (
+    CHUNKS,
+    META,
+    ROW_GROUPS,
+)
+from compactor.rewrite.parquet_bytes.thrift import (
+    I32,
+    decode_whole,
+    elements,
+    encode,
+    number_field,
+)
 from tests.support.layouts import opened_struct
 from tests.support.misordered import last_first, write_misordered
 

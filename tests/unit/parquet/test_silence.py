@@ -22,8 +22,8 @@ from common.parquet.manifest import (
     write_pointer,
 )
 from common.rows.rules import RowRules
-from compactor.rewrite import tasks
-from compactor.rewrite.plan import make_plan
+from compactor.rewrite import general_merge
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from neve.gateway.table_files import StoredFiles
 from neve.recovery.check_file import FileCheck, check_file
@@ -98,7 +98,7 @@ def reads_manifest(table: Table, disk: Faults) -> None:
 
 def verifies(table: Table, disk: Faults) -> None:
     plan = make_plan(assignment_over(table, ["a.parquet"]))
-    result = tasks.rewrite_in_memory(plan)
+    result = general_merge.rewrite_in_memory(plan)
     disk.silent[Path(plan.outputs[0]).name] = ERRORS[0]
     verify(plan, result, lambda: False)
 

@@ -15,9 +15,9 @@ import pytest
 
 from common.errors import CompactionError, InputError, RewriteError, VerificationError
 from common.parquet.location import Location, open_location
-from compactor.rewrite.stitch import likeness, local_target
-from compactor.rewrite.stitch.pieces import Piece, Stitched
-from compactor.rewrite.stitch.stitching import stitch
+from compactor.rewrite.parquet_bytes import targets
+from compactor.rewrite.parquet_bytes.relocation import StitchedFile, StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
 
 STEP = 1 << 14
 
@@ -25,7 +25,7 @@ STEP = 1 << 14
 @pytest.fixture
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
     """Return a location with two files of some steps each."""
-    monkeypatch.setattr(local_target, "STEP_BYTES", STEP)
+    monkeypatch.setattr(targets, "LOCAL_STEP_BYTES", STEP)
     chance = np.random.default_rng(1)
     for name in "ab":
         rows = pa.table({"k": np.arange(8000), "x": chance.random(8000)})
@@ -34,8 +34,8 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
     return open_location(tmp_path.as_uri())
 
 
-def join(location: Location, on_copied: Callable[[int], None] = lambda _: None) -> Stitched:
-    pieces = [Piece("a.parquet"), Piece("b.parquet")]
+def join(location: Location, on_copied: Callable[[int], None] = lambda _: None) -> StitchedFile:
+    pieces = [StitchPiece("a.parquet"), StitchPiece("b.parquet")]
     return stitch(location, pieces, "out/s.parquet", on_copied=on_copied)
 
 
@@ -120,8 +120,8 @@ def test_a_disk_that_lies(location: Location, monkeypatch: pytest.MonkeyPatch) -
         return copied
 
     monkeypatch.setattr(os, "copy_file_range", wrong)
-    for behind_max in (likeness._BEHIND_MAX, 1):
-        monkeypatch.setattr(likeness, "_BEHIND_MAX", behind_max)
+    for behind_max in (targets._BEHIND_MAX, 1):
+        monkeypatch.setattr(targets, "_BEHIND_MAX", behind_max)
         message = "does not hold what was read, from byte"
         with nothing_is_left(location, VerificationError, message):
             join(location)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from common.errors import InputError, NotStitchableError
 from common.parquet.location import open_location
-from compactor.rewrite.stitch import footer as ids
-from compactor.rewrite.stitch import sources, stitching
-from compactor.rewrite.stitch.footer import Layout, read_layout
-from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import stitch
-from compactor.rewrite.stitch.writers import refuse_old_writer
-from compactor.rewrite.thrift.reading import DEPTH_MAX, decode, decode_whole
-from compactor.rewrite.thrift.values import (
+from compactor.rewrite.parquet_bytes import footer as ids
+from compactor.rewrite.parquet_bytes import sources
+from compactor.rewrite.parquet_bytes import stitch as stitching
+from compactor.rewrite.parquet_bytes.footer import FooterLayout, read_layout, refuse_old_writer
+from compactor.rewrite.parquet_bytes.relocation import StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.parquet_bytes.thrift import (
     BINARY,
+    DEPTH_MAX,
     FALSE,
     I16,
     I32,
@@ -36,11 +36,14 @@ from compactor.rewrite.thrift.values import (
     Struct,
     ThriftError,
     binary_field,
+    decode,
+    decode_whole,
+    edited,
     elements,
+    encode,
     integer,
     number_field,
 )
-from compactor.rewrite.thrift.writing import edited, encode
 from tests.support.layouts import opened_struct, read_file_layout
 
 numbers = st.one_of(
@@ -181,7 +184,7 @@ def a_file(folder: Path, **options: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> FooterLayout:
     folder = tmp_path_factory.mktemp("sound")
     a_file(folder)
     return read_file_layout(open_location(folder.as_uri()), "a.parquet")
@@ -189,7 +192,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 @given(st.data())
 def test_a_footer_with_changed_bytes_is_refused_or_stays_in_its_file(
-    sound: Layout, data: st.DataObject
+    sound: FooterLayout, data: st.DataObject
 ) -> None:
     footer = bytearray(sound.footer)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -204,7 +207,7 @@ def test_a_footer_with_changed_bytes_is_refused_or_stays_in_its_file(
             assert 4 <= chunk.data.start <= chunk.data.end <= found.data_end
 
 
-def changed(folder: Path, sound: Layout, at: str, number: int, field: Field | None) -> None:
+def changed(folder: Path, sound: FooterLayout, at: str, number: int, field: Field | None) -> None:
     """Write the file with one field of its first column, row group or of the file changed."""
     struct = decode_whole(sound.footer, {ids.ROW_GROUPS: {ids.CHUNKS: {ids.META: {}}}})
     group = elements(struct, ids.ROW_GROUPS)[0]
@@ -248,24 +251,24 @@ def changed(folder: Path, sound: Layout, at: str, number: int, field: Field | No
     ],
 )
 def test_one_field_that_is_wrong(
-    tmp_path: Path, sound: Layout, at: str, number: int, field: Field | None, cause: str
+    tmp_path: Path, sound: FooterLayout, at: str, number: int, field: Field | None, cause: str
 ) -> None:
     changed(tmp_path, sound, at, number, field)
     with pytest.raises(NotStitchableError, match=cause):
-        stitch(open_location(tmp_path.as_uri()), [Piece("a.parquet")], "s.parquet")
+        stitch(open_location(tmp_path.as_uri()), [StitchPiece("a.parquet")], "s.parquet")
     assert not (tmp_path / "s.parquet").exists()
 
 
-def test_row_groups_that_share_bytes_do_not_multiply(tmp_path: Path, sound: Layout) -> None:
+def test_row_groups_that_share_bytes_do_not_multiply(tmp_path: Path, sound: FooterLayout) -> None:
     struct = decode_whole(sound.footer, {ids.ROW_GROUPS: {}})
     groups = elements(struct, ids.ROW_GROUPS)
     struct[ids.ROW_GROUPS] = Field(LIST, Elements([groups[0]] * 3))
     changed(tmp_path, sound, "file", ids.ROW_GROUPS, struct[ids.ROW_GROUPS])
     with pytest.raises(NotStitchableError, match="share bytes"):
-        stitch(open_location(tmp_path.as_uri()), [Piece("a.parquet")], "s.parquet")
+        stitch(open_location(tmp_path.as_uri()), [StitchPiece("a.parquet")], "s.parquet")
 
 
-def test_a_dictionary_at_zero_is_none(tmp_path: Path, sound: Layout) -> None:
+def test_a_dictionary_at_zero_is_none(tmp_path: Path, sound: FooterLayout) -> None:
     a_file(tmp_path, use_dictionary=False)
     location = open_location(tmp_path.as_uri())
     plain = read_file_layout(location, "a.parquet")
@@ -277,7 +280,7 @@ def test_a_dictionary_at_zero_is_none(tmp_path: Path, sound: Layout) -> None:
     content = (tmp_path / "a.parquet").read_bytes()[: -8 - len(plain.footer)]
     ending = footer + len(footer).to_bytes(4, "little") + b"PAR1"
     (tmp_path / "a.parquet").write_bytes(content + ending)
-    stitch(location, [Piece("a.parquet")], "s.parquet")
+    stitch(location, [StitchPiece("a.parquet")], "s.parquet")
     column = pq.read_metadata(tmp_path / "s.parquet").row_group(0).column(0)
     assert (column.has_dictionary_page, column.data_page_offset) == (False, 4)
     assert pq.read_table(tmp_path / "s.parquet")["k"].to_pylist() == list(range(900))
@@ -328,7 +331,7 @@ def test_footers_that_would_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_file(tmp_path)
-    pieces = [Piece("a.parquet")] * 3
+    pieces = [StitchPiece("a.parquet")] * 3
     location = open_location(tmp_path.as_uri())
     stitch(location, pieces, "s.parquet")
     size = len(read_file_layout(location, "a.parquet").footer)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.parquet.location import open_location
-from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import stitch
+from compactor.rewrite.parquet_bytes.relocation import StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
 from tests.support.peak_memory import peak_bytes
 from tests.support.run_apart import run_apart
 
@@ -25,9 +25,9 @@ GROWTH_BYTES_MAX = FILE_BYTES // 10
 def copies(folder: str) -> tuple[int, int]:
     """Copy a small file and then a large one; tell by how much the peak grew, and what was made."""
     location = open_location(folder)
-    stitch(location, [Piece("small.parquet")], "out/small.parquet")
+    stitch(location, [StitchPiece("small.parquet")], "out/small.parquet")
     before = peak_bytes()
-    made = stitch(location, [Piece("large.parquet")], "out/large.parquet")
+    made = stitch(location, [StitchPiece("large.parquet")], "out/large.parquet")
     return peak_bytes() - before, made.size_bytes
 
 

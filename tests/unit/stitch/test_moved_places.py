@@ -10,13 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.parquet.location import open_location
-from compactor.rewrite.stitch import footer as ids
-from compactor.rewrite.stitch.footer import Chunk, Span
-from compactor.rewrite.stitch.moving import PAGE_BYTES, PAGE_OFFSET, PAGES
-from compactor.rewrite.stitch.pieces import Piece
-from compactor.rewrite.stitch.stitching import stitch
-from compactor.rewrite.thrift.reading import decode, decode_whole
-from compactor.rewrite.thrift.values import elements, integer
+from compactor.rewrite.parquet_bytes import footer as ids
+from compactor.rewrite.parquet_bytes.footer import Chunk, Span
+from compactor.rewrite.parquet_bytes.relocation import (
+    PAGE_BYTES,
+    PAGE_OFFSET,
+    PAGES,
+    StitchPiece,
+)
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.parquet_bytes.thrift import decode, decode_whole, elements, integer
 from tests.support.layouts import layout_of_file, read_file_layout
 from tests.support.misordered import last_first, misordered
 
@@ -36,7 +39,7 @@ def write(folder: Path, number: int, **options: Any) -> None:
     pq.write_table(rows, folder / f"{number}.parquet", **given | options)
 
 
-def join(folder: Path, *pieces: Piece) -> tuple[bytes, list[Chunk]]:
+def join(folder: Path, *pieces: StitchPiece) -> tuple[bytes, list[Chunk]]:
     location = open_location(folder.as_uri())
     stitch(location, pieces, "s.parquet")
     layout = read_file_layout(location, "s.parquet")
@@ -51,7 +54,7 @@ def part(content: bytes, span: Span | None) -> bytes:
 def test_every_page_is_where_the_offset_index_says(tmp_path: Path) -> None:
     for number in (1, 2):
         write(tmp_path, number)
-    content, chunks = join(tmp_path, Piece("2.parquet", (2, 0)), Piece("1.parquet"))
+    content, chunks = join(tmp_path, StitchPiece("2.parquet", (2, 0)), StitchPiece("1.parquet"))
     assert len(chunks) == 10
     for chunk in chunks:
         index = decode_whole(part(content, chunk.offset_index), {PAGES: {}})
@@ -72,13 +75,13 @@ def test_misordered_columns_are_put_in_order(tmp_path: Path) -> None:
     """Pages, their indexes and Bloom filters are those of the same file well ordered."""
     blooms = {"k": {"ndv": 100}, "s": {"ndv": 300}}
     write(tmp_path, 1, bloom_filter_options=blooms)
-    wanted, orderly = join(tmp_path, Piece("1.parquet", (2, 0)))
+    wanted, orderly = join(tmp_path, StitchPiece("1.parquet", (2, 0)))
     (tmp_path / "s.parquet").unlink()
     content = pa.py_buffer((tmp_path / "1.parquet").read_bytes())
     (tmp_path / "2.parquet").write_bytes(misordered(content, last_first))
     assert layout_of_file(tmp_path / "2.parquet").fault is not None
 
-    joined, chunks = join(tmp_path, Piece("2.parquet", (2, 0)))
+    joined, chunks = join(tmp_path, StitchPiece("2.parquet", (2, 0)))
 
     assert layout_of_file(tmp_path / "s.parquet").fault is None
     assert len(chunks) == 4
@@ -95,7 +98,7 @@ def test_misordered_columns_are_put_in_order(tmp_path: Path) -> None:
 def test_row_groups_say_where_they_are(tmp_path: Path) -> None:
     for number in (1, 2):
         write(tmp_path, number)
-    join(tmp_path, Piece("2.parquet", (2, 0)), Piece("1.parquet"))
+    join(tmp_path, StitchPiece("2.parquet", (2, 0)), StitchPiece("1.parquet"))
     layout = read_file_layout(open_location(tmp_path.as_uri()), "s.parquet")
     end = len(ids.MAGIC)
     for number, group in enumerate(layout.groups):
@@ -109,7 +112,7 @@ def test_row_groups_say_where_they_are(tmp_path: Path) -> None:
 def test_statistics_stay_and_are_trusted(tmp_path: Path) -> None:
     write(tmp_path, 1)
     write(tmp_path, 2)
-    join(tmp_path, Piece("2.parquet"), Piece("1.parquet"))
+    join(tmp_path, StitchPiece("2.parquet"), StitchPiece("1.parquet"))
     before = [pq.read_metadata(tmp_path / f"{number}.parquet") for number in (2, 1)]
     after = pq.read_metadata(tmp_path / "s.parquet")
     for number in range(6):
@@ -127,7 +130,7 @@ def test_column_indexes_come_over_as_they_were(tmp_path: Path) -> None:
     write(tmp_path, 1)
     before = (tmp_path / "1.parquet").read_bytes()
     old = read_file_layout(open_location(tmp_path.as_uri()), "1.parquet").groups[1].chunks
-    content, chunks = join(tmp_path, Piece("1.parquet", (1,)))
+    content, chunks = join(tmp_path, StitchPiece("1.parquet", (1,)))
     assert [part(content, each.column_index) for each in chunks] == [
         part(before, each.column_index) for each in old
     ]
@@ -136,7 +139,7 @@ def test_column_indexes_come_over_as_they_were(tmp_path: Path) -> None:
 def test_a_file_without_page_index_beside_one_that_has_one(tmp_path: Path) -> None:
     write(tmp_path, 1, write_page_index=False)
     write(tmp_path, 2)
-    _, chunks = join(tmp_path, Piece("1.parquet"), Piece("2.parquet"))
+    _, chunks = join(tmp_path, StitchPiece("1.parquet"), StitchPiece("2.parquet"))
     assert [each.column_index is None for each in chunks] == [True] * 6 + [False] * 6
     assert [each.offset_index is None for each in chunks] == [True] * 6 + [False] * 6
     assert pq.read_table(tmp_path / "s.parquet").num_rows == 2 * ROWS
@@ -154,15 +157,15 @@ def test_bloom_filters_still_rule_out(tmp_path: Path) -> None:
     duckdb.sql(f"copy ({rows}) to '{tmp_path}/2.parquet' (row_group_size 2048)")
     again = pq.read_table(tmp_path / "2.parquet").schema
     assert again.names == ["k", "s"]
-    join(tmp_path, Piece("2.parquet"))
+    join(tmp_path, StitchPiece("2.parquet"))
     assert probe(tmp_path / "s.parquet", "v7-2") == [False] * 3
     assert probe(tmp_path / "s.parquet", "v7-1") == [True] * 3
     (tmp_path / "s.parquet").rename(tmp_path / "3.parquet")
-    join(tmp_path, Piece("1.parquet", (1, 2)))
+    join(tmp_path, StitchPiece("1.parquet", (1, 2)))
     assert probe(tmp_path / "s.parquet", "v7-1") == [False] * 2
     assert probe(tmp_path / "s.parquet", "v7-2") == [True] * 2
     (tmp_path / "s.parquet").rename(tmp_path / "4.parquet")
-    _, chunks = join(tmp_path, Piece("3.parquet", (2, 0)), Piece("3.parquet", (1,)))
+    _, chunks = join(tmp_path, StitchPiece("3.parquet", (2, 0)), StitchPiece("3.parquet", (1,)))
     assert [each.bloom_start is None for each in chunks] == [True, False] * 3
     assert probe(tmp_path / "s.parquet", "v7-2") == [False] * 3
     assert probe(tmp_path / "s.parquet", "nothing") == [True] * 3

@@ -15,14 +15,14 @@ import pytest
 
 from common.errors import InputError, NotStitchableError, RewriteError
 from common.parquet.location import Location, open_location
-from compactor.rewrite.stitch.pieces import (
-    Footing,
-    Piece,
-    SortedBy,
-    Stitched,
+from compactor.rewrite.parquet_bytes.relocation import (
+    OutputFooter,
+    SortColumn,
+    StitchedFile,
+    StitchPiece,
 )
-from compactor.rewrite.stitch.stitching import stitch
-from compactor.rewrite.stitch.stored_target import STEP_BYTES
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.parquet_bytes.targets import STORED_STEP_BYTES
 
 ROWS = 10_000
 
@@ -50,9 +50,9 @@ def write(folder: Path, number: int, **options: Any) -> pa.Table:
 
 
 def stitched(
-    folder: Path, pieces: Sequence[Piece | str], **more: Any
-) -> tuple[Stitched, pq.ParquetFile]:
-    listed = [piece if isinstance(piece, Piece) else Piece(piece) for piece in pieces]
+    folder: Path, pieces: Sequence[StitchPiece | str], **more: Any
+) -> tuple[StitchedFile, pq.ParquetFile]:
+    listed = [piece if isinstance(piece, StitchPiece) else StitchPiece(piece) for piece in pieces]
     result = stitch(place(folder), listed, "out/s.parquet", **more)
     content = (folder / "out" / "s.parquet").read_bytes()
     assert len(content) == result.size_bytes
@@ -85,9 +85,9 @@ def test_whole_files_follow_each_other(tmp_path: Path) -> None:
 def test_chosen_row_groups_in_the_order_given(tmp_path: Path) -> None:
     one, two = (write(tmp_path, number) for number in (1, 2))
     pieces = [
-        Piece("2.parquet", (3,)),
-        Piece("1.parquet", (1, 0)),
-        Piece("2.parquet", (0,)),
+        StitchPiece("2.parquet", (3,)),
+        StitchPiece("1.parquet", (1, 0)),
+        StitchPiece("2.parquet", (0,)),
     ]
     _, file = stitched(tmp_path, pieces)
     parts = [two.slice(9000), one.slice(3000, 3000), one.slice(0, 3000), two.slice(0, 3000)]
@@ -99,7 +99,9 @@ def test_pieces_of_another_location(tmp_path: Path) -> None:
     scratch.mkdir()
     (tmp_path / "table").mkdir()
     one, two = write(scratch, 1), write(tmp_path / "table", 2)
-    _, file = stitched(tmp_path / "table", [Piece("1.parquet", None, place(scratch)), "2.parquet"])
+    _, file = stitched(
+        tmp_path / "table", [StitchPiece("1.parquet", None, place(scratch)), "2.parquet"]
+    )
     assert file.read().equals(pa.concat_tables([one, two]))
 
 
@@ -107,7 +109,7 @@ def test_the_footer_says_what_was_asked(tmp_path: Path) -> None:
     write(tmp_path, 1, sorting_columns=[pq.SortingColumn(2)])
     tagged = rows_of(2).replace_schema_metadata({"neve.job": "old", "pandas": "{}"})
     pq.write_table(tagged, tmp_path / "2.parquet", row_group_size=3000)
-    footing = Footing(metadata={"neve.job": "7", "neve.attempt": "é"})
+    footing = OutputFooter(metadata={"neve.job": "7", "neve.attempt": "é"})
     _, file = stitched(tmp_path, ["1.parquet", "2.parquet"], footing=footing)
     found = file.metadata.metadata
     del found[b"ARROW:schema"]
@@ -120,13 +122,13 @@ def test_the_footer_says_what_was_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sorting", "declared"),
-    [((SortedBy(0),), (pq.SortingColumn(0, nulls_first=True),)), ((), ())],
+    [((SortColumn(0),), (pq.SortingColumn(0, nulls_first=True),)), ((), ())],
 )
 def test_an_order_is_declared_or_taken_back(
-    tmp_path: Path, sorting: tuple[SortedBy, ...], declared: tuple[pq.SortingColumn, ...]
+    tmp_path: Path, sorting: tuple[SortColumn, ...], declared: tuple[pq.SortingColumn, ...]
 ) -> None:
     write(tmp_path, 1, sorting_columns=[pq.SortingColumn(2)])
-    _, file = stitched(tmp_path, ["1.parquet"], footing=Footing(sorting=sorting))
+    _, file = stitched(tmp_path, ["1.parquet"], footing=OutputFooter(sorting=sorting))
     assert file.metadata.row_group(0).sorting_columns == declared
     assert file.read().equals(rows_of(1))
 
@@ -148,7 +150,7 @@ def test_nothing_but_empty_files(tmp_path: Path) -> None:
 
 
 def test_ranges_larger_than_a_step(tmp_path: Path) -> None:
-    noise = np.random.default_rng(1).bytes(3 * STEP_BYTES)
+    noise = np.random.default_rng(1).bytes(3 * STORED_STEP_BYTES)
     values = [noise[at : at + 4096] for at in range(0, len(noise), 4096)]
     big = pa.table({"b": values})
     pq.write_table(big, tmp_path / "b.parquet", compression="none", use_dictionary=False)
@@ -177,7 +179,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 def test_row_groups_that_are_not_there(tmp_path: Path, numbers: tuple[int, ...]) -> None:
     write(tmp_path, 1)
     with pytest.raises(InputError, match="has row groups 0 to 3"):
-        stitched(tmp_path, [Piece("1.parquet", numbers)])
+        stitched(tmp_path, [StitchPiece("1.parquet", numbers)])
 
 
 def test_a_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from common.errors import NotStitchableError, VerificationError
 from common.model.table import Table
 from common.wire import Assignment
-from compactor.rewrite.plan import make_plan
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import (

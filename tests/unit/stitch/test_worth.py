@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.rewrite.output_settings import OutputSettings
-from compactor.rewrite.worth import GroupSize, splinters, worth_copying
+from compactor.rewrite.plan.output_options import (
+    OutputSettings,
+    RowGroupSize,
+    too_fragmented,
+    worth_copying,
+)
 
 MIB = 1024**2
 
@@ -30,21 +34,23 @@ def settings(row_group_bytes: int) -> OutputSettings:
     ],
 )
 def test_bytes(sizes: list[int], wanted: int, worth: bool) -> None:
-    groups = [GroupSize(1000, size) for size in sizes]
+    groups = [RowGroupSize(1000, size) for size in sizes]
     assert worth_copying(groups, settings(wanted)) is worth
 
 
 def test_many_rows_that_pack_well_are_enough() -> None:
-    assert worth_copying([GroupSize(1 << 17, 100)] * 3, settings(128 * MIB))
-    assert not worth_copying([GroupSize((1 << 17) - 1, 100)] * 3, settings(128 * MIB))
+    assert worth_copying([RowGroupSize(1 << 17, 100)] * 3, settings(128 * MIB))
+    assert not worth_copying([RowGroupSize((1 << 17) - 1, 100)] * 3, settings(128 * MIB))
 
 
 def test_row_groups_without_rows_do_not_count() -> None:
-    groups = [GroupSize(0, 0)] * 50 + [GroupSize(1000, 4 * MIB)]
+    groups = [RowGroupSize(0, 0)] * 50 + [RowGroupSize(1000, 4 * MIB)]
     assert worth_copying(groups, settings(128 * MIB))
 
 
 def test_more_row_groups_than_are_known_of_are_smaller_still() -> None:
-    together = GroupSize(10_000, 10 * MIB)
-    known = [count for count in range(1, 20) if splinters(count, together, settings(128 * MIB))]
+    together = RowGroupSize(10_000, 10 * MIB)
+    known = [
+        count for count in range(1, 20) if too_fragmented(count, together, settings(128 * MIB))
+    ]
     assert known == list(range(6, 20))

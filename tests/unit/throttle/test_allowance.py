@@ -12,7 +12,12 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import AttemptCancelledError
-from compactor.rewrite.allowance import BURST_S, SYNC_BYTES_MIN, Allowance, allowance_of
+from compactor.rewrite.throttle import (
+    BURST_S,
+    SYNC_BYTES_MIN,
+    Allowance,
+    allowance_of,
+)
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite.stored import leaves_of, paid_batches, stored_bytes
+from compactor.rewrite.file_io import (
+    leaf_columns,
+    paid_batches,
+    stored_bytes,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -31,10 +35,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_columns_and_their_leaves(path: Path) -> None:
     metadata = pq.read_metadata(path)
-    names = [metadata.schema.column(leaf).path for leaf in leaves_of(metadata, None)]
+    names = [metadata.schema.column(leaf).path for leaf in leaf_columns(metadata, None)]
     assert names == ["a", "a.b", "s.x", "s.y.list.element", "sx"]
-    assert leaves_of(metadata, ["s"]) == [2, 3]
-    assert leaves_of(metadata, ["a.b", "sx", "missing"]) == [1, 4]
+    assert leaf_columns(metadata, ["s"]) == [2, 3]
+    assert leaf_columns(metadata, ["a.b", "sx", "missing"]) == [1, 4]
     whole = sum(stored_bytes(metadata, group, range(5)) for group in range(3))
     # All but magic, footer and its length.
     assert whole == path.stat().st_size - 4 - metadata.serialized_size - 8

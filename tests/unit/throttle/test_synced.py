@@ -9,12 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.rewrite import allowance as module
-from compactor.rewrite.allowance import Allowance
-from compactor.rewrite.plan import RewritePlan, make_plan
+from compactor.rewrite import throttle as module
+from compactor.rewrite.general_merge import (
+    TaskResult,
+    rewrite_bag,
+    rewrite_in_memory,
+)
+from compactor.rewrite.merge.tasks import merge_small_job
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
-from compactor.rewrite.tasks import TaskResult, rewrite_bag, rewrite_in_memory
-from compactor.rewrite.whole import rewrite_natively
+from compactor.rewrite.throttle import Allowance
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,
@@ -45,7 +49,7 @@ def usage_after(folder: Path, attempt: Path, work: Work, *, keyed: bool) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("work", "keyed"), [(rewrite_natively, True), (rewrite_in_memory, True), (rewrite_bag, False)]
+    ("work", "keyed"), [(merge_small_job, True), (rewrite_in_memory, True), (rewrite_bag, False)]
 )
 def test_outputs_that_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, keyed: bool

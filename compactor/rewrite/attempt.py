@@ -1,0 +1,235 @@
+"""One attempt inside the driver process: plan, rewrite, verify.
+
+`rewrite` is the entry: the driver process calls it for each assignment. Nothing is
+committed here. If anything fails, the outputs are deleted before the error is raised.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from common.clock import SystemClock
+from common.errors import AttemptCancelledError
+from common.model.file import DataFile
+from common.rows.row_facts import RowFacts, data_file_of
+from common.rows.rules import RowRules
+from common.wire import Assignment
+from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
+from compactor.rewrite.choose import count_passes, rewrite_with_spark
+from compactor.rewrite.file_io import delete_file, table_location
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.plan.memory_budget import (
+    LIMIT_SETTING,
+    TASK_BYTES,
+    TASK_SETTING,
+)
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.stitch_job import stitch_plan
+from compactor.rewrite.throttle import Allowance
+from compactor.rewrite.verify import verify
+
+OnProgress = Callable[[RewriteProgress], None]
+
+REPORT_INTERVAL_S = 0.5
+WRITTEN_FRACTION = 0.8
+"""How far an attempt is when everything is written and nothing verified."""
+
+
+def rewrite(
+    spark: Any,
+    assignment: Assignment,
+    progress: OnProgress,
+    cancelled: Callable[[], bool],
+    attach: Callable[[Allowance], None] = lambda _: None,
+) -> RewriteResult:
+    """Rewrite the inputs of an assignment and verify the outputs; nothing is committed.
+
+    Args:
+        spark: The session. Its job group is the attempt's, so that it can be cancelled.
+        assignment: The reserved job.
+        progress: Hears how far it is, from more than one thread.
+        cancelled: Whether somebody wants the attempt back.
+        attach: Is given what further grants, and a cancellation, have to be told to.
+
+    Raises:
+        RewriteError: It failed or was cancelled; no output is left.
+        UnavailableError: The storage does not answer.
+    """
+    clock = SystemClock()
+    begun_s = clock.now_s()
+    with attempt_folder() as folder:
+        allowance = Allowance.create(folder, assignment.grant_bytes_s)
+        attach(allowance)
+        with _ProgressReporter(progress, assignment, allowance, folder) as teller:
+            plan = make_plan(assignment, folder, _task_memory(spark), teller.step)
+            planned_s = clock.now_s()
+            _raise_if_cancelled(cancelled)
+            try:
+                stitching = stitch_plan(plan, assignment)
+                teller.rewriting(plan)
+                result, kernel = rewrite_with_spark(spark, plan, stitching)
+                written_s = clock.now_s()
+                _raise_if_cancelled(cancelled)
+                teller.verifying(plan)
+                facts = verify(plan, result, teller.stepping(cancelled))
+                allowance.settle()
+            except BaseException:
+                # Nothing of this attempt was ever committed, and no other has its paths.
+                _delete(plan)
+                raise
+            teller.done(plan)
+            changes = read_change_counts(folder)
+    return RewriteResult(
+        outputs=_outputs(assignment, result, facts),
+        counts=replace(result.counts, changed=changes.changed, deleted=changes.deleted),
+        dropped=result.dropped,
+        kernel=kernel,
+        timings_s={
+            "plan": planned_s - begun_s,
+            "rewrite": written_s - planned_s,
+            "verify": clock.now_s() - written_s,
+        },
+    )
+
+
+def _outputs(
+    assignment: Assignment, result: TaskResult, facts: tuple[tuple[int, RowFacts], ...]
+) -> tuple[DataFile, ...]:
+    return tuple(
+        _data_file(assignment, file.path, size_bytes, rows)
+        for file, (size_bytes, rows) in zip(result.files, facts, strict=True)
+    )
+
+
+def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFacts) -> DataFile:
+    since = [file.tombstones_since_s for file in assignment.inputs]
+    known = (stamp for stamp in since if stamp is not None)
+    # Inputs without tombstones: a transform has made the first ones just now.
+    oldest = min(known, default=assignment.reservation.now_s)
+    reservation = assignment.reservation
+    file = data_file_of(
+        rows,
+        path,
+        size_bytes,
+        key_types=RowRules.of(assignment.table).key_types,
+        added_at_s=reservation.now_s,
+        tombstones_since_s=oldest,
+    )
+    return replace(
+        file,
+        schema_id=assignment.table.schema_id,
+        tags=assignment.job.output_tags,
+        job=assignment.job.id,
+        request=reservation.request,
+    )
+
+
+def _task_memory(spark: Any) -> tuple[int, int]:
+    """Return what the process of a task may have, and with what it is ended."""
+    # The session knows its context's settings, too; asking the context copies them all.
+    conf = spark.conf
+    return int(conf.get(TASK_SETTING, str(TASK_BYTES))), int(conf.get(LIMIT_SETTING, "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """How far an attempt is, but for what its tasks leave word of."""
+
+    state: str = "preparing"
+    fraction: float = 0.0
+    rows: int = 0
+    rows_expected: int = 0
+    """How many rows tasks will have told of in the end; 0: no task runs."""
+
+
+class _ProgressReporter:
+    """Tells again and again how far an attempt is, from a thread of its own."""
+
+    def __init__(
+        self, progress: OnProgress, assignment: Assignment, allowance: Allowance, folder: str
+    ) -> None:
+        self._progress = progress
+        self._size_bytes = sum(file.size_bytes for file in assignment.inputs)
+        self._allowance = allowance
+        self._folder = folder
+        self._stage = _Stage()
+        self._steps = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell_forever, daemon=True, name="progress")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def step(self) -> None:
+        """Count something that was done and that no other number shows."""
+        self._steps += 1  # A step that another thread overwrites is missed by nobody.
+
+    def stepping(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+        """Return the same question, each asking of which counts as a step."""
+
+        def asked() -> bool:
+            self.step()
+            return cancelled()
+
+        return asked
+
+    def rewriting(self, plan: RewritePlan) -> None:
+        """Tell of the tasks from now on."""
+        expected = max(1, plan.rows * count_passes(plan))
+        self._enter(_Stage("rewriting", 0.0, plan.rows, expected))
+
+    def verifying(self, plan: RewritePlan) -> None:
+        """Tell that everything is written."""
+        self._enter(_Stage("verifying", WRITTEN_FRACTION, plan.rows))
+
+    def done(self, plan: RewritePlan) -> None:
+        """Tell that everything is verified."""
+        self._enter(_Stage("verifying", 1.0, plan.rows))
+
+    def _enter(self, stage: _Stage) -> None:
+        self._stage = stage
+        self._tell()
+
+    def _tell_forever(self) -> None:
+        while not self._over.wait(REPORT_INTERVAL_S):
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell how far it is, and what it has moved."""
+        stage, usage = self._stage, self._allowance.usage()
+        done_bytes, done_rows = read_marks(self._folder)
+        fraction, rows = stage.fraction, stage.rows
+        if stage.rows_expected:
+            part = min(1.0, done_rows / stage.rows_expected)
+            fraction, rows = part * WRITTEN_FRACTION, int(part * stage.rows)
+        self._progress(
+            RewriteProgress(
+                fraction=fraction,
+                bytes_done=int(fraction * self._size_bytes),
+                rows_done=rows,
+                state=stage.state,
+                moved_bytes=usage.moved_bytes,
+                waited_s=usage.waited_s,
+                synced_bytes=usage.synced_bytes,
+                sync_s=usage.sync_s,
+                steps=self._steps + done_bytes,
+            )
+        )
+
+
+def _raise_if_cancelled(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise AttemptCancelledError("cancelled between two steps")
+
+
+def _delete(plan: RewritePlan) -> None:
+    location = table_location(plan.location)
+    for path in plan.outputs:
+        delete_file(location, path)

@@ -1,0 +1,145 @@
+"""The folder of an attempt on the compactor's own disk, and what tasks report in it.
+
+The folder holds runs and parts of a merge. Each task also keeps small files in it that the
+driver on the same machine reads: how far the task is, and how many rows a transform has
+changed and deleted. Folders that a dead process has left are removed.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.clock import Clock, SystemClock
+
+_NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
+_LOCK = "alive"
+
+
+@contextmanager
+def attempt_folder() -> Iterator[str]:
+    """Yield a new folder, which is gone afterwards."""
+    remove_left_folders()
+    folder = tempfile.mkdtemp(prefix=f"neve-attempt-{os.getpid()}-")
+    try:
+        with open(Path(folder, _LOCK), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_folders() -> None:
+    """Remove the folders of drivers that are no more."""
+    for path in Path(tempfile.gettempdir()).glob("neve-attempt-*"):
+        named = _NAME.fullmatch(path.name)
+        if named is not None and not _runs(int(named[1])) and not _locked(path / _LOCK):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # Somebody else's.
+    return True
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with open(path, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+# -------------------------------------------------------------------------------- Progress of tasks
+
+
+MARK_INTERVAL_S = 0.1
+"""The driver looks less often than that."""
+_MARK = struct.Struct("<QQ")
+
+
+class ProgressMark:
+    """One task's progress; written now and then."""
+
+    def __init__(self, folder: str, name: str, clock: Clock | None = None) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: Where the driver looks; empty: nobody does.
+            name: Tells this task from others of the rewrite.
+            clock: None: the system's.
+        """
+        self._clock = clock or SystemClock()
+        self._path = Path(folder, f"{name}.mark") if folder else None
+        self._bytes = self._rows = 0
+        self._told_s = self._clock.now_s()
+
+    def add(self, size_bytes: int, rows: int) -> None:
+        """Count what was done since the last call."""
+        self._bytes += size_bytes
+        self._rows += rows
+        if self._path is None or (now_s := self._clock.now_s()) - self._told_s < MARK_INTERVAL_S:
+            return
+        self._told_s = now_s
+        with suppress(OSError):
+            self._path.write_bytes(_MARK.pack(self._bytes, self._rows))
+
+
+def read_marks(folder: str) -> tuple[int, int]:
+    """Return decoded bytes and rows done by all tasks that write into a folder."""
+    done_bytes = done_rows = 0
+    for path in Path(folder).glob("*.mark"):
+        with suppress(OSError, struct.error):
+            size_bytes, rows = _MARK.unpack(path.read_bytes())
+            done_bytes, done_rows = done_bytes + size_bytes, done_rows + rows
+    return done_bytes, done_rows
+
+
+# ---------------------------------------------------------------------- Rows changed by a transform
+
+
+_COUNTS = struct.Struct("<QQ")
+_CHANGES_SUFFIX = "changes"
+
+
+@dataclass(slots=True)
+class ChangeCounts:
+    """Of one input, or of all."""
+
+    changed: int = 0
+    """Rows that were given values, whether or not these are new."""
+    deleted: int = 0
+
+    def tell(self, folder: str, at: int) -> None:
+        """Leave the counts of an input, by its number; empty folder: for nobody.
+
+        Raises:
+            OSError: They cannot be written; without them the driver would tell too few.
+        """
+        if folder:
+            Path(folder, f"{at}.{_CHANGES_SUFFIX}").write_bytes(
+                _COUNTS.pack(self.changed, self.deleted)
+            )
+
+
+def read_change_counts(folder: str) -> ChangeCounts:
+    """Return the sums over all inputs."""
+    total = ChangeCounts()
+    for path in Path(folder).glob(f"*.{_CHANGES_SUFFIX}"):
+        changed, deleted = _COUNTS.unpack(path.read_bytes())
+        total.changed, total.deleted = total.changed + changed, total.deleted + deleted
+    return total

@@ -1,0 +1,293 @@
+"""Inputs and outputs of a rewrite as files: read with errors that name them, created once.
+
+A row group is paid for before it is read. An output appears under its final name and is
+never renamed. On a local disk it is created exclusively, flushed while it grows, and
+synced before it counts.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.clock import SystemClock
+from common.errors import InputError, RequestError
+from common.parquet.file_inspection import open_table_file
+from common.parquet.location import Location, open_location
+from common.rows.partitions import Fill, fill_of_path
+from common.rows.rules import RowRules
+
+# --------------------------------------------------------------------- Stored bytes of what is read
+
+
+Pay = Callable[[int], None]
+
+
+def leaf_columns(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[int]:
+    """Return the numbers of the leaf columns that hold some columns of a file.
+
+    Args:
+        metadata: The file's footer.
+        columns: Names of those that are read; None: all.
+    """
+    leaves = range(metadata.num_columns)
+    if columns is None:
+        return list(leaves)
+    paths = [metadata.schema.column(leaf).path for leaf in leaves]
+    # As Arrow reads them: a name also stands for all that begins with it and a dot.
+    named = frozenset(columns)
+    return [leaf for leaf in leaves if {paths[leaf], paths[leaf].split(".", 1)[0]} & named]
+
+
+def stored_bytes(metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> int:
+    """Return how many bytes of a file hold leaf columns of a row group, after the codec."""
+    found = metadata.row_group(group)
+    return sum(found.column(leaf).total_compressed_size for leaf in leaves)
+
+
+def paid_batches(
+    parquet: pq.ParquetFile, rows_max: int, columns: Sequence[str] | None, pay: Pay
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file; each row group is paid for before its first row is read.
+
+    A batch may reach into the next row group by less than `rows_max` rows.
+    """
+    metadata, paid_rows, seen_rows, group = parquet.metadata, 0, 0, 0
+    leaves = leaf_columns(metadata, columns)
+    batches = parquet.iter_batches(batch_size=rows_max, columns=columns)
+    while True:
+        while paid_rows <= seen_rows and group < metadata.num_row_groups:
+            pay(stored_bytes(metadata, group, leaves))
+            paid_rows += metadata.row_group(group).num_rows
+            group += 1
+        batch = next(batches, None)
+        if batch is None:
+            return
+        seen_rows += batch.num_rows
+        yield batch
+
+
+# -------------------------------------------------------------------------- Flushing a growing file
+
+
+FLUSH_BYTES = 32 * 1024**2
+"""So much is handed to the disk at a time."""
+
+
+class Flusher:
+    """Syncs one file, again and again, in a thread of its own."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Sync nothing yet.
+
+        Args:
+            descriptor: Of the file; closed only after `close`.
+        """
+        self._descriptor = descriptor
+        self._thread = ThreadPoolExecutor(1, "flush")
+        self._flushing: Future[None] | None = None
+        self._flushed = 0
+        self.sync_s = 0.0
+        """How long it all took."""
+
+    def reached(self, position: int) -> None:
+        """Have the disk begin with what is there, unless it is busy with what was before.
+
+        Raises:
+            OSError: Something before is not durable.
+        """
+        if position - self._flushed < FLUSH_BYTES:
+            return
+        if self._flushing is not None:
+            if not self._flushing.done():
+                return
+            self._flushing.result()
+        self._flushed = position
+        self._flushing = self._thread.submit(self._sync)
+
+    def settle(self) -> None:
+        """Wait until what was begun is durable.
+
+        Raises:
+            OSError: It is not.
+        """
+        if self._flushing is not None:
+            self._flushing.result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _sync(self) -> None:
+        clock = SystemClock()
+        begun_s = clock.now_s()
+        os.fdatasync(self._descriptor)
+        self.sync_s += clock.now_s() - begun_s
+
+
+# ------------------------------------------------------------------------------- Inputs and outputs
+
+
+def table_location(uri: str) -> Location:
+    """Return a table's location.
+
+    Raises:
+        InputError: It is none.
+        ConfigError: Its storage cannot be used from here.
+    """
+    try:
+        return open_location(uri)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+@contextmanager
+def opened_input(location: Location, path: str) -> Iterator[pq.ParquetFile]:
+    """Open an input.
+
+    Raises:
+        InputError: It is missing or cannot be read.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with open_table_file(location, path) as parquet:
+            yield parquet
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def read_tables(
+    location: Location,
+    path: str,
+    rows_max: int,
+    columns: Sequence[str] | None = None,
+    *,
+    pay: Pay,
+) -> Iterator[pa.Table]:
+    """Yield the rows of an input, some at a time.
+
+    Args:
+        location: Of the table.
+        path: Of the input.
+        rows_max: Rows at a time.
+        columns: Those that are wanted, if the file has them; at least one comes. None: all.
+        pay: Is told the bytes of each row group before it is read.
+
+    Raises:
+        InputError: The file cannot be read to its end.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with open_table_file(location, path) as parquet:
+            chosen = None
+            if columns is not None:
+                known = parquet.schema_arrow.names
+                chosen = [name for name in known if name in columns] or known[:1]
+            for batch in paid_batches(parquet, rows_max, chosen, pay):
+                yield pa.Table.from_batches([batch])
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def folder_fill(rules: RowRules, schema: pa.Schema, path: str) -> Fill:
+    """Return what the folders of an input say of columns that it may leave out.
+
+    Args:
+        rules: Of the table.
+        schema: That the rows are to have.
+        path: Of the input.
+
+    Raises:
+        InputError: A folder's value does not fit its column.
+    """
+    try:
+        return fill_of_path(rules.partition_by, schema, path)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def delete_file(location: Location, path: str) -> bool:
+    """Delete a file; return whether it is gone. One that was not there is."""
+    try:
+        location.filesystem.delete_file(location.full(path))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+class NewFile:
+    """A file being written. It counts only after `close`; before, it may be abandoned."""
+
+    def __init__(self, location: Location, path: str) -> None:
+        """Create the file.
+
+        Raises:
+            OSError: It is there already (on a local disk), or cannot be created.
+        """
+        self._location = location
+        self._path = path
+        self._full = location.full(path)
+        self.sync_s = 0.0
+        """How long a local disk took to make it durable; known when it is closed."""
+        self.sink: Any
+        self._flusher: Flusher | None = None
+        if location.is_local:
+            Path(self._full).parent.mkdir(parents=True, exist_ok=True)
+            # Exclusive: whoever else writes here is a bug that must not go unseen.
+            self.sink = open(self._full, "xb")  # noqa: SIM115 - closed by close or abandon
+            self._flusher = Flusher(self.sink.fileno())
+        else:
+            # An object becomes visible, whole, when the stream is closed.
+            self.sink = location.filesystem.open_output_stream(self._full)
+
+    def reached(self, position: int) -> None:
+        """Have a local disk begin to write what is there, up to a position.
+
+        Raises:
+            OSError: Something before is not durable.
+        """
+        if self._flusher is not None:
+            self._flusher.reached(position)
+
+    def close(self) -> None:
+        """Make the file durable.
+
+        Raises:
+            OSError: It is not.
+        """
+        if self._flusher is not None:
+            self._flusher.settle()
+            self._flusher.close()
+            clock = SystemClock()
+            begun_s = clock.now_s()
+            self.sink.flush()
+            os.fsync(self.sink.fileno())
+            self.sync_s = self._flusher.sync_s + clock.now_s() - begun_s
+        self.sink.close()
+        if self._location.is_local:
+            _sync_folder(Path(self._full).parent)
+
+    def abandon(self) -> None:
+        """Delete the file, whatever state it is in."""
+        if self._flusher is not None:
+            self._flusher.close()
+        with suppress(OSError, ValueError):
+            self.sink.close()
+        delete_file(self._location, self._path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # Some file systems cannot; they order names themselves.
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

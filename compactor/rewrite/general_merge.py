@@ -1,0 +1,325 @@
+"""The general rewrite, for tables and jobs that the kernel does not support.
+
+    in memory   one task reads everything, merges and writes: small jobs
+    sorted      tasks read, Spark sorts by encoded key (on disk if need be), one task merges
+                the stream and writes
+    bag         one task copies the rows of an append-only table, without the expired rows
+
+Rows that cross Spark are converted to types that Spark keeps unchanged. No task may run
+twice over the same output; `spark_tasks.refuse_second_try` ensures that.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import types as is_type
+
+from common.errors import CompactionError, InputError, MemoryShortError, RequestError
+from common.model.outcome import DroppedRows, RowCounts
+from common.rows.conform import conform
+from common.rows.key_encoding import encode_keys
+from common.rows.merge import merge_tables
+from common.rows.partitions import filled
+from common.rows.row_facts import RowFacts
+from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.file_io import (
+    folder_fill,
+    read_tables,
+    table_location,
+)
+from compactor.rewrite.memory_guard import release_memory
+from compactor.rewrite.output_writer import WrittenFile, open_output_writer
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.streamed_merge import (
+    Tally,
+    filter_bag,
+    merge_sorted,
+)
+from compactor.rewrite.throttle import allowance_of
+from compactor.rewrite.transform import RowChange, row_change_of
+from compactor.rewrite.transform_expressions import ExpressionValues
+
+# ---------------------------------------------------------------------------- Rows that cross Spark
+
+
+KEY_COLUMN = "key"
+"""Name of the carried encoded key; columns are c0, c1, …"""
+_INTEGERS = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+_SPARK_NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.binary(): "binary",
+}
+_PLAIN_INSIDE = frozenset(
+    {pa.bool_(), *_INTEGERS.values(), pa.float32(), pa.float64(), pa.string(), pa.binary()}
+)
+_NESTED_NAMES = {
+    **_SPARK_NAMES,
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+}
+
+
+def spark_schema(schema: pa.Schema) -> str:
+    """Return the columns that cross Spark, as Spark writes a schema.
+
+    Raises:
+        InputError: A column's type cannot cross.
+    """
+    columns = [f"{KEY_COLUMN} binary"]
+    columns += [f"c{at} {_spark_name(field)}" for at, field in enumerate(schema)]
+    return ", ".join(columns)
+
+
+def to_spark_rows(table: pa.Table, keys: pa.LargeBinaryArray) -> pa.Table:
+    """Return a table as it crosses Spark.
+
+    Args:
+        table: Rows with normal types.
+        keys: The encoded key of each.
+    """
+    columns = [keys.cast(pa.binary())]
+    columns += [_to_carrier(column.combine_chunks()) for column in table.columns]
+    return pa.table(columns, names=[KEY_COLUMN, *(f"c{at}" for at in range(table.num_columns))])
+
+
+def from_spark_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return rows that have crossed, in the schema that they had."""
+    columns = [_from_carrier(batch.column(f"c{at}"), field.type) for at, field in enumerate(schema)]
+    return pa.table(columns, schema=schema)
+
+
+def _spark_name(field: pa.Field) -> str:
+    carrier = _spark_carrier_type(field.type)
+    if carrier is not None:
+        return _SPARK_NAMES[carrier]
+    name = _nested_name(field.type)
+    if name is None:
+        message = (
+            f"column {field.name} of type {field.type} cannot be sorted on disk, "
+            f"and the inputs are too large for memory"
+        )
+        raise InputError(message)
+    return name
+
+
+def _spark_carrier_type(arrow: pa.DataType) -> pa.DataType | None:
+    """Return the type in which a value crosses; None: nested, as it is."""
+    if is_type.is_nested(arrow):
+        return None
+    if is_type.is_boolean(arrow):
+        return arrow
+    if is_type.is_null(arrow):
+        return pa.int8()
+    sized = is_type.is_decimal(arrow) or is_type.is_fixed_size_binary(arrow)
+    if sized or is_type.is_string(arrow) or is_type.is_binary(arrow):
+        return pa.binary()
+    return _INTEGERS[arrow.bit_width // 8]
+
+
+def _to_carrier(array: pa.Array) -> pa.Array:
+    carrier = _spark_carrier_type(array.type)
+    if carrier is None or carrier == array.type:
+        return array
+    if is_type.is_null(array.type):
+        return pa.nulls(len(array), carrier)
+    if is_type.is_decimal(array.type):
+        array = array.view(pa.binary(array.type.byte_width))
+    if is_type.is_fixed_size_binary(array.type):
+        return array.cast(carrier)
+    return array.view(carrier)
+
+
+def _from_carrier(array: pa.Array, arrow: pa.DataType) -> pa.Array:
+    carrier = _spark_carrier_type(arrow)
+    if carrier is None:
+        return array.cast(arrow)
+    if is_type.is_null(arrow):
+        return pa.nulls(len(array))
+    if is_type.is_decimal(arrow):
+        return array.cast(pa.binary(arrow.byte_width)).view(arrow)
+    if is_type.is_fixed_size_binary(arrow):
+        return array.cast(arrow)
+    return array if carrier == arrow else array.view(arrow)
+
+
+def _nested_name(arrow: pa.DataType) -> str | None:
+    if is_type.is_list(arrow):
+        inner = _nested_name(arrow.value_type)
+        return inner and f"array<{inner}>"
+    if is_type.is_map(arrow):
+        key, item = _nested_name(arrow.key_type), _nested_name(arrow.item_type)
+        return f"map<{key}, {item}>" if key and item else None
+    if is_type.is_struct(arrow):
+        parts = [(field.name, _nested_name(field.type)) for field in arrow]
+        if not all(part for _, part in parts):
+            return None
+        quoted = (f"`{name.replace('`', '``')}`: {part}" for name, part in parts)
+        return f"struct<{', '.join(quoted)}>"
+    return _NESTED_NAMES[arrow] if arrow in _PLAIN_INSIDE else None
+
+
+# -------------------------------------------------------------------------------------------- Tasks
+
+
+RESULT_SCHEMA = "result binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What a task that wrote outputs tells the driver."""
+
+    counts: RowCounts
+    dropped: DroppedRows | None
+    files: tuple[WrittenFile, ...]
+    digest: int | None = None
+    """Sum of the hashes of the rows that should have come out; None: not worked out."""
+    facts: tuple[RowFacts, ...] | None = None
+    """Of each file, as it was read back; None: that is still to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """An error that a second try would only meet again; nothing was left behind."""
+
+    error_class: str
+    cause: str
+
+
+def outcome_batch(task: Callable[[], object]) -> pa.RecordBatch:
+    """Run a task that writes outputs; return how it ended, as Spark SQL carries it."""
+    return pa.record_batch([pa.array([pickled_outcome(task)], pa.binary())], names=["result"])
+
+
+def pickled_outcome(task: Callable[[], object]) -> bytes:
+    """Run a task that writes outputs; return how it ended, pickled."""
+    outcome: object
+    try:
+        outcome = task()
+    except CompactionError as error:
+        outcome = TaskFailure(type(error).__name__, str(error))
+    except Exception as error:
+        # A boundary: Spark would try again, and hear only that there was a try before.
+        outcome = TaskFailure("RewriteError", f"{type(error).__name__}: {error}")
+    if isinstance(outcome, TaskFailure) and outcome.error_class == MemoryShortError.__name__:
+        release_memory()
+    return pickle.dumps(outcome)
+
+
+def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
+    """Merge all inputs of a keyed table at once.
+
+    Args:
+        plan: What to do.
+        answers: Spark's, about all inputs in order; None if none were needed.
+    """
+    mark, change = ProgressMark(plan.progress_folder, "write"), row_change_of(plan, answers)
+    numbers = range(len(plan.inputs))
+    tables = [piece.rows for at in numbers for piece in _read_input(plan, at, mark, change)]
+    result = merge_tables(tables, plan.rules, plan.now_s, plan.drop)
+    del tables
+    with open_output_writer(plan) as writer:
+        writer.write(result.table, result.dropped)
+        files = writer.finish(result.dropped)
+    return TaskResult(counts=result.counts, dropped=result.dropped, files=files)
+
+
+def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
+    """Copy the rows of an append-only table, without those that expired or are deleted.
+
+    Args:
+        plan: What to do.
+        answers: As for `rewrite_in_memory`.
+    """
+    tally = Tally()
+    mark, change = ProgressMark(plan.progress_folder, "write"), row_change_of(plan, answers)
+    with open_output_writer(plan) as writer:
+        for at in range(len(plan.inputs)):
+            for piece in _read_input(plan, at, mark, change):
+                tally.deleted(piece.deleted)
+                kept = filter_bag(piece.read, piece.rows, plan.rules, plan.now_s, tally)
+                writer.write(kept, None)
+        files = writer.finish(None)
+    return TaskResult(counts=tally.counts, dropped=None, files=files, digest=tally.digest)
+
+
+def read_for_sort(
+    plan: RewritePlan, inputs: Iterable[int], answers: ExpressionValues | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some inputs as they cross Spark, each with its encoded key.
+
+    Args:
+        plan: What to do.
+        inputs: Their numbers.
+        answers: Spark's, about these inputs in this order; None if none were needed.
+    """
+    change = row_change_of(plan, answers)
+    for at in inputs:
+        mark = ProgressMark(plan.progress_folder, f"read-{at}")
+        for piece in _read_input(plan, at, mark, change):
+            keys = encode_keys(piece.rows, plan.rules.key, plan.rules.key_types)
+            yield from to_spark_rows(piece.rows, keys).combine_chunks().to_batches()
+
+
+def read_with_expression_values(
+    plan: RewritePlan, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Do `read_for_sort` of the inputs that Spark's answers are about."""
+    answers = ExpressionValues(batches)
+    yield from read_for_sort(plan, iter(answers.next_input, None), answers)
+
+
+def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+    """Merge rows that come back from Spark in the order of their keys, and write them."""
+    tally = Tally()
+    mark = ProgressMark(plan.progress_folder, "write")
+    tables = (from_spark_rows(batch, plan.schema) for batch in batches)
+    with open_output_writer(plan) as writer:
+        for table in merge_sorted(tables, plan.rules, plan.now_s, plan.drop, tally):
+            writer.write(table, tally.dropped)
+            mark.add(table.nbytes, table.num_rows)
+        files = writer.finish(tally.dropped)
+    return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files)
+
+
+@dataclass(frozen=True, slots=True)
+class _InputRows:
+    """Some rows of an input: as they were read, and as they are merged."""
+
+    read: pa.Table
+    """Of other columns and types perhaps; after a transform the same as `rows`."""
+    rows: pa.Table
+    deleted: int = 0
+    """How many of those that were read a transform has left out."""
+
+
+def _read_input(
+    plan: RewritePlan, at: int, mark: ProgressMark, change: RowChange
+) -> Iterator[_InputRows]:
+    """Yield the rows of an input in the plan's schema, transformed.
+
+    Raises:
+        InputError: The file cannot be read, or a value of it does not fit.
+    """
+    path, start = plan.inputs[at], 0
+    fill = folder_fill(plan.rules, plan.schema, path)
+    pay = allowance_of(plan.progress_folder).pay
+    location = table_location(plan.location)
+    for found in read_tables(location, path, plan.read_rows_max, pay=pay):
+        try:
+            read = filled(found, fill)
+            fitting = conform(read, plan.schema, f"file {path}")
+        except RequestError as error:
+            raise InputError(str(error)) from error
+        mark.add(fitting.nbytes, fitting.num_rows)
+        rows = change.rows(at, start, fitting)
+        same = rows is fitting
+        yield _InputRows(read if same else rows, rows, fitting.num_rows - rows.num_rows)
+        start += read.num_rows
+    change.end(at)

@@ -1,0 +1,453 @@
+"""One range of keys merged, a step of bounded size after the other.
+
+Row groups are decoded in the order of their least keys. All rows below the least key of
+those not decoded yet can be merged. They are, in steps of so many rows, cut between keys,
+two steps at a time. A step knows nothing of other steps. What is held is what overlaps at
+one place of the range.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from common.errors import InputError
+from common.model.key_values import KeyType
+from common.model.outcome import DroppedRows, RowCounts
+from common.rows.arrays import Flags, Int64s, Words, ordered_double_bits
+from common.rows.dead_rows import dead_rows, droppable_rows
+from common.rows.merge import sortable_series
+from common.rows.row_hash import row_hash
+from common.rows.rules import DropRule, join_dropped
+from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
+from compactor.rewrite.kernel.decoded_rows import (
+    DecodedRows,
+    RowLayout,
+    RowSlice,
+    column_of,
+    portions,
+    step_cuts,
+)
+from compactor.rewrite.kernel.normalized_keys import (
+    KeyWords,
+    MergeRange,
+    RowGroup,
+    bound_words,
+    rows_before,
+    take_words,
+    whole_words,
+)
+from compactor.rewrite.kernel.winners import ROWS_MAX, Winners, winners
+from compactor.rewrite.streamed_merge import Tally, sum_counts
+
+# --------------------------------------------------------------------------------- Rows of one step
+
+
+_WHOLE = (KeyType.BOOL, KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP)
+
+
+class Step:
+    """The rows of one step, joined."""
+
+    def __init__(self, layout: RowLayout, slices: Sequence[RowSlice]) -> None:
+        self._layout = layout
+        self.rows = sum(each.rows for each in slices)
+        frames = [each.held.frame.slice(each.start, each.rows) for each in slices]
+        # One chunk: a gather from many costs several times the copy.
+        self._frame = pl.concat(frames, rechunk=True) if layout.fast else pl.DataFrame()
+        rests = [
+            each.held.rest.slice(each.start, each.rows)
+            for each in slices
+            if each.held.rest is not None
+        ]
+        self._rest = pa.concat_tables(rests) if rests else None
+        self._levels = [_join_words(slices, n) for n in range(len(slices[0].held.levels))]
+        self._tombstones = self._flags(layout.rules.tombstone_column)
+
+    def winners(self) -> Int64s:
+        """Return the rows that win, by key."""
+        found = winners(self._levels, self._versions(), self._tombstones)
+        if len(found.tied):
+            self._settle(found)
+        return found.row
+
+    def without_dead(
+        self, chosen: Int64s, now_s: float, drop: DropRule
+    ) -> tuple[Int64s, int, int, DroppedRows | None]:
+        """Return the winners that stay, and how many tombstones and expired rows go."""
+        rules = self._layout.rules
+        tombstones = np.zeros(len(chosen), np.bool_)
+        if self._tombstones is not None:
+            tombstones = self._tombstones[chosen]
+        dead = tombstones
+        if rules.expiry_ns(now_s) is not None and rules.time_column is not None:
+            names = [rules.time_column, *filter(None, [rules.tombstone_column])]
+            _, expired = dead_rows(self.table(chosen, names), rules, now_s)
+            dead = tombstones | expired
+        places = np.flatnonzero(dead)
+        if len(places) == 0:
+            return chosen, 0, 0, None
+        assert rules.version_column is not None
+        names = list(dict.fromkeys([*rules.key, rules.version_column]))
+        small = self.table(chosen[places], names)
+        gone, dropped = droppable_rows(small, np.ones(len(places), np.bool_), rules, drop)
+        buried = int((gone & tombstones[places]).sum())
+        keep = np.ones(len(chosen), np.bool_)
+        keep[places[gone]] = False
+        return chosen[keep], buried, int(gone.sum()) - buried, dropped
+
+    def table(self, chosen: Int64s, names: Sequence[str] | None = None) -> pa.Table:
+        """Return rows as Arrow, in the table's schema or some columns of it."""
+        schema = self._layout.schema
+        wanted = schema if names is None else pa.schema([schema.field(name) for name in names])
+        known = frozenset(self._layout.fast)
+        fast = [name for name in wanted.names if name in known]
+        slow = [name for name in wanted.names if name not in known]
+        columns = {}
+        if fast:
+            frame = self._frame.select(fast)[chosen]
+            columns = dict(zip(fast, frame.to_arrow().columns, strict=True))
+        if slow:
+            assert self._rest is not None
+            rest = self._rest.select(slow).take(pa.array(chosen))
+            columns |= dict(zip(slow, rest.columns, strict=True))
+        arrays = [columns[field.name].cast(field.type) for field in wanted]
+        return pa.table(arrays, schema=wanted)
+
+    def held(self, chosen: Int64s) -> DecodedRows:
+        """Return rows, in this order, as rows that are merged on."""
+        return DecodedRows(
+            self._frame[chosen] if self._layout.fast else self._frame,
+            self._rest.take(pa.array(chosen)) if self._rest is not None else None,
+            take_words(self._levels, chosen),
+            len(chosen),
+            0,
+        )
+
+    def _column(self, name: str) -> pl.Series:
+        return column_of(self._frame, self._rest, name)
+
+    def _flags(self, name: str | None) -> Flags | None:
+        """Return a column of bools with false for null; None: none of them is true."""
+        if name is None:
+            return None
+        column = self._column(name).fill_null(value=False)
+        return column.to_numpy() if column.any() else None
+
+    def _versions(self) -> Words:
+        """Return numbers that sort like the versions, null first."""
+        rules = self._layout.rules
+        assert rules.version_column is not None
+        column, kind = self._column(rules.version_column).rechunk(), rules.version_type
+        if column.null_count() == 0 and kind in _WHOLE:
+            return whole_words(column)
+        if column.null_count() == 0 and kind is KeyType.FLOAT:
+            return ordered_double_bits(column.to_arrow())
+        series = sortable_series(pa.chunked_array([column.to_arrow()]), kind)
+        return series.rank("dense").fill_null(0).cast(pl.UInt64).to_numpy()
+
+    def _settle(self, found: Winners) -> None:
+        """Put the row with the greatest hash in the place of those that are tied."""
+        unlike = self._unlike(found)
+        tied, group = found.tied[unlike], found.group[unlike]
+        if len(tied) == 0:
+            return
+        hashes = row_hash(self.table(tied))
+        order = np.lexsort((hashes, group))
+        last = np.append(group[order][1:] != group[order][:-1], True)
+        found.row[group[order[last]]] = tied[order[last]]
+
+    def _unlike(self, found: Winners) -> Flags:
+        """Return which of the tied rows are in a group that differs in some column."""
+        if self._rest is not None:
+            return np.ones(len(found.tied), np.bool_)
+        order = np.argsort(found.group, kind="stable")
+        group = found.group[order]
+        frame = self._frame[found.tied[order]]
+        differs = frame.select(
+            pl.any_horizontal(pl.all().ne_missing(pl.all().shift(1))).alias("differs")
+        )
+        flags = differs.to_series().to_numpy() & np.append(False, group[1:] == group[:-1])
+        wanted = np.zeros(int(group[-1]) + 1, np.bool_)
+        wanted[group[flags]] = True
+        return wanted[found.group]
+
+
+def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:
+    """Return one word of all rows."""
+    parts = [(each.held.levels[number], each) for each in slices]
+    first = parts[0][0]
+    if isinstance(first, int) and all(
+        isinstance(level, int) and level == first for level, _ in parts
+    ):
+        return first
+    arrays = [
+        np.full(each.rows, level, np.uint64)
+        if isinstance(level, int)
+        else level[each.start : each.stop]
+        for level, each in parts
+    ]
+    return np.concatenate(arrays)
+
+
+# ----------------------------------------------------------------------------------------- One step
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of the rows of a step."""
+
+    counts: RowCounts
+    dropped: DroppedRows | None = None
+    table: pa.Table | None = None
+    """The rows that stay, by key; None: there are none."""
+
+
+def merge_step(
+    layout: RowLayout, slices: Sequence[RowSlice], now_s: float, drop: DropRule | None
+) -> StepResult:
+    """Settle a step.
+
+    Args:
+        layout: Of the table.
+        slices: All rows of some keys.
+        now_s: The job's `now`.
+        drop: Which dead rows may go; None: none may.
+
+    Raises:
+        InputError: Too many rows of a few keys do not supersede each other.
+    """
+    rows_in = sum(each.rows for each in slices)
+    step = Step(layout, _fit_step(layout, slices, rows_in))
+    chosen, dropped = step.winners(), None
+    superseded, tombstones, expired = rows_in - len(chosen), 0, 0
+    if drop is not None and drop.settled is not None:
+        chosen, tombstones, expired, dropped = step.without_dead(chosen, now_s, drop)
+    counts = RowCounts(
+        rows_in=rows_in,
+        rows_out=len(chosen),
+        superseded=superseded,
+        tombstones_dropped=tombstones,
+        expired_dropped=expired,
+    )
+    return StepResult(counts, dropped, step.table(chosen) if len(chosen) else None)
+
+
+def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Sequence[RowSlice]:
+    """Return rows that a step can number, merged before where there are more."""
+    while rows > ROWS_MAX:  # So many rows of one key, or of a few.
+        slices = [_merge_portion(layout, part) for part in portions(slices, ROWS_MAX // 2)]
+        fewer = sum(each.rows for each in slices)
+        if fewer > rows * 3 // 4:
+            raise InputError(f"{rows} rows lie between two keys, and do not supersede each other")
+        rows = fewer
+    return slices
+
+
+def _merge_portion(layout: RowLayout, slices: Sequence[RowSlice]) -> RowSlice:
+    """Return the winners of some rows as rows that are merged on."""
+    step = Step(layout, slices)
+    chosen = step.winners()
+    return RowSlice(step.held(chosen), 0, len(chosen))
+
+
+# ----------------------------------------------------------------------------- All steps of a range
+
+
+STEP_BYTES = 24 * 1024**2
+STEP_ROWS_MIN, STEP_ROWS_MAX = 1 << 10, 1 << 18
+SMALL_STEP_BYTES = 2 * 1024**2
+RECHECK_SHARE = 8
+FULL_BYTES = 192 * 1024**2
+"""So much being held, small steps are taken before more is decoded."""
+SLACK = 1.3
+"""A step may have that many times the rows that it should, before it is cut."""
+
+
+class StatisticsError(Exception):
+    """A row group has keys outside of what its file says of it; `input` is its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"statistics of input {number} are wrong")
+        self.input = number
+
+
+class RowGroupReader(Protocol):
+    """Whoever decodes the row groups of one input."""
+
+    def read(self, group: RowGroup) -> DecodedRows:
+        """Return the rows of a row group."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeContext:
+    """What a merge owes to its job: the rules of dropping, and word of how it goes."""
+
+    now_s: float
+    """The job's `now`."""
+    drop: DropRule | None
+    """Which dead rows may go; None: none may."""
+    tally: Tally
+    """Counts what becomes of the rows."""
+    mark: ProgressMark
+    """Tells how far the range is."""
+    step_bytes: int = STEP_BYTES
+    """Decoded rows that are merged at a time, at most."""
+    full_bytes: int = FULL_BYTES
+    """So much being held, small steps are taken."""
+    room: MemoryInUse
+    """Shared with whoever decodes ahead."""
+    at_once: bool = False
+    """Whether all rows are settled in one step; row groups need not be by key then."""
+
+
+class RangeMerge:
+    """Merges one range; `tables` yields the rows that stay, by key."""
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        readers: Mapping[int, RowGroupReader],
+        work: MergeRange,
+        dues: MergeContext,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            layout: Of the table.
+            readers: Of all inputs, by number.
+            work: The range.
+            dues: Owed to the job.
+        """
+        self._layout = layout
+        self._readers = readers
+        self._now_s, self._drop = dues.now_s, dues.drop
+        self._tally, self._mark = dues.tally, dues.mark
+        self._step_bytes = min(dues.step_bytes, STEP_BYTES)
+        self._full_bytes = min(dues.full_bytes, FULL_BYTES)
+        self._at_once = dues.at_once
+        self._start = None if work.start is None else self._words(work.start)
+        self._end = None if work.end is None else self._words(work.end)
+        # Those of which nothing is known come first: any key may be in them.
+        self._waiting = sorted(work.groups, key=lambda group: group.low or b"", reverse=True)
+        self._held: list[DecodedRows] = []
+        self._room = dues.room
+        self._row_bytes = 1.0
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows that stay.
+
+        Raises:
+            InputError: An input cannot be read.
+            StatisticsError: The statistics of an input are wrong.
+            LongKeyError: A key is too long for words.
+        """
+        for settled in ordered_map("merge", self._calls()):
+            self._tally.counts = sum_counts(self._tally.counts, settled.counts)
+            self._tally.dropped = join_dropped((self._tally.dropped, settled.dropped))
+            if settled.table is not None:
+                yield settled.table
+
+    def _calls(self) -> Iterator[Callable[[], StepResult]]:
+        """Yield calls that settle a step each, decoding what they need before."""
+        while self._waiting or self._held:
+            limit = self._load()
+            ready = [
+                RowSlice(held, held.done, held.rows if limit is None else self._below(held, limit))
+                for held in self._held
+            ]
+            for step in self._steps([each for each in ready if each.rows]):
+                yield partial(merge_step, self._layout, step, self._now_s, self._drop)
+            for each in ready:
+                each.held.done = each.stop
+            self._held = [held for held in self._held if held.done < held.rows]
+            self._room.held_bytes = self._held_bytes
+
+    @property
+    def _held_bytes(self) -> int:
+        return sum(each.size_bytes for each in self._held)
+
+    def _words(self, key: bytes) -> list[int]:
+        return bound_words(key, self._layout.kinds, self._layout.key_arrows)
+
+    @property
+    def _step_rows(self) -> int:
+        fitting = int(self._step_bytes / self._row_bytes)
+        return min(max(fitting, self._step_rows_min), STEP_ROWS_MAX)
+
+    @property
+    def _step_rows_min(self) -> int:
+        """Return the rows of a small step: few bytes, also where rows are long."""
+        return max(1, min(STEP_ROWS_MIN, int(SMALL_STEP_BYTES / self._row_bytes)))
+
+    def _below(self, held: DecodedRows, limit: Sequence[int]) -> int:
+        return max(held.done, rows_before(held.levels, held.rows, limit, after=False))
+
+    def _load(self) -> Sequence[int] | None:
+        """Decode row groups until a step can be settled; return what it must be below."""
+        held = sum(each.rows - each.done for each in self._held)
+        look_at = self._step_rows
+        while self._waiting:
+            full = self._held_bytes > self._full_bytes
+            low = self._waiting[-1].low
+            if low and (full or held >= look_at):
+                limit = self._words(low)
+                ready = sum(self._below(each, limit) - each.done for each in self._held)
+                if ready >= (self._step_rows_min if full else self._step_rows):
+                    return limit
+                # With many files, a look at all of them after each one would be dear.
+                look_at = held + held // RECHECK_SHARE
+            held += self._hold(self._waiting.pop())
+        return None
+
+    def _hold(self, group: RowGroup) -> int:
+        """Decode a row group; return how many rows of it are in the range."""
+        held = self._readers[group.input].read(group)
+        self._check_statistics(group, held)
+        begin, end = 0, held.rows
+        if self._start is not None:
+            begin = rows_before(held.levels, held.rows, self._start, after=True)
+        if self._end is not None:
+            end = rows_before(held.levels, held.rows, self._end, after=True)
+        self._row_bytes = max(self._row_bytes, held.size_bytes / max(1, held.rows))
+        held.done, held.rows = begin, end
+        self._mark.add(group.size_bytes * (end - begin) // max(1, group.rows), end - begin)
+        if begin >= end:
+            return 0
+        self._held.append(held)
+        return end - begin
+
+    def _check_statistics(self, group: RowGroup, held: DecodedRows) -> None:
+        if held.rows == 0:
+            return
+        below = group.low is not None and rows_before(
+            held.levels, 1, self._words(group.low), after=False
+        )
+        inside = held.rows
+        if group.high is not None:
+            inside = rows_before(held.levels, held.rows, self._words(group.high), after=True)
+        if below or inside < held.rows:
+            raise StatisticsError(group.input)
+
+    def _steps(self, slices: Sequence[RowSlice]) -> Iterator[list[RowSlice]]:
+        """Cut rows into steps between keys."""
+        total, wanted = sum(each.rows for each in slices), self._step_rows
+        if total > SLACK * wanted and not self._at_once:
+            for cut in step_cuts(slices, wanted, total):
+                step = []
+                for each in slices:
+                    stop = rows_before(each.held.levels, each.stop, cut, after=True)
+                    if stop > each.start:
+                        step.append(RowSlice(each.held, each.start, stop))
+                        each.start = stop
+                if step:
+                    yield step
+            slices = [each for each in slices if each.rows]
+        if slices:
+            yield list(slices)

@@ -1,0 +1,352 @@
+"""The merge of a large job, as the driver runs it: cut into ranges, merge in tasks, join.
+
+A merge keeps about two cores busy. With more cores, keys are cut into ranges, one task
+each, and their parts are joined as bytes together with the row groups that are copied.
+Otherwise one task writes the outputs itself. If statistics of an input turn out to be
+wrong, the merge is repeated without them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from common.errors import NotStitchableError, VerificationError
+from common.model.outcome import RowCounts
+from common.parquet.location import open_location
+from common.parquet.row_batches import rows_at
+from common.rows.conform import conform
+from common.rows.key_encoding import encode_keys
+from common.rows.row_facts import RowFacts
+from common.rows.rules import join_dropped
+from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.file_io import delete_file, opened_input, table_location
+from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.kernel.concurrency import MERGE_CORES
+from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
+from compactor.rewrite.kernel.reader import (
+    join_facts,
+    key_ends,
+    key_layout,
+)
+from compactor.rewrite.merge.multi_pass import (
+    RunTasks,
+    Task,
+    TaskPool,
+    merge_into_longer_runs,
+    results_of,
+)
+from compactor.rewrite.merge.ranges import (
+    RUN_BYTES_MIN,
+    CopiedRun,
+    copied_runs,
+    ends_of_copied_runs,
+    key_points,
+    largest_row_groups,
+    parts_of_ranges,
+    tile_ranges,
+)
+from compactor.rewrite.merge.tasks import (
+    MergeInput,
+    MergeInputs,
+    RangeOutcome,
+    RangeResult,
+    WrongStatistics,
+    merge_range,
+    merge_whole_job,
+    restrict_plan,
+    throttled_reader,
+)
+from compactor.rewrite.output_writer import (
+    WrittenFile,
+    open_output_writer,
+    output_footer,
+    purge_after,
+)
+from compactor.rewrite.parquet_bytes.relocation import OutputFooter, StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
+from compactor.rewrite.plan.output_options import RowGroupSize, worth_copying
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.streamed_merge import sum_counts
+from compactor.rewrite.throttle import allowance_of
+
+# ----------------------------------------------------------------------------------- Cutting ranges
+
+
+RANGE_BYTES = 512 * 1024**2
+"""Decoded bytes of a range, about."""
+REPEATED_MAX = 1.25
+"""Ranges may decode so many times the bytes that there are: row groups at their ends come again."""
+SAMPLED_GROUPS, SAMPLED_KEYS = 6, 64
+
+
+def cut_ranges(
+    plan: RewritePlan,
+    sources: MergeInputs,
+    groups: Sequence[RowGroup],
+    copies: Sequence[CopiedRun],
+    lanes: int,
+) -> list[MergeRange]:
+    """Return the ranges that are merged, each with the row groups that may be in it.
+
+    Args:
+        plan: Of the job.
+        sources: All files, by number.
+        groups: Row groups that are merged.
+        copies: Row groups that are copied.
+        lanes: How many merges run at a time.
+    """
+    total_bytes = sum(group.size_bytes for group in groups)
+    count = max(lanes, -(-total_bytes // RANGE_BYTES)) if lanes > 1 else 1
+    points = key_points(
+        groups, _sample_keys(plan, sources, largest_row_groups(groups, SAMPLED_GROUPS))
+    )
+    while True:
+        found = tile_ranges(groups, points, count, [*plan.cuts, *ends_of_copied_runs(copies)])
+        ranges = [work for work in found if work.groups]
+        decoded_bytes = sum(group.size_bytes for work in ranges for group in work.groups)
+        if count == 1 or decoded_bytes <= REPEATED_MAX * total_bytes:
+            return ranges
+        count //= 2
+
+
+def _sample_keys(
+    plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
+) -> dict[tuple[int, int], list[bytes]]:
+    """Return keys at even distances of some row groups."""
+    rules, samples = plan.rules, {}
+    location = open_location(plan.location)
+    schema = pa.schema([plan.schema.field(name) for name in rules.key])
+    for group in groups:
+        source = sources[group.input]
+        if source.blocks is not None:
+            continue  # They are small, and their ends tell enough.
+        with opened_input(location, source.path) as parquet:
+            if any(name not in parquet.schema_arrow.names for name in rules.key):
+                continue  # Its folders tell them.
+            stride = max(1, group.rows // SAMPLED_KEYS)
+            places = range(stride // 2, group.rows, stride)
+            picked = rows_at(parquet, group.number, rules.key, places)
+        known = conform(picked, schema, f"file {source.path}")
+        samples[group.input, group.number] = encode_keys(
+            known, rules.key, rules.key_types
+        ).to_pylist()
+    return samples
+
+
+# ----------------------------------------------------- Checking row groups that are copied (a task)
+
+
+def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
+    """Make sure that row groups lie where their footers say that they do.
+
+    Their files' keys ascend, which is known of them; so wherever row groups follow each other
+    in a file, the first key and the last one say all.
+
+    Args:
+        plan: Of the job, with the facts of these files.
+        copy: The row groups, by key.
+
+    Returns:
+        Facts and counts of their rows, or which input is not as it was said to be.
+    """
+    location, layout = open_location(plan.location), key_layout(plan.rules, plan.schema)
+    mark, facts = (
+        ProgressMark(plan.progress_folder, f"copy-{copy.groups[0].input}"),
+        list[RowFacts](),
+    )
+    for groups in copy.stretches():
+        first, last = groups[0], groups[-1]
+        reader = throttled_reader(plan, location, plan.inputs[first.input], layout, copied=True)
+        try:
+            low, high = key_ends(reader, first, last)
+        except LongKeyError:
+            return WrongStatistics(first.input)
+        if low < (first.low or b"") or high > (last.high or b""):
+            return WrongStatistics(first.input)
+        for group in groups:
+            reader.pay(group)
+            mark.add(group.size_bytes, group.rows)
+        # What is known of the whole file bounds what is copied of it.
+        rows, known = sum(group.rows for group in groups), plan.clean[first.input]
+        facts.append(replace(known, rows=rows, key_min=low, key_max=high))
+    joined = join_facts(facts, "copied row groups")
+    counts = RowCounts(rows_in=joined.rows, rows_out=joined.rows)
+    return RangeResult(counts=counts, dropped=None, facts=joined)
+
+
+# ------------------------------------------------------------------------------ Joining the outputs
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSection:
+    """Rows that follow each other: where they begin, in which output, and where they are."""
+
+    start: bytes
+    part: int
+    pieces: tuple[StitchPiece, ...]
+
+
+def join_outputs(
+    plan: RewritePlan, results: Sequence[tuple[OutputSection, RangeResult]], earlier: RowCounts
+) -> TaskResult:
+    """Stitch the outputs.
+
+    Args:
+        plan: Of the job.
+        results: What tasks have merged or looked at, in any order.
+        earlier: What became of rows before.
+
+    Raises:
+        NotStitchableError: Row groups of inputs cannot be copied; outputs may be left.
+        VerificationError: What was stitched is not what tasks have seen.
+        RewriteError: The outputs cannot be written.
+    """
+    counts, dropped = earlier, join_dropped(result.dropped for _, result in results)
+    for _, result in results:
+        counts = sum_counts(counts, result.counts)
+    known = sorted(
+        (each for each in results if each[1].counts.rows_out), key=lambda each: each[0].start
+    )
+    by_part = {part: list(found) for part, found in groupby(known, lambda each: each[0].part)}
+    written = [plan.outputs[part] for part in by_part]
+    files, facts, location = [], [], table_location(plan.location)
+    allowance = allowance_of(plan.progress_folder)
+    for part, found in by_part.items():
+        path = plan.outputs[part]
+        outputs = written if path == written[-1] else None
+        metadata = output_footer(plan, purge_after(plan, dropped), outputs)
+        pieces = [piece for seam, _ in found for piece in seam.pieces]
+        footing = OutputFooter(metadata=metadata, schema=plan.schema)
+        # What is copied of inputs was paid for when it was looked at; parts are our own.
+        made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
+        allowance.synced(made.synced_bytes, made.sync_s)
+        seen = join_facts([_facts(result) for _, result in found], f"output {path}")
+        if made.rows != seen.rows:
+            raise VerificationError(f"output {path} has {made.rows} rows, wanted {seen.rows}")
+        files.append(WrittenFile(part, path, made.rows))
+        facts.append(seen)
+    if not files:
+        with open_output_writer(plan) as writer:
+            writer.finish(dropped)
+    return TaskResult(counts=counts, dropped=dropped, files=tuple(files), facts=tuple(facts))
+
+
+def _facts(result: RangeResult) -> RowFacts:
+    assert result.facts is not None
+    return result.facts
+
+
+def part_of_copied_run(copy: CopiedRun, cuts: Sequence[bytes]) -> int:
+    """Return the number of the output that copied row groups belong to."""
+    return sum(cut < (copy.groups[-1].high or b"") for cut in cuts)
+
+
+def pieces_of_copied_run(copy: CopiedRun, paths: Sequence[str]) -> tuple[StitchPiece, ...]:
+    """Return row groups as they are stitched: neighbours of one file together."""
+    return tuple(
+        StitchPiece(paths[at], tuple(group.number for group in groups))
+        for at, groups in groupby(copy.groups, lambda group: group.input)
+    )
+
+
+def copyable_inputs(plan: RewritePlan, groups: Sequence[RowGroup]) -> frozenset[int]:
+    """Return the inputs whose row groups are of the schema, codec and size that are wanted."""
+    sizes: dict[int, list[RowGroupSize]] = {}
+    for group in groups:
+        sizes.setdefault(group.input, []).append(RowGroupSize(group.rows, group.size_bytes))
+    known = plan.clean.keys() & plan.alike & sizes.keys()
+    return frozenset(at for at in known if worth_copying(sizes[at], plan.writing))
+
+
+# ------------------------------------------------------------------------------------------ The job
+
+
+def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskResult:
+    """Merge a keyed job in tasks and write its outputs.
+
+    Args:
+        plan: What to do. Its folder of progress has room for runs and parts.
+        run_tasks: Runs tasks, each once, and returns how they ended.
+        cores: How many run at a time.
+
+    Raises:
+        LongKeyError: Keys are too long for words; nothing is written.
+        RewriteError: It failed.
+    """
+    distrusted, tasks = set[int](), TaskPool(run_tasks, cores)
+    for turn in range(len(plan.inputs) + 1):
+        result = _merge_once(plan, tasks, frozenset(distrusted), turn)
+        if isinstance(result, TaskResult):
+            return result
+        distrusted |= result
+    raise AssertionError("every input was distrusted, and yet one was believed")
+
+
+def _merge_once(
+    plan: RewritePlan, tasks: TaskPool, distrusted: frozenset[int], turn: int
+) -> TaskResult | set[int]:
+    """Merge once; return the inputs that are not what they were said to be, if some are."""
+    inputs = dict(enumerate(map(MergeInput, plan.inputs)))
+    groups = [_without_distrusted_bounds(group, distrusted) for group in plan.groups]
+    plan = replace(plan, groups=())  # Tasks are told of those that they read.
+    copies = copied_runs(
+        groups, copyable_inputs(plan, groups) - distrusted, plan.cuts, RUN_BYTES_MIN
+    )
+    copied = {id(group) for copy in copies for group in copy.groups}
+    merged = [group for group in groups if id(group) not in copied]
+    sources, merged, earlier = merge_into_longer_runs(plan, tasks, inputs, merged, turn)
+    lanes = max(1, tasks.cores // MERGE_CORES)
+    ranges = [] if lanes == 1 and not copies else cut_ranges(plan, sources, merged, copies, lanes)
+    if not copies and len(ranges) <= 1:
+        merge = partial(merge_whole_job, *restrict_plan(plan, sources, merged), merged)
+        return _run_whole_job(tasks.run, merge, earlier)
+    names = [f"part-{turn}-{at}.parquet" for at in range(len(ranges))]
+    merges = [
+        partial(merge_range, *restrict_plan(plan, sources, work.groups), work, name)
+        for work, name in zip(ranges, names, strict=True)
+    ]
+    checks = [partial(check_copy, plan, copy) for copy in copies]
+    ended = results_of(tasks.run([*merges, *checks]), RangeResult)
+    if isinstance(ended, set):
+        for name in names:
+            Path(plan.progress_folder, name).unlink(missing_ok=True)
+        return ended
+    folder = open_location(Path(plan.progress_folder).as_uri())
+    seams = [
+        OutputSection(work.start or b"", part, (StitchPiece(name, location=folder),))
+        for work, name, part in zip(ranges, names, parts_of_ranges(ranges, plan.cuts), strict=True)
+    ]
+    seams += [
+        OutputSection(
+            copy.groups[0].low or b"",
+            part_of_copied_run(copy, plan.cuts),
+            pieces_of_copied_run(copy, plan.inputs),
+        )
+        for copy in copies
+    ]
+    try:
+        return join_outputs(plan, list(zip(seams, ended, strict=True)), earlier)
+    except NotStitchableError:
+        if not copies:
+            raise
+        for path in plan.outputs:
+            delete_file(table_location(plan.location), path)
+        return {group.input for copy in copies for group in copy.groups}
+
+
+def _run_whole_job(run_tasks: RunTasks, merge: Task, earlier: RowCounts) -> TaskResult | set[int]:
+    """Merge in one task, which writes the outputs."""
+    ended = results_of(run_tasks([merge]), TaskResult)
+    if isinstance(ended, set):
+        return ended
+    (result,) = ended
+    return replace(result, counts=sum_counts(result.counts, earlier))
+
+
+def _without_distrusted_bounds(group: RowGroup, distrusted: frozenset[int]) -> RowGroup:
+    """Return a row group without what its file says of its keys, if that was wrong once."""
+    return replace(group, low=None, high=None) if group.input in distrusted else group

@@ -1,0 +1,449 @@
+"""What a merge reads and writes: runs, throttled inputs, decoding and encoding in threads.
+
+    decode (two threads) ──► words, winners, gather (two) ──► encode, write (a thread)
+
+Decoding, sorting and encoding release Python's lock, so one task keeps about two cores
+busy. Every read of a table's file is paid for from the attempt's allowance. Small files
+are decoded together. Runs are files of the attempt's own folder and cost nothing.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import polars as pl
+import pyarrow as pa
+
+from common.parquet.location import Location
+from common.rows.key_encoding import encode_keys
+from common.rows.partitions import Fill
+from compactor.rewrite.file_io import leaf_columns, stored_bytes
+from compactor.rewrite.kernel.concurrency import MERGE_CORES, MemoryInUse
+from compactor.rewrite.kernel.decoded_rows import (
+    DecodedRows,
+    RowLayout,
+    known_to_polars,
+)
+from compactor.rewrite.kernel.normalized_keys import (
+    TEXT_BYTES,
+    RowGroup,
+    is_text,
+    key_bytes,
+)
+from compactor.rewrite.kernel.range_merge import RowGroupReader
+from compactor.rewrite.kernel.reader import FileErrors, Reader
+from compactor.rewrite.output_writer import RowBuffer
+from compactor.rewrite.parquet_bytes.checksums import (
+    PAGES_START,
+    PageError,
+    check_pages,
+)
+from compactor.rewrite.throttle import Allowance
+
+# --------------------------------------------------------------------------------------------- Runs
+
+
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class RunBlock:
+    """Rows of a run that are read together."""
+
+    start: int
+    """Byte in the file."""
+    stored_bytes: int
+    rows: int
+    size_bytes: int
+    """Decoded, with the words of its keys."""
+    low: bytes
+    """The first key, encoded."""
+    high: bytes
+    """The last one."""
+
+
+class RunWriter:
+    """Writes the rows of one run, in the order in which they come."""
+
+    def __init__(self, sink: Any, layout: RowLayout, block_bytes: int) -> None:
+        """Write nothing yet.
+
+        Args:
+            sink: An open binary file; whoever opened it closes it.
+            layout: Of the rows.
+            block_bytes: Decoded bytes of a block, about.
+        """
+        self._sink, self._layout, self._block_bytes = sink, layout, block_bytes
+        self._texts = sum(is_text(field.type) for field in layout.schema)
+        self._writer = pa.ipc.new_stream(sink, layout.schema, options=_OPTIONS)
+        # The columns are written before the first rows, and belong to no block.
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=layout.schema))
+        self._waiting = RowBuffer()
+        self._blocks: list[RunBlock] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Take rows; they are written when a block is full."""
+        self._waiting.add(table)
+        if self._waiting.size_bytes >= self._block_bytes:
+            self._write_blocks()
+
+    def close(self) -> tuple[RunBlock, ...]:
+        """Write what is held; return where all rows are."""
+        if self._waiting:
+            self._write_blocks(everything=True)
+        self._writer.close()
+        return tuple(self._blocks)
+
+    def _write_blocks(self, *, everything: bool = False) -> None:
+        """Write full blocks; what is left over waits for more rows, or goes last."""
+        rows, count, block_rows = self._waiting.take(self._block_rows, everything=everything)
+        for at in range(0, count, block_rows):
+            self._write_block(rows.slice(at, min(block_rows, count - at)))
+
+    def _block_rows(self, rows: pa.Table) -> int:
+        return int(max(1, self._block_bytes * rows.num_rows // max(1, rows.nbytes)))
+
+    def _write_block(self, rows: pa.Table) -> None:
+        rules = self._layout.rules
+        ends = rows.select(rules.key).take(pa.array([0, rows.num_rows - 1]))
+        low, high = encode_keys(ends, rules.key, rules.key_types).to_pylist()
+        (batch,) = rows.combine_chunks().to_batches()
+        start = self._sink.tell()
+        self._writer.write_batch(batch)
+        row_bytes = TEXT_BYTES * self._texts + key_bytes(low, high)
+        self._blocks.append(
+            RunBlock(
+                start=start,
+                stored_bytes=self._sink.tell() - start,
+                rows=rows.num_rows,
+                size_bytes=batch.nbytes + row_bytes * rows.num_rows,
+                low=low,
+                high=high,
+            )
+        )
+
+
+class RunReader:
+    """One run, read by blocks."""
+
+    def __init__(self, path: Path, layout: RowLayout, blocks: Sequence[RunBlock]) -> None:
+        """Read nothing yet.
+
+        Args:
+            path: Of the file.
+            layout: Of its rows, as whoever wrote it had it.
+            blocks: All of them.
+        """
+        self._path, self._layout, self._blocks = path, layout, blocks
+
+    def read(self, group: RowGroup) -> DecodedRows:
+        """Return the rows of a block.
+
+        Args:
+            group: It has the block's number.
+
+        Raises:
+            InputError: They cannot be read.
+        """
+        block, layout = self._blocks[group.number], self._layout
+        with FileErrors(f"run {self._path}"), self._path.open("rb", buffering=0) as stored:
+            stored.seek(block.start)
+            content = stored.read(block.stored_bytes)
+            rows = pa.table(pa.ipc.read_record_batch(pa.py_buffer(content), layout.schema))
+        frame = pl.from_arrow(rows.select(layout.fast)) if layout.fast else pl.DataFrame()
+        assert isinstance(frame, pl.DataFrame)
+        rest = rows.select(layout.slow) if layout.slow else None
+        return layout.held(frame, rest, by_key=False)
+
+
+def groups_of_run(number: int, blocks: Sequence[RunBlock]) -> list[RowGroup]:
+    """Return the blocks of a run as row groups.
+
+    Args:
+        number: Of the run among the files that are merged with it.
+        blocks: In their order.
+    """
+    groups, start = [], 0
+    for at, block in enumerate(blocks):
+        groups.append(
+            RowGroup(
+                input=number,
+                number=at,
+                start=start,
+                rows=block.rows,
+                size_bytes=block.size_bytes,
+                low=block.low,
+                high=block.high,
+            )
+        )
+        start += block.rows
+    return groups
+
+
+# ---------------------------------------------------------------------------------- Throttled reads
+
+
+class ThrottledReader(Reader):
+    """Pays for each row group before it is read, or at once after the footer came with it."""
+
+    def __init__(
+        self,
+        allowance: Allowance,
+        location: Location,
+        path: str,
+        layout: RowLayout,
+        fill: Fill,
+        *,
+        copied: bool = False,
+    ) -> None:
+        """Look at the file's columns; see `Reader`.
+
+        Args:
+            allowance: Of the attempt.
+            location: Of the file.
+            path: Relative to it.
+            layout: How its rows are wanted.
+            fill: What its folders say.
+            copied: Row groups are copied afterwards: their keys are read without being paid
+                for, and `pay` pays for all columns.
+        """
+        super().__init__(location, path, layout, fill)
+        self._allowance = allowance
+        self._copied = copied
+        self._leaves: list[int] | None = None
+
+    def read(self, group: RowGroup, *, by_key: bool = True) -> DecodedRows:
+        """Return the rows of a row group, when the grant has made up for them."""
+        if self._copied or group.skip:
+            return super().read(group, by_key=by_key)  # Its first piece has paid for the whole.
+        known = self._metadata is not None
+        if known:
+            self.pay(group)
+        held = super().read(group, by_key=by_key)
+        if not known:
+            self.pay(group)
+        return held
+
+    def pay(self, group: RowGroup) -> None:
+        """Pay for a row group of a file whose footer is known."""
+        assert self._metadata is not None
+        if self._leaves is None:
+            columns = None if self._copied else tuple(self.layout.schema.names)
+            self._leaves = leaf_columns(self._metadata, columns)
+        self._allowance.pay(stored_bytes(self._metadata, group.number, self._leaves))
+
+
+# -------------------------------------------------------------------- Small files, decoded together
+
+
+BATCH_FILES_MAX = 64
+
+
+class BatchedReader:
+    """Reads the row groups of several small files by one call."""
+
+    def __init__(
+        self,
+        location: Location,
+        paths: Mapping[int, str],
+        layout: RowLayout,
+        small: Mapping[int, int],
+        allowance: Allowance,
+        *,
+        by_key: bool = True,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            location: Of all files.
+            paths: Of the files, by number.
+            layout: How rows are wanted.
+            small: Bytes of the files that are small and plain, by number; see `RewritePlan`.
+            allowance: Pays for what is read.
+            by_key: Whether rows have to be in the order of their keys.
+        """
+        known = location.is_local and all(map(known_to_polars, layout.schema.types))
+        self._small = small if known else {}
+        self._location, self._paths, self._layout = location, paths, layout
+        self._allowance, self._by_key = allowance, by_key
+
+    def may(self, group: RowGroup) -> bool:
+        """Return whether a row group may be read with others."""
+        return group.input in self._small and group.start == 0 == group.skip
+
+    def read(self, groups: Sequence[RowGroup]) -> list[DecodedRows] | None:
+        """Return the rows of row groups, in order; None: these have to be read one by one.
+
+        Row groups whose keys nobody knows are all held before any of their rows is settled, so
+        the rows of all go with the first: a merge of a few long runs is less work.
+        """
+        self._allowance.pay(sum(self._small[group.input] for group in groups))
+        paths = [Path(self._location.full(self._paths[group.input])) for group in groups]
+        names = self._layout.schema.names
+        try:
+            for path, group in zip(paths, groups, strict=True):
+                _check_pages_of_file(path, self._small[group.input])
+            frame = pl.scan_parquet(paths, glob=False).select(names).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, PageError):
+            return None  # Whoever reads it alone says what is wrong with it.
+        right = frame.dtypes == [self._layout.dtype(name) for name in names]
+        if not right or frame.height != sum(group.rows for group in groups):
+            return None
+        if all(group.low is None for group in groups):
+            return self._united(frame, groups)
+        return self._layout.held_apart(frame, [group.rows for group in groups])
+
+    def _united(self, frame: pl.DataFrame, groups: Sequence[RowGroup]) -> list[DecodedRows]:
+        if self._by_key:
+            frame = frame.rechunk()  # A gather from many chunks costs several times the copy.
+        whole = self._layout.held(frame, None, by_key=self._by_key)
+        whole.size_bytes = max(whole.size_bytes, sum(group.size_bytes for group in groups))
+        nothing = self._layout.held(frame.clear(), None, by_key=False)
+        return [whole, *(replace(nothing) for _ in groups[1:])]
+
+
+def _check_pages_of_file(path: Path, size_bytes: int) -> None:
+    """Look at the checksums of all pages of a small file.
+
+    Raises:
+        PageError: One is wrong.
+        OSError: It cannot be read.
+    """
+    with path.open("rb", buffering=0) as stored:
+        check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))
+
+
+# ------------------------------------------------------------------ Decoding ahead, encoding behind
+
+
+PREFETCH_BYTES_MAX = 96 * 1024**2
+"""Decoded ahead of the merge, at most."""
+UNWRITTEN_BYTES_MAX = 16 * 1024**2
+"""Rows that wait for the encoder, at most, beside those that it has, and one step."""
+
+
+def reading_order(groups: Iterable[RowGroup]) -> list[RowGroup]:
+    """Return row groups in the order in which a merge asks for them."""
+    # It takes the last one of those sorted downwards, so of several alike the last comes first.
+    return sorted(groups, key=lambda group: group.low or b"", reverse=True)[::-1]
+
+
+class Prefetcher:
+    """Row groups of all inputs, decoded in threads before the merge asks for them."""
+
+    def __init__(
+        self,
+        readers: Mapping[int, RowGroupReader],
+        groups: Iterable[RowGroup],
+        room: MemoryInUse,
+        together: BatchedReader | None = None,
+    ) -> None:
+        """Begin to decode.
+
+        Args:
+            readers: Of all inputs, by number.
+            groups: In the order in which they will be asked for; any other is right, but slow.
+            room: What may be decoded beside what the merge holds.
+            together: Reads small files, many by one call.
+        """
+        self._readers = readers
+        self._coming = deque(groups)
+        self._threads = ThreadPoolExecutor(MERGE_CORES, "decode")
+        self._together = together
+        self._ready: dict[RowGroup, Future[dict[RowGroup, DecodedRows]]] = {}
+        self._room = room
+        self._ahead_bytes = 0
+        self._fill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def read(self, group: RowGroup) -> DecodedRows:
+        """Return the rows of a row group; see `Reader.read`."""
+        ready = self._ready.pop(group, None)
+        if ready is not None:
+            held = ready.result()[group]
+            self._ahead_bytes -= group.size_bytes
+        else:
+            if group in self._coming:
+                self._coming.remove(group)
+            held = self._threads.submit(self._decoded, [group]).result()[group]
+        # Polars does not count what its texts leave unused of the pages that they lie in.
+        if held.rows:
+            held.size_bytes = max(held.size_bytes, group.size_bytes)
+        self._room.held_bytes += held.size_bytes
+        self._fill()
+        return held
+
+    def _fill(self) -> None:
+        """Have the threads decode what may be held already."""
+        while batch := self._next_batch():
+            decoding = self._threads.submit(self._decoded, batch)
+            self._ready |= dict.fromkeys(batch, decoding)
+
+    def _next_batch(self) -> list[RowGroup]:
+        """Return row groups for which there is room: one, or several of small files."""
+        batch: list[RowGroup] = []
+        bytes_max = min(self._room.free_bytes, PREFETCH_BYTES_MAX)
+        while self._coming and self._ahead_bytes + self._coming[0].size_bytes <= bytes_max:
+            small = self._together is not None and self._together.may(self._coming[0])
+            if batch and (not small or len(batch) == BATCH_FILES_MAX):
+                break
+            if not batch and small and self._ready and 2 * self._ahead_bytes > bytes_max:
+                break  # Rather many at once, soon.
+            batch.append(self._coming.popleft())
+            self._ahead_bytes += batch[-1].size_bytes
+            if not small:
+                break
+        return batch
+
+    def _decoded(self, batch: list[RowGroup]) -> dict[RowGroup, DecodedRows]:
+        if len(batch) > 1 and self._together is not None:
+            found = self._together.read(batch)
+            if found is not None:
+                return dict(zip(batch, found, strict=True))
+        return {group: self._readers[group.input].read(group) for group in batch}
+
+
+class AsyncWriter:
+    """Calls about rows that are made in a thread, one after the other; few of them wait."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "encode")
+        self._waiting: deque[tuple[Future[None], int]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def call(self, work: Callable[..., None], rows: pa.Table, *more: Any) -> None:
+        """Have a call made after those before.
+
+        Raises:
+            Exception: What an earlier one has raised.
+        """
+        while sum(size_bytes for _, size_bytes in self._waiting) > UNWRITTEN_BYTES_MAX:
+            self._next()
+        self._waiting.append((self._thread.submit(work, rows, *more), rows.get_total_buffer_size()))
+
+    def settle(self) -> None:
+        """Wait for all.
+
+        Raises:
+            Exception: What one of them has raised.
+        """
+        while self._waiting:
+            self._next()
+
+    def _next(self) -> None:
+        done, _ = self._waiting.popleft()
+        done.result()

@@ -1,0 +1,222 @@
+"""Which keys each task merges, and which row groups are copied: pure, from footers and samples.
+
+Ranges tile the keys: every key is in exactly one. They hold about the same number of
+decoded bytes, as far as statistics tell. A row group that overlaps no other, of a file
+whose keys ascend and whose rows are all alive, may be copied as it is; the task that
+copies it checks its first and last key.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from common.rows.row_facts import greatest, least
+from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup
+
+CHUNK_BYTES = 2048
+"""What readers keep in memory of a footer, for each column of a row group."""
+KeyPoints = list[tuple[bytes, float]]
+"""Keys, and how many bytes lie about each."""
+
+
+def tile_ranges(
+    groups: Sequence[RowGroup], points: KeyPoints, count: int, cuts: Sequence[bytes] = ()
+) -> tuple[MergeRange, ...]:
+    """Return ranges that tile all keys, in order, with the row groups that may be in each.
+
+    Args:
+        groups: Row groups of all inputs.
+        points: Where their bytes lie; see `key_points`.
+        count: How many ranges are wanted, besides those that cuts make.
+        cuts: Keys that must be ends of ranges, ascending.
+    """
+    ends = sorted({*_quantiles(points, count), *cuts})
+    bounds = [None, *ends, None]
+    return tuple(
+        MergeRange(
+            groups=tuple(group for group in groups if _may_overlap(group, start, end)),
+            start=start,
+            end=end,
+        )
+        for start, end in pairwise(bounds)
+    )
+
+
+def parts_of_ranges(ranges: Iterable[MergeRange], cuts: Sequence[bytes]) -> list[int]:
+    """Return the number of the output that each range belongs to."""
+    return [sum(work.end is None or work.end > cut for cut in cuts) for work in ranges]
+
+
+def key_points(
+    groups: Iterable[RowGroup], samples: Mapping[tuple[int, int], Sequence[bytes]]
+) -> KeyPoints:
+    """Return where the bytes of row groups lie.
+
+    Args:
+        groups: The row groups.
+        samples: Keys at even distances of some of them, by input and number. The bytes of
+            the others lie at their two ends, where these are known.
+    """
+    points: KeyPoints = []
+    for group in groups:
+        keys = samples.get((group.input, group.number))
+        if keys is None:
+            keys = [key for key in (group.low, group.high) if key is not None]
+        points += [(key, group.size_bytes / len(keys)) for key in keys]
+    return sorted(points)
+
+
+def largest_row_groups(groups: Sequence[RowGroup], count: int) -> list[RowGroup]:
+    """Return the row groups of which samples tell most: the largest, of different inputs."""
+    largest: dict[int, RowGroup] = {}
+    for group in groups:
+        known = largest.get(group.input)
+        if known is None or group.size_bytes > known.size_bytes:
+            largest[group.input] = group
+    return sorted(largest.values(), key=lambda group: (-group.size_bytes, group.input))[:count]
+
+
+def footers_as_row_groups(groups: Iterable[RowGroup], columns: int) -> list[RowGroup]:
+    """Return what holds the footers of files: as row groups, each over all keys of its file.
+
+    Args:
+        groups: Row groups of the files.
+        columns: Of each file.
+    """
+    by_input: dict[int, list[RowGroup]] = {}
+    for group in groups:
+        by_input.setdefault(group.input, []).append(group)
+    return [
+        RowGroup(
+            input=at,
+            number=-1,
+            start=0,
+            rows=0,
+            size_bytes=CHUNK_BYTES * columns * len(found),
+            low=_all_known(least, [each.low for each in found]),
+            high=_all_known(greatest, [each.high for each in found]),
+        )
+        for at, found in by_input.items()
+    ]
+
+
+def _all_known(
+    end: Callable[[Sequence[bytes | None]], bytes | None], keys: Sequence[bytes | None]
+) -> bytes | None:
+    return None if None in keys else end(keys)
+
+
+def overlap_bytes_max(groups: Iterable[RowGroup]) -> int:
+    """Return how many bytes overlap at most at one place."""
+    changes: list[tuple[bytes, int, int]] = []
+    always = 0
+    for group in groups:
+        if group.low is None or group.high is None:
+            always += group.size_bytes
+        else:
+            changes += [(group.low, 0, group.size_bytes), (group.high, 1, group.size_bytes)]
+    most = now = always
+    for _, ends, size_bytes in sorted(changes):
+        now += -size_bytes if ends else size_bytes
+        most = max(most, now)
+    return most
+
+
+def bundles_of(groups: Sequence[RowGroup], bytes_max: int) -> list[tuple[RowGroup, ...]]:
+    """Return row groups in bundles that can be held at once, neighbours together.
+
+    A row group that is larger than that is a bundle of its own.
+    """
+    bundles: list[tuple[RowGroup, ...]] = []
+    bundle: list[RowGroup] = []
+    size_bytes = 0
+    for group in groups:
+        if bundle and size_bytes + group.size_bytes > bytes_max:
+            bundles.append(tuple(bundle))
+            bundle, size_bytes = [], 0
+        bundle.append(group)
+        size_bytes += group.size_bytes
+    return [*bundles, tuple(bundle)] if bundle else bundles
+
+
+def _quantiles(points: KeyPoints, count: int) -> set[bytes]:
+    """Return keys that cut the bytes into about equal shares; fewer if keys are too alike."""
+    total, seen, keys = sum(weight for _, weight in points), 0.0, set()
+    for key, weight in points:
+        before, seen = seen, seen + weight
+        if int(before * count / total) != int(seen * count / total) and seen < total:
+            keys.add(key)
+    return keys
+
+
+def _may_overlap(group: RowGroup, start: bytes | None, end: bytes | None) -> bool:
+    """Return whether a row group may hold keys in `(start, end]`."""
+    above = start is None or group.high is None or group.high > start
+    # A bound may be the beginning of a key, so equality says nothing.
+    return above and (end is None or group.low is None or group.low <= end)
+
+
+# ------------------------------------------------------------------------------ Disjoint row groups
+
+
+RUN_BYTES_MIN = 16 * 1024**2
+"""Decoded row groups in a row that are worth a seam in the output, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRun:
+    """Row groups that follow each other in the order of keys, and meet no others."""
+
+    groups: tuple[RowGroup, ...]
+
+    def stretches(self) -> list[tuple[RowGroup, ...]]:
+        """Return them by stretches in which each follows the one before in its file."""
+        numbered = groupby(
+            enumerate(self.groups), lambda each: (each[1].input, each[1].number - each[0])
+        )
+        return [tuple(group for _, group in groups) for _, groups in numbered]
+
+
+def copied_runs(
+    groups: Sequence[RowGroup], copyable: frozenset[int], cuts: Sequence[bytes], run_bytes: int
+) -> list[CopiedRun]:
+    """Return runs of row groups that may be copied, by key.
+
+    Args:
+        groups: Row groups of all inputs.
+        copyable: Inputs whose keys are said to be unique and alive, of the wanted form.
+        cuts: Keys after which another output begins.
+        run_bytes: What a run must have at least.
+    """
+    if any(group.low is None or group.high is None for group in groups):
+        return []  # Something may be anywhere.
+    ordered = sorted(groups, key=lambda group: (group.low or b"", group.high or b""))
+    runs: list[list[RowGroup]] = [[]]
+    reached = b""
+    for at, group in enumerate(ordered):
+        low, high = group.low or b"", group.high or b""
+        following = ordered[at + 1].low if at + 1 < len(ordered) else None
+        alone = (at == 0 or reached < low) and (following is None or high < following)
+        cut = any(low <= each < high for each in cuts)
+        if alone and not cut and group.input in copyable:
+            if any(runs[-1] and (runs[-1][-1].high or b"") <= each < low for each in cuts):
+                runs.append([])
+            runs[-1].append(group)
+        elif runs[-1]:
+            runs.append([])
+        reached = max(reached, high)
+    sizes = [sum(group.size_bytes for group in run) for run in runs]
+    return [
+        CopiedRun(tuple(run))
+        for run, size in zip(runs, sizes, strict=True)
+        if size >= max(1, run_bytes)
+    ]
+
+
+def ends_of_copied_runs(copies: Sequence[CopiedRun]) -> list[bytes]:
+    """Return keys that part what is merged from what is copied.
+
+    A range may end with the least key of a copy: no other row group holds that.
+    """
+    groups = [(copy.groups[0].low, copy.groups[-1].high) for copy in copies]
+    return [key for ends in groups for key in ends if key is not None]

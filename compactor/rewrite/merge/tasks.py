@@ -1,0 +1,341 @@
+"""The tasks of a merge: one range, one run, or a whole job.
+
+A task gets only the part of the plan that it uses: of 66,000 small inputs, the rest would
+take 45 MB. A range is written into a file of the attempt's folder, which the driver joins
+as it is. A run is read again by a later task. A whole job writes the outputs itself.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import pyarrow as pa
+
+from common.errors import RewriteError
+from common.model.key_values import KeyType
+from common.model.outcome import DroppedRows, RowCounts
+from common.parquet.location import Location, open_location
+from common.rows.row_facts import RowFacts
+from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.file_io import folder_fill, table_location
+from compactor.rewrite.general_merge import TaskResult, rewrite_in_memory
+from compactor.rewrite.kernel.concurrency import MemoryInUse
+from compactor.rewrite.kernel.decoded_rows import RowLayout
+from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
+from compactor.rewrite.kernel.range_merge import (
+    MergeContext,
+    RangeMerge,
+    RowGroupReader,
+    StatisticsError,
+)
+from compactor.rewrite.kernel.reader import read_back
+from compactor.rewrite.kernel.winners import ROWS_MAX
+from compactor.rewrite.merge.io import (
+    AsyncWriter,
+    BatchedReader,
+    Prefetcher,
+    RunBlock,
+    RunReader,
+    RunWriter,
+    ThrottledReader,
+    reading_order,
+)
+from compactor.rewrite.output_writer import RowGroupWriter, open_output_writer
+from compactor.rewrite.plan.memory_budget import MemoryBudget
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.streamed_merge import Tally
+from compactor.rewrite.throttle import allowance_of
+from compactor.rewrite.transform_expressions import ExpressionValues
+
+_Source = TypeVar("_Source")
+
+
+def plan_without_inputs(plan: RewritePlan) -> RewritePlan:
+    """Return a plan that says nothing of single inputs, for tasks that are told of their own."""
+    return replace(plan, inputs=(), groups=(), small={}, clean={}, alike=frozenset())
+
+
+def restrict_plan(
+    plan: RewritePlan, sources: Mapping[int, _Source], groups: Iterable[RowGroup]
+) -> tuple[RewritePlan, dict[int, _Source]]:
+    """Return plan and sources for a task that reads some row groups.
+
+    Args:
+        plan: Of the job, with its small inputs.
+        sources: All files whose row groups are merged, by number.
+        groups: Those of the task.
+    """
+    numbers = sorted({group.input for group in groups})
+    small = {number: plan.small[number] for number in numbers if number in plan.small}
+    return replace(plan_without_inputs(plan), small=small), {
+        each: sources[each] for each in numbers
+    }
+
+
+# ---------------------------------------------------------------------------------- Ranges and runs
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """A file whose rows are merged."""
+
+    path: str
+    """Relative to the table's location, or to the folder of progress."""
+    blocks: tuple[RunBlock, ...] | None = None
+    """Of a run that this very attempt has written; None: it is one of the table's files."""
+
+
+MergeInputs = Mapping[int, MergeInput]
+"""Files by number; a task knows of those that it reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeResult:
+    """What a task that merged one range tells the driver."""
+
+    counts: RowCounts
+    dropped: DroppedRows | None
+    facts: RowFacts | None
+    """Of the rows in its file, read back; None: runs are not."""
+    blocks: tuple[RunBlock, ...] = ()
+    """Of a run: where its rows are."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongStatistics:
+    """A task has met rows that the statistics of these inputs rule out."""
+
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongKeys:
+    """A task has met keys that words cannot hold."""
+
+
+RangeOutcome = RangeResult | WrongStatistics | LongKeys
+
+
+def kernel_supports(plan: RewritePlan) -> bool:
+    """Return whether the kernel knows tables and jobs like this one."""
+    rules = plan.rules
+    if not rules.key or plan.transform is not None:
+        return False
+    assert rules.version_column is not None
+    named = [plan.schema.field(name).type for name in (*rules.key, rules.version_column)]
+    return not any(pa.types.is_decimal256(arrow) or pa.types.is_null(arrow) for arrow in named)
+
+
+def has_long_bounds(plan: RewritePlan) -> bool:
+    """Return whether cuts may be finer than words tell apart."""
+    text = {KeyType.STRING, KeyType.BINARY} & set(plan.rules.key_types)
+    return bool(text) and any(len(cut) > 64 for cut in plan.cuts)
+
+
+def merge_range(
+    plan: RewritePlan, sources: MergeInputs, work: MergeRange, name: str
+) -> RangeOutcome:
+    """Merge one range into a file of the attempt's folder; without rows there is no file.
+
+    Args:
+        plan: Of the job.
+        sources: All files whose row groups are merged, by number.
+        work: The range.
+        name: Of the file, in the folder of progress.
+
+    Raises:
+        RewriteError: It failed.
+    """
+    tally, path = Tally(), Path(plan.progress_folder, name)
+    try:
+        with _create_file(path) as sink, AsyncWriter() as behind:
+            rows = RowGroupWriter(sink, plan.schema, plan.writing, plan.rules.key)
+            for table in merged_tables(plan, sources, work, merge_context(plan, tally, name)):
+                behind.call(rows.write, table)
+            behind.settle()
+            rows.close({})
+    except StatisticsError as error:
+        return WrongStatistics(error.input)
+    except LongKeyError:
+        return LongKeys()
+    facts = read_back(open_location(path.parent.as_uri()), name, plan.rules, plan.schema)
+    if facts.rows != tally.counts.rows_out:
+        raise RewriteError(f"{path} has {facts.rows} rows, wanted {tally.counts.rows_out}")
+    if not rows.rows:
+        path.unlink()
+    return RangeResult(counts=tally.counts, dropped=tally.dropped, facts=facts)
+
+
+def merge_run(
+    plan: RewritePlan, sources: MergeInputs, work: MergeRange, name: str, block_bytes: int
+) -> RangeOutcome:
+    """Merge row groups into a run, dead rows kept; see `merge_range`.
+
+    Args:
+        plan: Of the job.
+        sources: All files whose row groups are merged, by number.
+        work: The row groups, wherever their keys lie.
+        name: Of the run, in the folder of progress.
+        block_bytes: Decoded bytes of its blocks.
+    """
+    tally, path = Tally(), Path(plan.progress_folder, name)
+    dues = merge_context(plan, tally, name, keep_dead=True)
+    dues = replace(dues, at_once=_fits_at_once(work.groups, plan.memory))
+    try:
+        with _create_file(path) as sink, AsyncWriter() as behind:
+            rows = RunWriter(sink, RowLayout(plan.schema, plan.rules), block_bytes)
+            for table in merged_tables(plan, sources, work, dues):
+                behind.call(rows.write, table)
+            behind.settle()
+            blocks = rows.close()
+    except LongKeyError:
+        return LongKeys()
+    return RangeResult(counts=tally.counts, dropped=None, facts=None, blocks=blocks)
+
+
+def _fits_at_once(groups: Sequence[RowGroup], memory: MemoryBudget) -> bool:
+    """Return whether row groups, all held before any is settled, can be merged in one step."""
+    unknown = all(group.low is None and group.high is None for group in groups)
+    rows, size_bytes = sum(each.rows for each in groups), sum(each.size_bytes for each in groups)
+    return unknown and rows <= ROWS_MAX and size_bytes <= memory.at_once_bytes
+
+
+@contextmanager
+def _create_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file in the attempt's own folder."""
+    try:
+        with path.open("xb") as sink:
+            yield sink
+    except OSError as error:
+        raise RewriteError(f"{path} cannot be written: {error}") from error
+
+
+def merged_tables(
+    plan: RewritePlan, sources: MergeInputs, work: MergeRange, dues: MergeContext
+) -> Iterator[pa.Table]:
+    """Yield the rows that stay of a range, by key, decoded ahead; see `RangeMerge.tables`.
+
+    Args:
+        plan: Of the job.
+        sources: All files whose row groups are merged, by number.
+        work: The range.
+        dues: Owed to the job.
+    """
+    layout = RowLayout(plan.schema, plan.rules)
+    readers = _Readers(plan, sources, layout)
+    together = None
+    paths = {number: each.path for number, each in sources.items() if each.blocks is None}
+    if plan.small and paths:
+        location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
+        by_key = not dues.at_once
+        together = BatchedReader(location, paths, layout, plan.small, paid, by_key=by_key)
+    with Prefetcher(readers, reading_order(work.groups), dues.room, together) as ahead:
+        numbers = {group.input for group in work.groups}
+        yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
+
+
+def merge_context(
+    plan: RewritePlan, tally: Tally, name: str, *, keep_dead: bool = False
+) -> MergeContext:
+    """Return what a merge owes to its job.
+
+    Args:
+        plan: Of the job.
+        tally: Counts what becomes of the rows.
+        name: Tells the task from others of the job.
+        keep_dead: Whether no dead row may go.
+    """
+    return MergeContext(
+        now_s=plan.now_s,
+        drop=None if keep_dead else plan.drop,
+        tally=tally,
+        mark=ProgressMark(plan.progress_folder, name),
+        step_bytes=plan.memory.step_bytes,
+        full_bytes=plan.memory.held_bytes // 2,
+        room=MemoryInUse(plan.memory.held_bytes),
+    )
+
+
+class _Readers(dict[int, RowGroupReader]):
+    """Readers of files by number, each opened when it is first asked for."""
+
+    def __init__(self, plan: RewritePlan, sources: MergeInputs, layout: RowLayout) -> None:
+        super().__init__()
+        self._plan, self._sources, self._layout = plan, sources, layout
+        self._location = open_location(plan.location)
+
+    def __missing__(self, at: int) -> RowGroupReader:
+        source = self._sources[at]
+        if source.blocks is not None:
+            path = Path(self._plan.progress_folder, source.path)
+            self[at] = RunReader(path, self._layout, source.blocks)
+            return self[at]
+        self[at] = throttled_reader(self._plan, self._location, source.path, self._layout)
+        return self[at]
+
+
+def throttled_reader(
+    plan: RewritePlan, location: Location, path: str, layout: RowLayout, *, copied: bool = False
+) -> ThrottledReader:
+    """Return a reader of one of the table's files, paid for from the attempt's allowance."""
+    fill = folder_fill(plan.rules, plan.schema, path)
+    paid = allowance_of(plan.progress_folder)
+    return ThrottledReader(paid, location, path, layout, fill, copied=copied)
+
+
+# --------------------------------------------------------------------------------------- Whole jobs
+
+
+def merge_small_job(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
+    """Merge all inputs of a small job, which may be held at once, and write its outputs.
+
+    Args:
+        plan: What to do.
+        answers: None; the kernel knows no transforms.
+    """
+    # So nothing that footers say of keys has to be believed.
+    groups = [replace(group, low=None, high=None) for group in plan.groups]
+    try:
+        return _write_merged(plan, dict(enumerate(map(MergeInput, plan.inputs))), groups)
+    except LongKeyError:
+        return rewrite_in_memory(plan, answers)
+
+
+def merge_whole_job(
+    plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
+) -> TaskResult | WrongStatistics | LongKeys:
+    """Merge a job and write its outputs, without a look at what does not overlap yet.
+
+    Args:
+        plan: Of the job.
+        sources: All files whose row groups are merged, by number.
+        groups: Row groups, all of them.
+
+    Returns:
+        What came of it, or why no output is left.
+
+    Raises:
+        RewriteError: It failed; no output is left.
+    """
+    try:
+        return _write_merged(plan, sources, groups)
+    except StatisticsError as error:
+        return WrongStatistics(error.input)
+    except LongKeyError:
+        return LongKeys()
+
+
+def _write_merged(
+    plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
+) -> TaskResult:
+    tally, work = Tally(), MergeRange(groups=tuple(groups))
+    with open_output_writer(plan) as writer, AsyncWriter() as behind:
+        for table in merged_tables(plan, sources, work, merge_context(plan, tally, "write")):
+            behind.call(writer.write, table, tally.dropped)
+        behind.settle()
+        files = writer.finish(tally.dropped)
+    location = table_location(plan.location)
+    facts = tuple(read_back(location, file.path, plan.rules, plan.schema) for file in files)
+    return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files, facts=facts)

@@ -1,0 +1,419 @@
+"""Writes the outputs of a rewrite: one file per part, under its final name.
+
+`OutputWriter` starts a file wherever a part begins. `RowGroupWriter` writes one file, in
+row groups of about the wanted size. `RowBuffer` holds rows until a row group is full.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types as is_type
+
+from common.errors import RewriteError, UnavailableError
+from common.model.outcome import DroppedRows
+from common.parquet.location import Location, is_silence
+from common.parquet.write import row_group_rows
+from common.rows.key_encoding import encode_keys
+from common.rows.row_facts import greatest
+from compactor.rewrite.file_io import (
+    NewFile,
+    delete_file,
+    table_location,
+)
+from compactor.rewrite.parallel_column_writer import (
+    PARALLEL_BYTES_MIN,
+    PARALLEL_SHARE_MAX,
+    ParallelColumnWriter,
+)
+from compactor.rewrite.plan.output_options import OutputSettings, bloom_options, sorting_columns
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.throttle import allowance_of
+
+
+class RowBuffer:
+    """Rows in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+        self.size_bytes = 0
+        """Decoded."""
+
+    def __bool__(self) -> bool:
+        return bool(self._tables)
+
+    def add(self, table: pa.Table) -> None:
+        """Have rows wait behind the others."""
+        self._tables.append(table)
+        self.size_bytes += table.nbytes
+
+    def take(
+        self, portion: Callable[[pa.Table], int], *, everything: bool
+    ) -> tuple[pa.Table, int, int]:
+        """Return all rows, how many of them wait no longer, and how many make a portion.
+
+        Args:
+            portion: How many rows of these are written together.
+            everything: None waits on; else those that fill no portion do.
+        """
+        rows = pa.concat_tables(self._tables)
+        portion_rows = portion(rows)
+        count = rows.num_rows if everything else rows.num_rows // portion_rows * portion_rows
+        rest = rows.slice(count)
+        self._tables, self.size_bytes = ([rest], rest.nbytes) if rest.num_rows else ([], 0)
+        return rows, count, portion_rows
+
+
+# --------------------------------------------------------------------------- Row groups of one file
+
+
+LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
+SAMPLE_ROWS = 4096
+DISTINCT_MAX = 0.5
+"""Share of different values in a sample up to which a dictionary pays."""
+SPARSE_STRIDE, SPARSE_DISTINCT_MAX = 8, 0.85
+"""Of one row in eight, so many may be different: the others will be like these. That is for
+types that can only be written plainly otherwise."""
+_PACKED = (is_type.is_integer, is_type.is_date32, is_type.is_time, is_type.is_timestamp)
+_TEXTS = (is_type.is_string, is_type.is_binary)
+_SAMPLED_TYPES = (*_PACKED, *_TEXTS, is_type.is_floating, is_type.is_decimal128)
+
+
+class RowGroupWriter:
+    """The rows of one file, in the order in which they come."""
+
+    def __init__(
+        self, sink: Any, schema: pa.Schema, writing: OutputSettings, key: Sequence[str] = ()
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            sink: An open binary file; whoever opened it closes it.
+            schema: Of all rows.
+            writing: Codec and size of row groups.
+            key: What rows ascend by; empty: they are in no order.
+        """
+        self.rows = 0
+        self._sink = sink
+        self._schema = schema
+        self._writing = writing
+        self._key = key
+        self._writer: pq.ParquetWriter | ParallelColumnWriter | None = None
+        self._waiting = RowBuffer()
+
+    def write(self, table: pa.Table) -> None:
+        """Take rows; they are written when a row group is full."""
+        self.rows += table.num_rows
+        self._waiting.add(table)
+        if self._waiting.size_bytes >= self._writing.row_group_bytes:
+            self._write_groups()
+
+    def close(self, footer: Mapping[str, str]) -> None:
+        """Write what is held and the footer.
+
+        Args:
+            footer: Key-value metadata.
+        """
+        self._write_groups(everything=True)
+        writer = self._opened(self._schema.empty_table(), 0)
+        writer.add_key_value_metadata(dict(footer))
+        writer.close()
+
+    def abandon(self) -> None:
+        """Let go of the writer; what it has written is of no use."""
+        if self._writer is not None:
+            with suppress(OSError, ValueError, pa.ArrowException):
+                self._writer.close()
+
+    def _write_groups(self, *, everything: bool = False) -> None:
+        """Write full row groups; what is left over waits for more rows, or goes last."""
+        if not self._waiting:
+            return
+        wanted = partial(row_group_rows, row_group_bytes=self._writing.row_group_bytes)
+        rows, count, group_rows = self._waiting.take(wanted, everything=everything)
+        if count:
+            writer = self._opened(rows, group_rows)
+            writer.write_table(rows.slice(0, count), row_group_size=group_rows)
+
+    def _opened(self, rows: pa.Table, group_rows: int) -> "pq.ParquetWriter | ParallelColumnWriter":
+        """Return the writer, opened for rows like these."""
+        if self._writer is None:
+            group_rows = min(rows.num_rows, group_rows)
+            options = partial(_arrow_options, self._writing, distinct_columns(rows), group_rows)
+            order = sorting_columns(self._schema, self._key)
+            if self._is_for_threads(rows):
+                self._writer = ParallelColumnWriter(self._sink, self._schema, order, options)
+            else:
+                self._writer = pq.ParquetWriter(
+                    self._sink, self._schema, sorting_columns=order, **options(self._schema)
+                )
+        return self._writer
+
+    def _is_for_threads(self, rows: pa.Table) -> bool:
+        """Return whether columns are encoded beside each other: there are bytes in several."""
+        if min(rows.nbytes, self._writing.row_group_bytes) < PARALLEL_BYTES_MIN:
+            return False
+        largest = max(column.nbytes for column in rows.columns)
+        return bool(largest <= PARALLEL_SHARE_MAX * rows.nbytes)
+
+
+def _arrow_options(
+    writing: OutputSettings, plain: Sequence[str], group_rows: int, schema: pa.Schema
+) -> dict[str, Any]:
+    """Return what Arrow's writer is told.
+
+    Args:
+        writing: The settings.
+        plain: Columns without dictionaries.
+        group_rows: Rows of a row group.
+        schema: The columns that it will write.
+    """
+    codec = writing.codec.lower()
+    blooms = [name for name in writing.bloom_columns if name in schema.names]
+    return {
+        "compression": "none" if codec == "uncompressed" else codec,
+        "compression_level": writing.codec_level if codec in LEVELLED_CODECS else None,
+        "use_dictionary": _dictionary_columns(schema, plain),
+        "column_encoding": _encodings(schema, plain),
+        "write_statistics": True,
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "bloom_filter_options": bloom_options(blooms, group_rows),
+    }
+
+
+def distinct_columns(rows: pa.Table) -> list[str]:
+    """Return the columns in which values hardly come again.
+
+    Neighbours in the order of keys are alike, so the sample is of all over the rows.
+    """
+    if rows.num_rows == 0:
+        return []
+    stride = -(-rows.num_rows // SAMPLE_ROWS)
+    places = pa.array(range(0, rows.num_rows, stride))
+    fields = [field for field in rows.schema if _is_any(field.type, _SAMPLED_TYPES)]
+    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(places))
+    assert isinstance(sample, pl.DataFrame)
+    found = []
+    for field in fields:
+        sparse = stride >= SPARSE_STRIDE and not _is_any(field.type, _PACKED)
+        limit = SPARSE_DISTINCT_MAX if sparse else DISTINCT_MAX
+        if sample.get_column(field.name).n_unique() > limit * sample.height:
+            found.append(field.name)
+    return found
+
+
+def _encodings(schema: pa.Schema, plain: Sequence[str]) -> dict[str, str]:
+    """Return how columns without dictionaries are encoded, where not plainly."""
+    found = {}
+    for field in schema:
+        if field.name not in plain:
+            continue
+        if _is_any(field.type, _TEXTS):
+            found[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
+        elif _is_any(field.type, _PACKED):
+            found[field.name] = "DELTA_BINARY_PACKED"
+    return found
+
+
+def _dictionary_columns(schema: pa.Schema, plain: Sequence[str]) -> list[str]:
+    """Return the paths of the leaf columns that get dictionaries."""
+    kept = pa.schema([field for field in schema if field.name not in plain])
+    if not any(is_type.is_nested(field.type) for field in kept):
+        return list(kept.names)
+    # Only the writer knows how it names what is nested.
+    written = pa.BufferOutputStream()
+    pq.write_table(kept.empty_table(), written)
+    leaves = pq.read_metadata(pa.BufferReader(written.getvalue())).schema
+    return [leaves.column(at).path for at in range(len(leaves))]
+
+
+def _is_any(arrow: pa.DataType, kinds: Sequence[Callable[[pa.DataType], bool]]) -> bool:
+    return any(belongs(arrow) for belongs in kinds)
+
+
+# ----------------------------------------------------------------------------- The outputs of a job
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """An output as its writer remembers it."""
+
+    part: int
+    path: str
+    rows: int
+
+
+@contextmanager
+def open_output_writer(plan: RewritePlan) -> Iterator["OutputWriter"]:
+    """Yield a writer of the plan's outputs; after an error none of them is left.
+
+    Raises:
+        RewriteError: The outputs cannot be written: no space, no rights, a name taken.
+        UnavailableError: The storage does not answer.
+    """
+    writer = OutputWriter(plan)
+    try:
+        yield writer
+    except OSError as error:
+        writer.abandon()
+        message = f"output {writer.path} cannot be written: {error}"
+        raise (UnavailableError if is_silence(error) else RewriteError)(message) from error
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+class OutputWriter:
+    """Takes rows in the order of keys and starts a file wherever a part begins.
+
+    A file is closed when the next one begins, the last one by `finish`: so it carries
+    what is known at the end.
+    """
+
+    def __init__(self, plan: RewritePlan) -> None:
+        self._plan = plan
+        self._location = table_location(plan.location)
+        self._open: _OpenFile | None = None
+        self._written: list[WrittenFile] = []
+        self.path = plan.outputs[0]
+        """The file that is, or will be, open."""
+
+    def write(self, table: pa.Table, dropped: DroppedRows | None) -> None:
+        """Write rows; they belong to the part that is open, or to later ones.
+
+        Args:
+            table: Rows in the plan's schema, in order.
+            dropped: The dead rows dropped so far.
+        """
+        for part, rows in self._parts(table):
+            if self._open is not None and self._open.part != part:
+                self._close(dropped)
+            if self._open is None:
+                self._begin(part)
+            assert self._open is not None
+            self._open.write(rows)
+
+    def finish(self, dropped: DroppedRows | None) -> tuple[WrittenFile, ...]:
+        """Close the last file and return what was written.
+
+        If there was not one row, an empty file is written in the place of the first
+        part. It is no output: it tells a rebuild that the inputs are replaced by nothing.
+
+        Args:
+            dropped: All dead rows that were dropped.
+        """
+        if self._open is None:
+            self._begin(0)
+        self._close(dropped, last=True)
+        return tuple(file for file in self._written if file.rows)
+
+    def abandon(self) -> None:
+        """Delete everything written so far."""
+        if self._open is not None:
+            self._open.abandon()
+        for file in self._written:
+            delete_file(self._location, file.path)
+
+    def _begin(self, part: int) -> None:
+        self.path = self._plan.outputs[part]
+        self._open = _OpenFile(self._plan, self._location, part)
+
+    def _close(self, dropped: DroppedRows | None, *, last: bool = False) -> None:
+        assert self._open is not None
+        # By the last file's list a rebuild knows whether an attempt has written all of them.
+        outputs = [*(file.path for file in self._written), self.path] if last else None
+        self._open.close(purge_after(self._plan, dropped), outputs)
+        self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
+        self._open = None
+
+    def _parts(self, table: pa.Table) -> Iterable[tuple[int, pa.Table]]:
+        """Return the rows by part; ascending, since the rows are."""
+        if not self._plan.cuts:
+            return [(0, table)] if table.num_rows else []
+        keys = encode_keys(table, self._plan.rules.key, self._plan.rules.key_types)
+        pieces, start = [], 0
+        for part, cut in enumerate((*self._plan.cuts, None)):
+            stop = len(keys) if cut is None else _rows_up_to(keys, cut)
+            if stop > start:
+                pieces.append((part, table.slice(start, stop - start)))
+                start = stop
+        return pieces
+
+
+class _OpenFile:
+    """One output being written."""
+
+    def __init__(self, plan: RewritePlan, location: Location, part: int) -> None:
+        self.part = part
+        self._plan = plan
+        self._file = NewFile(location, plan.outputs[part])
+        self._groups = RowGroupWriter(self._file.sink, plan.schema, plan.writing, plan.rules.key)
+        self._allowance, self._paid_bytes = allowance_of(plan.progress_folder), 0
+
+    @property
+    def rows(self) -> int:
+        """How many it has so far."""
+        return self._groups.rows
+
+    def write(self, table: pa.Table) -> None:
+        """Take rows; they are written when a row group is full."""
+        self._groups.write(table)
+        self._pay()
+
+    def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
+        """Write what is held and the footer; the file is whole and durable then.
+
+        Args:
+            purge: The tablet's watermark as it will be.
+            outputs: For the last file of an attempt: all of them.
+        """
+        self._groups.close(output_footer(self._plan, purge, outputs))
+        self._pay()
+        self._file.close()
+        self._allowance.synced(self._paid_bytes, self._file.sync_s)
+
+    def abandon(self) -> None:
+        """Delete the file."""
+        self._groups.abandon()
+        self._file.abandon()
+
+    def _pay(self) -> None:
+        """Pay for what was written since: nobody knows the size of a row group before."""
+        written_bytes = self._file.sink.tell()
+        if written_bytes > self._paid_bytes:
+            self._allowance.pay(written_bytes - self._paid_bytes)
+            self._paid_bytes = written_bytes
+            self._file.reached(written_bytes)
+
+
+def output_footer(
+    plan: RewritePlan, purge: bytes | None, outputs: Sequence[str] | None
+) -> dict[str, str]:
+    """Return the key-value metadata of an output.
+
+    Args:
+        plan: Whose.
+        purge: The tablet's watermark as it will be.
+        outputs: For the last file of an attempt: all of them.
+    """
+    footer = {**dict(plan.footer), "neve.purge": purge.hex() if purge else ""}
+    return footer if outputs is None else footer | {"neve.outputs": json.dumps(list(outputs))}
+
+
+def purge_after(plan: RewritePlan, dropped: DroppedRows | None) -> bytes | None:
+    """Return the tablet's watermark as it will be after the commit."""
+    return greatest((plan.purge, dropped.version_max if dropped else None))
+
+
+def _rows_up_to(keys: pa.LargeBinaryArray, cut: bytes) -> int:
+    below = pc.less_equal(keys, pa.scalar(cut, pa.large_binary()))
+    return int(np.count_nonzero(below.to_numpy(zero_copy_only=False)))

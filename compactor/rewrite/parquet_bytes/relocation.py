@@ -1,0 +1,451 @@
+"""Row groups at their new place in another file: their descriptions change, their bytes do not.
+
+Pure: what is stitched, where each row group comes to lie, and the end of the new file with
+its page indexes and footer. Nothing is read or written here.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from itertools import pairwise
+
+import pyarrow as pa
+
+from common.errors import NotStitchableError
+from common.parquet.location import Location
+from compactor.rewrite.parquet_bytes import footer as ids
+from compactor.rewrite.parquet_bytes.footer import (
+    MAGIC,
+    THIS_WRITER,
+    Chunk,
+    FooterLayout,
+    Span,
+    StoredRowGroup,
+)
+from compactor.rewrite.parquet_bytes.thrift import (
+    I16,
+    I32,
+    STRUCT,
+    Field,
+    Struct,
+    ThriftError,
+    binary_field,
+    decode,
+    decode_whole,
+    edited,
+    elements,
+    encode,
+    flag_field,
+    integer,
+    list_field,
+    located,
+    number_field,
+)
+
+ROW_GROUPS_MAX = 32_767
+"""More a Parquet file cannot number: the ordinal of a row group has 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StitchPiece:
+    """Row groups of one file, in the order in which they are to follow each other."""
+
+    path: str
+    """Relative to `location`."""
+    row_groups: tuple[int, ...] | None = None
+    """Their numbers, each once; None: all. Those without rows are left out."""
+    location: Location | None = None
+    """None: the location of the output. Parts on a local disk have another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortColumn:
+    """One column of a declared order, as Parquet's SortingColumn has it."""
+
+    column: int
+    """Number among the leaf columns."""
+    descending: bool = False
+    nulls_first: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFooter:
+    """What the footer of the output says beside its row groups."""
+
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Key-value metadata; that of the pieces is not taken over."""
+    schema: pa.Schema | None = None
+    """How readers that know Arrow see the columns; None: as all pieces say."""
+    sorting: tuple[SortColumn, ...] | None = None
+    """Declared for every row group; None: each keeps its own; empty: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StitchedFile:
+    """An output that was written, made durable and read back."""
+
+    size_bytes: int
+    rows: int
+    row_groups: int
+    copied_bytes: int
+    """How much of it came from the pieces."""
+    synced_bytes: int = field(default=0, compare=False)
+    """How much a local disk made durable in `sync_s`."""
+    sync_s: float = field(default=0.0, compare=False)
+
+
+# --------------------------------------------------------------------------------------- New places
+
+
+# OffsetIndex and its PageLocation
+PAGES = 1
+PAGE_OFFSET, PAGE_BYTES = 1, 2
+# BloomFilterHeader
+BLOOM_BITSET_BYTES = 1
+# SortingColumn
+SORT_COLUMN, SORT_DESCENDING, SORT_NULLS_FIRST = 1, 2, 3
+BLOOM_HEADER_BYTES_MAX = 256
+_NOWHERE = number_field(0)
+_INDEX_FIELDS = range(ids.OFFSET_INDEX, ids.COLUMN_INDEX_BYTES + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedChunk:
+    """A column chunk and its new place."""
+
+    chunk: Chunk
+    start: int
+    bloom: Span | None = None
+    """Where its filter comes to lie."""
+    column_index: bytes = b""
+    offset_index: bytes = b""
+    """Already rewritten; both empty: it has none."""
+
+    @property
+    def shift(self) -> int:
+        """By how much it moves."""
+        return self.start - self.chunk.data.start
+
+
+@dataclass(frozen=True, slots=True)
+class MovedGroup:
+    """A row group and its new place."""
+
+    group: StoredRowGroup
+    chunks: tuple[MovedChunk, ...]
+    """In the order of the schema, each behind the one before."""
+
+    @property
+    def start(self) -> int:
+        """The first byte of its first column."""
+        return self.chunks[0].start
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPiece:
+    """What is copied of one file, and where it comes to lie."""
+
+    copies: tuple[Span, ...]
+    """Ranges of the file, in the order in which they follow each other in the output."""
+    groups: tuple[MovedGroup, ...]
+
+
+def place_row_groups(
+    groups: Sequence[StoredRowGroup], start: int, bloom_sizes: Mapping[int, int]
+) -> PlacedPiece:
+    """Return how the row groups of one file are copied to a place of the output.
+
+    Their pages come first, each row group's in the order of the schema whatever their order was:
+    readers that split files look for a row group where its first column is. Then come their Bloom
+    filters.
+
+    Args:
+        groups: In the order wanted.
+        start: Where the first byte goes.
+        bloom_sizes: Of their filters, by where they are in the file.
+    """
+    copies: list[Span] = []
+    starts, at = dict[int, int](), start
+    for group in groups:
+        for chunk in group.chunks:
+            starts[id(chunk)] = at
+            copies.append(chunk.data)
+            at += chunk.data.size
+    placed = []
+    for group in groups:
+        chunks = []
+        for chunk in group.chunks:
+            bloom = None
+            if chunk.bloom_start is not None:
+                bloom = Span(at, bloom_sizes[chunk.bloom_start])
+                copies.append(Span(chunk.bloom_start, bloom.size))
+                at = bloom.end
+            chunks.append(MovedChunk(chunk, starts[id(chunk)], bloom))
+        placed.append(MovedGroup(group, tuple(chunks)))
+    return PlacedPiece(tuple(_merge_spans(copies)), tuple(placed))
+
+
+def _merge_spans(spans: Sequence[Span]) -> list[Span]:
+    """Return the same bytes in fewer ranges."""
+    joined: list[Span] = []
+    for span in spans:
+        if joined and joined[-1].end == span.start:
+            joined[-1] = Span(joined[-1].start, joined[-1].size + span.size)
+        elif span.size:
+            joined.append(span)
+    return joined
+
+
+def require_disjoint(spans: Sequence[Span]) -> None:
+    """Refuse ranges of a file that meet: a small file could be copied into a huge one.
+
+    Raises:
+        NotStitchableError: Two of them do.
+    """
+    ordered = sorted(spans, key=lambda span: span.start)
+    if any(before.end > after.start for before, after in pairwise(ordered)):
+        raise NotStitchableError("row groups share bytes")
+
+
+def bloom_size(header: bytes) -> int:
+    """Return the size of a Bloom filter by its first bytes; older writers tell it only there.
+
+    Raises:
+        NotStitchableError: They are none.
+    """
+    try:
+        struct, end = decode(header, {})
+        bits = integer(struct, BLOOM_BITSET_BYTES)
+    except ThriftError as error:
+        raise NotStitchableError(f"a Bloom filter has no header: {error}") from error
+    if bits is None or not 0 < bits < 1 << 31:
+        raise NotStitchableError(f"a Bloom filter has {bits} bytes")
+    return end + bits
+
+
+def with_page_index(moved: MovedChunk, column_index: bytes, offset_index: bytes) -> MovedChunk:
+    """Return a chunk with its page index, whose places are moved with it.
+
+    Args:
+        moved: The chunk.
+        column_index: As it is in the file.
+        offset_index: As it is in the file.
+
+    Raises:
+        NotStitchableError: The offset index speaks of bytes that are not the chunk's.
+    """
+    try:
+        return replace(
+            moved, column_index=column_index, offset_index=_moved_index(moved, offset_index)
+        )
+    except ThriftError as error:
+        raise NotStitchableError(f"an offset index is damaged: {error}") from error
+
+
+def _moved_index(moved: MovedChunk, offset_index: bytes) -> bytes:
+    data = moved.chunk.data
+    struct = decode_whole(offset_index, {PAGES: {}})
+    for page in elements(struct, PAGES):
+        at, size = integer(page, PAGE_OFFSET), integer(page, PAGE_BYTES)
+        if at is None or size is None or not data.start <= at <= at + size <= data.end:
+            raise ThriftError(f"page at byte {at} is not in {data.start} to {data.end}")
+        page[PAGE_OFFSET] = number_field(at + moved.shift)
+    return encode(struct)
+
+
+def group_struct(
+    moved: MovedGroup,
+    ordinal: int,
+    indexes: Mapping[int, tuple[Span, Span]],
+    sorting: Sequence[SortColumn] | None,
+) -> Struct:
+    """Return the description of a row group at its new place.
+
+    Args:
+        moved: The row group.
+        ordinal: Its number in the output.
+        indexes: Places of column and offset index, by the number of the column.
+        sorting: See `Footing`.
+    """
+    struct = dict(moved.group.struct)
+    struct[ids.CHUNKS] = list_field(
+        _chunk_struct(chunk, indexes.get(number)) for number, chunk in enumerate(moved.chunks)
+    )
+    struct[ids.GROUP_OFFSET] = number_field(moved.start)
+    struct[ids.GROUP_COMPRESSED] = number_field(moved.group.compressed_bytes)
+    struct[ids.ORDINAL] = number_field(ordinal, I16)
+    if sorting is not None:
+        struct.pop(ids.SORTING, None)
+    if sorting:
+        struct[ids.SORTING] = list_field(map(_sorting_struct, sorting))
+    return struct
+
+
+def _chunk_struct(moved: MovedChunk, index: tuple[Span, Span] | None) -> Struct:
+    struct = {
+        number: field for number, field in moved.chunk.struct.items() if number not in _INDEX_FIELDS
+    }
+    struct[ids.META] = Field(STRUCT, _meta_bytes(moved))
+    # Where a copy of this description stands beside the pages: there is none.
+    struct[ids.CHUNK_OFFSET] = _NOWHERE
+    if index is not None:
+        columns, offsets = index
+        struct[ids.COLUMN_INDEX] = number_field(columns.start)
+        struct[ids.COLUMN_INDEX_BYTES] = number_field(columns.size, I32)
+        struct[ids.OFFSET_INDEX] = number_field(offsets.start)
+        struct[ids.OFFSET_INDEX_BYTES] = number_field(offsets.size, I32)
+    return struct
+
+
+def _meta_bytes(moved: MovedChunk) -> bytes:
+    """Return what is said of a column chunk, with its new places."""
+    meta = located(moved.chunk.struct, ids.META)
+    assert meta is not None, "a chunk without it is refused"
+    places: dict[int, Field | None] = {
+        ids.INDEX_PAGE: None,
+        ids.BLOOM: None if moved.bloom is None else number_field(moved.bloom.start),
+        ids.BLOOM_BYTES: None if moved.bloom is None else number_field(moved.bloom.size, I32),
+    }
+    for number in (ids.DATA_PAGE, ids.DICTIONARY_PAGE):
+        at = integer(meta, number)
+        there = at is not None and moved.chunk.data.start <= at  # Or there is no such page.
+        places[number] = number_field(at + moved.shift) if at is not None and there else None
+    return edited(meta, places)
+
+
+def _sorting_struct(column: SortColumn) -> Struct:
+    return {
+        SORT_COLUMN: number_field(column.column, I32),
+        SORT_DESCENDING: flag_field(column.descending),
+        SORT_NULLS_FIRST: flag_field(column.nulls_first),
+    }
+
+
+# -------------------------------------------------------------------------- The end of the new file
+
+
+_OURS = frozenset(range(ids.VERSION, ids.CREATED_BY + 1))
+_PARQUET_VERSION = 2
+
+
+def file_tail(
+    groups: Sequence[MovedGroup],
+    layouts: Sequence[FooterLayout],
+    footing: OutputFooter,
+    arrow_schema: bytes | None,
+    position: int,
+) -> bytes:
+    """Return everything that follows the copied bytes.
+
+    Args:
+        groups: All row groups at their new places, with their page indexes.
+        layouts: Of the files that they come from; one at least.
+        footing: What the footer is to say beside them.
+        arrow_schema: By `arrow_schema_of`.
+        position: Where the copied bytes end.
+    """
+    out = bytearray()
+    indexes: list[dict[int, tuple[Span, Span]]] = [{} for _ in groups]
+    columns = [
+        (number, at, chunk)
+        for number, group in enumerate(groups)
+        for at, chunk in enumerate(group.chunks)
+        if chunk.offset_index
+    ]
+    column_spans = []
+    for _, _, chunk in columns:
+        column_spans.append(Span(position + len(out), len(chunk.column_index)))
+        out += chunk.column_index
+    for (number, at, chunk), column_span in zip(columns, column_spans, strict=True):
+        indexes[number][at] = (column_span, Span(position + len(out), len(chunk.offset_index)))
+        out += chunk.offset_index
+    described = [
+        group_struct(group, number, indexes[number], footing.sorting)
+        for number, group in enumerate(groups)
+    ]
+    return bytes(out) + encode_footer(
+        _file_struct(groups, described, layouts, footing, arrow_schema)
+    )
+
+
+def encode_footer(struct: Struct) -> bytes:
+    """Return a footer, its length and the magic: what a Parquet file ends with."""
+    footer = encode(struct)
+    return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+def arrow_schema_of(
+    pieces: Sequence[tuple[str, bytes | None]], footing: OutputFooter
+) -> bytes | None:
+    """Return the schema that readers who know Arrow are told; None: they go by Parquet's.
+
+    It is written anew, since what a writer had said beside it would go with it.
+
+    Args:
+        pieces: Path of each file, and what it has under `ARROW:schema`.
+        footing: May say what it is.
+
+    Raises:
+        NotStitchableError: The files do not agree, or one cannot be read.
+    """
+    if footing.schema is not None:
+        return encode_arrow_schema(footing.schema)
+    (first, coded), *others = pieces
+    schema = _decoded(first, coded)
+    for path, other in others:
+        if other != coded and _decoded(path, other) != schema:
+            raise NotStitchableError(f"files {first} and {path} have other columns for Arrow")
+    return None if schema is None else encode_arrow_schema(schema)
+
+
+def _decoded(path: str, coded: bytes | None) -> pa.Schema | None:
+    if coded is None:
+        return None
+    try:
+        message = base64.b64decode(coded, validate=True)
+        return pa.ipc.read_schema(pa.py_buffer(message)).remove_metadata()
+    except (binascii.Error, OSError, pa.ArrowException) as error:
+        raise NotStitchableError(
+            f"file {path} has no readable schema for Arrow: {error}"
+        ) from error
+
+
+def encode_arrow_schema(schema: pa.Schema) -> bytes:
+    """Return columns as a footer tells them to those who know Arrow."""
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
+
+
+def _file_struct(
+    groups: Sequence[MovedGroup],
+    described: Sequence[Struct],
+    layouts: Sequence[FooterLayout],
+    footing: OutputFooter,
+    arrow_schema: bytes | None,
+) -> Struct:
+    """Return the FileMetaData.
+
+    What we do not know of it (and the order of columns) stays if all files say the same.
+    """
+    first = layouts[0].struct
+    struct = {
+        number: field
+        for number, field in first.items()
+        if number not in _OURS and all(each.struct.get(number) == field for each in layouts)
+    }
+    versions = [integer(each.struct, ids.VERSION) or _PARQUET_VERSION for each in layouts]
+    struct[ids.VERSION] = number_field(max(versions), I32)
+    struct[ids.SCHEMA] = first[ids.SCHEMA]
+    struct[ids.FILE_ROWS] = number_field(sum(group.group.rows for group in groups))
+    struct[ids.ROW_GROUPS] = list_field(described)
+    pairs = [(name.encode(), value.encode()) for name, value in footing.metadata.items()]
+    if arrow_schema is not None:
+        pairs.append((ids.ARROW_SCHEMA, arrow_schema))
+    if pairs:
+        struct[ids.KEY_VALUES] = list_field(
+            {ids.KEY: binary_field(key), ids.VALUE: binary_field(value)} for key, value in pairs
+        )
+    signed = THIS_WRITER.format(version=version("neve"))
+    struct[ids.CREATED_BY] = binary_field(signed.encode())
+    return struct

@@ -1,0 +1,254 @@
+"""Files that row groups are copied from: opened, looked at, and looked at once more.
+
+An input is immutable by contract. Whether it kept to that is checked anyway: its size
+and its footer are the same before the first byte was copied and after the last.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from common.errors import InputError, NotStitchableError, RequestError, UnavailableError
+from common.parquet.location import Location, is_silence
+from compactor.rewrite.parquet_bytes.footer import (
+    MAGIC,
+    FooterLayout,
+    Span,
+    read_layout,
+)
+
+TAIL_BYTES = 64 * 1024
+"""The first read of a file, from its end; most footers are smaller."""
+FOOTER_BYTES_MAX = 8 * 1024**2
+"""Of one file. Opened, a footer takes up to seventy times as much memory."""
+GAP_BYTES_MAX = 64 * 1024
+"""Ranges that lie closer together than this are read at once."""
+_ENDING_BYTES = 8
+
+
+class ReadError(OSError):
+    """A source cannot be read, or ends too early."""
+
+
+class Source(Protocol):
+    """An open file."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Its number for the system, if the system knows it."""
+        ...
+
+    def size(self) -> int:
+        """Return its size in bytes, as it is now."""
+        ...
+
+    def read(self, span: Span) -> bytes:
+        """Return the bytes of a range, all of them.
+
+        Raises:
+            ReadError: It ends before, or cannot be read.
+        """
+        ...
+
+
+class LocalSource:
+    """A file of this machine."""
+
+    def __init__(self, full: str) -> None:
+        self.descriptor: int | None = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError, AttributeError):
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def size(self) -> int:
+        """Return its size in bytes, as it is now."""
+        assert self.descriptor is not None
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, span: Span) -> bytes:
+        """Return the bytes of a range, all of them."""
+        assert self.descriptor is not None
+        parts, at = [], span.start
+        while at < span.end:
+            with _as_read_error():
+                part = os.pread(self.descriptor, span.end - at, at)
+            if not part:
+                raise truncated_error(span, at)
+            parts.append(part)
+            at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+class StoredSource:
+    """A file of an object store, read by ranges."""
+
+    descriptor: int | None = None
+
+    def __init__(self, location: Location, full: str) -> None:
+        self._system = location.filesystem
+        self._full = full
+        self._file: Any = location.filesystem.open_input_file(full)
+
+    def size(self) -> int:
+        """Return its size in bytes, as it is now."""
+        return int(self._system.get_file_info(self._full).size or 0)
+
+    def read(self, span: Span) -> bytes:
+        """Return the bytes of a range, all of them."""
+        with _as_read_error():
+            found: bytes = self._file.read_at(span.size, span.start)
+        if len(found) != span.size:
+            raise truncated_error(span, span.start + len(found))
+        return found
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+class BufferSource:
+    """A file in memory."""
+
+    descriptor: int | None = None
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        self.view = memoryview(buffer)
+
+    def size(self) -> int:
+        """Return its size in bytes."""
+        return len(self.view)
+
+    def read(self, span: Span) -> bytes:
+        """Return the bytes of a range, all of them."""
+        if span.end > len(self.view):
+            raise truncated_error(span, len(self.view))
+        return bytes(self.view[span.start : span.end])
+
+
+@contextmanager
+def _as_read_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fault = ReadError(str(error))
+        fault.errno = error.errno  # Tells a storage that fails from a file that is damaged.
+        raise fault from error
+
+
+def truncated_error(span: Span, end: int) -> ReadError:
+    """Return the error of a file that ends within a range."""
+    return ReadError(f"ends at byte {end}, wanted bytes {span.start} to {span.end}")
+
+
+@contextmanager
+def open_source(location: Location, path: str) -> Iterator[Source]:
+    """Open a file; errors of reading it name it.
+
+    Raises:
+        InputError: There is no such file, it is cut off, or cannot be read.
+        NotStitchableError: As raised within.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        full = location.full(path)
+        source = LocalSource(full) if location.is_local else StoredSource(location, full)
+        try:
+            yield source
+        finally:
+            source.close()
+    except NotStitchableError as error:
+        raise NotStitchableError(f"file {path} cannot be stitched: {error}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"file {path} does not exist in {location.uri}") from error
+    except RequestError as error:
+        raise InputError(str(error)) from error
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and is_silence(error):
+            message = f"storage of {location.uri} does not answer for {path}: {error}"
+            raise UnavailableError(message) from error
+        raise InputError(f"file {path} cannot be read: {error}") from error
+
+
+def read_footer_of(source: Source) -> FooterLayout:
+    """Return what the footer of an open file says.
+
+    Raises:
+        NotStitchableError: See `read_layout`; or it is no Parquet file.
+        ReadError: It cannot be read.
+    """
+    size = source.size()
+    if size < 2 * len(MAGIC) + _ENDING_BYTES:
+        raise NotStitchableError(f"{size} bytes are no Parquet file")
+    tail = source.read(Span(max(0, size - TAIL_BYTES), min(size, TAIL_BYTES)))
+    length = _footer_length(tail, size)
+    start = size - _ENDING_BYTES - length
+    if length + _ENDING_BYTES <= len(tail):
+        footer = tail[len(tail) - _ENDING_BYTES - length : -_ENDING_BYTES]
+    else:
+        footer = source.read(Span(start, length))
+    return read_layout(footer, size)
+
+
+def _footer_length(tail: bytes, size: int) -> int:
+    ending = tail[-len(MAGIC) :]
+    if ending == b"PARE":
+        raise NotStitchableError("its footer is encrypted")
+    if ending != MAGIC:
+        raise NotStitchableError(f"it ends with {ending!r}, wanted {MAGIC!r}")
+    length = int.from_bytes(tail[-_ENDING_BYTES : -len(MAGIC)], "little")
+    if length > min(size - _ENDING_BYTES - len(MAGIC), FOOTER_BYTES_MAX):
+        raise NotStitchableError(f"its footer of {length} bytes does not fit into {size}")
+    return length
+
+
+def require_source_unchanged(source: Source, layout: FooterLayout) -> None:
+    """Refuse a file that is not what it was.
+
+    Args:
+        source: The open file.
+        layout: As it was read before.
+
+    Raises:
+        ReadError: Size or footer are others, or cannot be read.
+    """
+    size = source.size()
+    if size != layout.size_bytes:
+        raise ReadError(f"changed while it was copied: {size} bytes, not {layout.size_bytes}")
+    start = size - _ENDING_BYTES - len(layout.footer)
+    if source.read(Span(start, len(layout.footer))) != layout.footer:
+        raise ReadError("changed while it was copied: it has another footer")
+
+
+def read_spans(source: Source, spans: Sequence[Span], bytes_max: int) -> dict[Span, bytes]:
+    """Return the bytes of some ranges, those close together by one read.
+
+    Args:
+        source: The open file.
+        spans: Ranges in any order.
+        bytes_max: How much they may be together.
+
+    Raises:
+        NotStitchableError: They are more.
+        ReadError: They cannot be read.
+    """
+    if sum(span.size for span in spans) > bytes_max:
+        raise NotStitchableError(f"its page indexes take more than {bytes_max} bytes")
+    found: dict[Span, bytes] = {}
+    near: list[Span] = []
+    for span in [*sorted(spans, key=lambda each: each.start), None]:
+        if near and (span is None or span.start - near[-1].end > GAP_BYTES_MAX):
+            start = near[0].start
+            read = source.read(Span(start, max(each.end for each in near) - start))
+            found |= {each: read[each.start - start : each.end - start] for each in near}
+            near = []
+        if span is not None:
+            near.append(span)
+    return found

@@ -1,0 +1,311 @@
+"""What a plan needs to know of its inputs: footers, sizes of decoded rows, facts from metadata.
+
+Each footer is read once, several at a time. An input must still have the size, rows and
+columns that it had when it was added. Nothing here decodes rows, except a few texts whose
+length no footer tells.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types as is_type
+
+from common.errors import InputError, RequestError
+from common.model.file import DataFile
+from common.parquet.file_inspection import open_table_file
+from common.parquet.footer_checks import codec_name
+from common.parquet.location import Location, size_of
+from common.rows.dead_rows import may_expire
+from common.rows.row_facts import RowFacts, facts_of_file
+from common.rows.rules import RowRules
+from common.wire import Assignment
+from compactor.rewrite.file_io import opened_input
+from compactor.rewrite.kernel.concurrency import ordered_map
+from compactor.rewrite.kernel.normalized_keys import RowGroup, is_text, row_groups_of
+from compactor.rewrite.parquet_bytes.checksums import PAGES_START, chunk_places
+from compactor.rewrite.plan.output_options import RowGroupSize, has_blooms
+
+FOOTERS_AT_A_TIME = 8
+"""Of an object store. Those on a disk are there at once, and threads get in each other's way."""
+SMALL_BYTES = 1024**2
+"""A file with more bytes before the codec is not small."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFooter:
+    """What a rewrite asks of a Parquet footer."""
+
+    num_rows: int
+    size_bytes: int
+    """Of the footer itself."""
+    schema: pa.Schema
+    sizes: tuple[RowGroupSize, ...]
+    """Of its row groups."""
+    codecs: frozenset[str | None]
+    """Of its column chunks; None: one that we do not write."""
+    filtered: bool
+    """Whether each row group has the Bloom filters that are asked for."""
+    groups: tuple[RowGroup, ...]
+    """Row groups, where they are bounded by a key."""
+    small_bytes: int | None
+    """What the pages of its one row group take there, from `PAGES_START` on; None: it is not
+    small, or not plain."""
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Of all rows, before the codec."""
+        return sum(size.decoded_bytes for size in self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class FooterQuery:
+    """What is asked for by columns."""
+
+    key: tuple[str, ...] = ()
+    """These bound the row groups; empty: nobody wants to know."""
+    filters: tuple[str, ...] = ()
+    """These should have Bloom filters."""
+
+
+def read_footer(
+    location: Location, path: str, asked: FooterQuery | None = None, number: int = 0
+) -> InputFooter:
+    """Return what the footer of an input says.
+
+    Args:
+        location: Of the table.
+        path: Of the input.
+        asked: Columns; None: none.
+        number: Of the input.
+
+    Raises:
+        InputError: The file is missing or is no Parquet file.
+        UnavailableError: The storage does not answer.
+    """
+    try:
+        with open_table_file(location, path) as parquet:
+            metadata, schema = parquet.metadata, parquet.schema_arrow
+    except RequestError as error:
+        raise InputError(str(error)) from error
+    asked = asked or FooterQuery()
+    known = set(asked.key) <= set(schema.names)  # Or its folders tell them.
+    groups = row_groups_of(number, metadata, schema, asked.key, trusted=known) if asked.key else []
+    found = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    sizes = tuple(RowGroupSize(group.num_rows, group.total_byte_size) for group in found)
+    return InputFooter(
+        num_rows=metadata.num_rows,
+        size_bytes=metadata.serialized_size,
+        schema=schema,
+        sizes=sizes,
+        codecs=frozenset(
+            codec_name(group.column(at).compression)
+            for group in found
+            if group.num_rows
+            for at in range(group.num_columns)
+        ),
+        filtered=has_blooms(metadata, schema, asked.filters),
+        groups=tuple(groups),
+        small_bytes=_small_bytes(metadata),
+    )
+
+
+def _small_bytes(metadata: pq.FileMetaData) -> int | None:
+    if metadata.num_row_groups != 1 or metadata.row_group(0).total_byte_size > SMALL_BYTES:
+        return None
+    columns = [metadata.row_group(0).column(at) for at in range(metadata.num_columns)]
+    if any(column.physical_type == "INT96" for column in columns):
+        return None  # A time of a kind that readers do not agree on.
+    end = PAGES_START
+    for _, start, size_bytes in sorted(
+        chunk_places(metadata.row_group(0), metadata.schema.names), key=lambda each: each[1]
+    ):
+        if start != end:
+            return None  # Whoever reads it has to know where its pages are.
+        end += size_bytes
+    return end - PAGES_START
+
+
+def read_footers(
+    location: Location,
+    paths: Sequence[str],
+    asked: FooterQuery,
+    on_read: Callable[[], None] = lambda: None,
+) -> list[InputFooter]:
+    """Return what the footers of inputs say, in order; of an object store several at a time.
+
+    Args:
+        location: Of the table.
+        paths: Of the inputs.
+        asked: Columns.
+        on_read: Is called after each footer, perhaps in several threads.
+
+    Raises:
+        InputError: A file is missing or is no Parquet file.
+        UnavailableError: The storage does not answer.
+    """
+
+    def work(path: str, number: int) -> InputFooter:
+        footer = read_footer(location, path, asked, number)
+        on_read()
+        return footer
+
+    numbers = range(len(paths))
+    if location.is_local:
+        return list(map(work, paths, numbers))
+    with ThreadPoolExecutor(min(len(paths), FOOTERS_AT_A_TIME) or 1, "footer") as threads:
+        return list(threads.map(work, paths, numbers))
+
+
+# --------------------------------------------------- Inputs are what they were when they were added
+
+
+_CHANGED = "it was damaged or replaced; files must not change"
+
+
+def require_inputs_unchanged(
+    location: Location, assignment: Assignment, footers: Mapping[str, InputFooter]
+) -> None:
+    """Refuse inputs that are not what the store knows of them.
+
+    Args:
+        location: Of the table. Object stores are not asked for sizes: that would be a request
+            per file.
+        assignment: The job.
+        footers: Of its inputs, by path.
+
+    Raises:
+        InputError: Names the file, and how it differs.
+        UnavailableError: The storage does not answer.
+    """
+    columns = {column.name for column in assignment.table.schema}
+    seen: pa.Schema | None = None
+    for file in assignment.inputs:
+        footer = footers[file.path]
+        if footer.num_rows != file.rows:
+            raise InputError(
+                f"file {file.path} has {footer.num_rows} rows, but {file.rows} when it was"
+                f" added: {_CHANGED}"
+            )
+        if location.is_local and (found := _size_of(location, file.path)) != file.size_bytes:
+            raise InputError(
+                f"file {file.path} has {found} bytes, but {file.size_bytes} when it was added:"
+                f" {_CHANGED}"
+            )
+        # Of thousands of files, nearly all have the schema of the one before. One that was added
+        # under a newer schema than the job's may have columns that the job's does not.
+        newer = file.schema_id > assignment.table.schema_id
+        if not newer and (seen is None or not seen.equals(footer.schema)):
+            seen = footer.schema
+            if strange := [name for name in seen.names if name not in columns]:
+                raise InputError(
+                    f"file {file.path} has a column {strange[0]!r}, which its table does not"
+                    f" have: {_CHANGED}"
+                )
+
+
+def _size_of(location: Location, path: str) -> int:
+    try:
+        return size_of(location, path)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+# ---------------------------------------------------------------------------- Decoded bytes of rows
+
+
+ROWS_MIN = 1 << 14
+"""Files of fewer rows are not looked at: what they hold is small however long it is."""
+FILES_MAX, SAMPLE_ROWS = 3, 1024
+SHORT_BYTES = 64
+"""Where a row has more for a text than that, most texts are stored once each."""
+
+
+def estimate_decoded_bytes(location: Location, footers: Mapping[str, InputFooter]) -> int:
+    """Return what all rows of some files take, decoded.
+
+    Args:
+        location: Of the table.
+        footers: By path.
+
+    Raises:
+        InputError: A file cannot be read.
+        UnavailableError: The storage does not answer.
+    """
+    told = sum(footer.decoded_bytes for footer in footers.values())
+    large = [path for path, footer in footers.items() if footer.num_rows >= ROWS_MIN]
+    large.sort(key=lambda path: (-footers[path].num_rows, path))
+    more = ordered_map(
+        "sample", [partial(_extra_text_bytes, location, path) for path in large[:FILES_MAX]]
+    )
+    rows = sum(footer.num_rows for footer in footers.values())
+    return told + int(max(more, default=0.0) * rows)
+
+
+def _extra_text_bytes(location: Location, path: str) -> float:
+    """Return how many bytes a row's texts have more than its file has for them."""
+    with opened_input(location, path) as parquet:
+        metadata, schema = parquet.metadata, parquet.schema_arrow
+        names = [field.name for field in schema if _is_text(field.type)]
+        known = dict.fromkeys(names, 0)
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for at in range(group.num_columns):
+                if (column := group.column(at)).path_in_schema in known:
+                    known[column.path_in_schema] += column.total_uncompressed_size
+        rows = max(1, metadata.num_rows)
+        repeated = [name for name in names if known[name] < SHORT_BYTES * rows]
+        if not repeated:
+            return 0.0
+        found = _sample_text_lengths(parquet, repeated)
+    return float(sum(max(0.0, found[name] - known[name] / rows) for name in repeated))
+
+
+def _sample_text_lengths(parquet: pq.ParquetFile, names: list[str]) -> dict[str, float]:
+    """Return how long texts are in some rows: of the first and of the middle row group."""
+    groups = sorted({0, parquet.num_row_groups // 2})
+    found = dict.fromkeys(names, 0.0)
+    for number in groups:
+        batches = parquet.iter_batches(SAMPLE_ROWS, row_groups=[number], columns=names)
+        if (batch := next(batches, None)) is not None and batch.num_rows:
+            for name in names:
+                length = (
+                    pc.sum(pc.binary_length(_without_dictionary(batch.column(name)))).as_py() or 0
+                )
+                found[name] = max(found[name], length / batch.num_rows)
+    return found
+
+
+def _without_dictionary(values: pa.Array) -> pa.Array:
+    if is_type.is_dictionary(values.type):
+        return values.dictionary_decode()
+    return values
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return is_text(arrow.value_type if is_type.is_dictionary(arrow) else arrow)
+
+
+# ------------------------------------------------------------------------------ Facts from metadata
+
+
+def clean_facts(
+    files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, now_s: float
+) -> dict[int, RowFacts]:
+    """Return the facts of those inputs whose keys ascend and whose rows are all alive.
+
+    Args:
+        files: The inputs.
+        rules: Of the table.
+        schema: Of its rows.
+        now_s: The job's `now`.
+    """
+    return {
+        at: facts_of_file(file)
+        for at, file in enumerate(files)
+        if file.clean and not may_expire([file], rules, schema, now_s)
+    }

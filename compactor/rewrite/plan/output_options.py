@@ -1,0 +1,212 @@
+"""How outputs are written: settings, declared order, Bloom filters; which row groups are copied.
+
+The settings come from the table, its configurer and the request. Footers of outputs
+declare the order of rows and carry Bloom filters. Row groups that are large enough are
+copied; smaller ones are written anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types as is_type
+
+from common.errors import CompactionError, ConfigError, PluginError, RewriteError
+from common.model.request import OutputSpec
+from common.parquet.footer_checks import codec_name, has_level
+from common.plugins import load_configurer
+from common.spi.output import OutputParameters
+from common.wire import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """Codec and row groups of every output of a job."""
+
+    codec: str
+    codec_level: int | None
+    """None: the codec's usual level."""
+    row_group_bytes: int
+    bloom_columns: tuple[str, ...] = ()
+    """Each row group carries a Bloom filter of these."""
+
+
+def output_settings(assignment: Assignment) -> OutputSettings:
+    """Return how the outputs of a job are written.
+
+    Raises:
+        ConfigError: The table's configurer is not installed.
+        PluginError: It raised, or its answer is not allowed.
+        RewriteError: What the request wants is not allowed.
+    """
+    settings, request = assignment.table.settings, assignment.request
+    chosen = OutputSettings(
+        settings.codec, settings.codec_level, settings.row_group_bytes, settings.bloom_columns
+    )
+    if settings.configurer:
+        chosen = _ask_configurer(chosen, assignment)
+    if request is not None:
+        try:
+            chosen = _with_spec(chosen, request.output)
+        except ValueError as error:
+            raise RewriteError(f"request {request.id} wants {error}") from error
+    return chosen
+
+
+def _ask_configurer(base: OutputSettings, assignment: Assignment) -> OutputSettings:
+    name, request = assignment.table.settings.configurer, assignment.request
+    parameters = OutputParameters(
+        table=assignment.table,
+        kind=assignment.job.kind,
+        inputs=assignment.inputs,
+        hints=request.hints if request is not None else {},
+    )
+    configurer = load_configurer(name)
+    try:
+        return _with_spec(base, configurer.configure(parameters))
+    except ConfigError:
+        raise
+    except CompactionError as error:
+        raise PluginError(str(error)) from error
+    except Exception as error:
+        message = f"configurer {name} failed: {type(error).__name__}: {error}"
+        raise PluginError(message) from error
+
+
+def _with_spec(base: OutputSettings, spec: OutputSpec) -> OutputSettings:
+    """Return the settings with what a spec says.
+
+    Raises:
+        ValueError: Says what is not allowed.
+    """
+    codec, level = base.codec, base.codec_level
+    if spec.codec is not None:
+        known = codec_name(spec.codec)
+        if known is None:
+            raise ValueError(f"the codec {spec.codec!r}, which is not known")
+        codec, level = known, level if known == codec_name(codec) else None
+    if spec.codec_level is not None:
+        level = spec.codec_level
+        if not has_level(codec, level):
+            raise ValueError(f"the level {level}, which {codec} does not have")
+    row_group_bytes = spec.row_group_bytes or base.row_group_bytes
+    if row_group_bytes <= 0:
+        raise ValueError(f"row groups of {row_group_bytes} bytes")
+    return OutputSettings(codec, level, row_group_bytes, base.bloom_columns)
+
+
+# ----------------------------------------------------------------- Declared order and Bloom filters
+
+
+BLOOM_FALSE_SHARE = 0.01
+"""Share of absent values that a Bloom filter takes for present."""
+
+
+def leaf_indexes(schema: pa.Schema) -> dict[str, int]:
+    """Return where the columns that are not nested are among the columns of a Parquet file."""
+    places, place = dict[str, int](), 0
+    for field in schema:
+        if not is_type.is_nested(field.type):
+            places[field.name] = place
+        place += leaf_count(field.type)
+    return places
+
+
+def leaf_count(arrow: pa.DataType) -> int:
+    """Return how many columns of a Parquet file hold values of a type."""
+    if not is_type.is_nested(arrow):
+        return 1
+    return sum(leaf_count(arrow.field(at).type) for at in range(arrow.num_fields))
+
+
+def sorting_columns(schema: pa.Schema, key: Sequence[str]) -> list[pq.SortingColumn] | None:
+    """Return the order of rows that ascend by key, null first, as Parquet can tell it.
+
+    Parquet has no order of NaN, so the declared order ends before a column of floats.
+    """
+    places, found = leaf_indexes(schema), list[pq.SortingColumn]()
+    for name in key:
+        if is_type.is_floating(schema.field(name).type):
+            break
+        found.append(pq.SortingColumn(places[name], descending=False, nulls_first=True))
+    return found or None
+
+
+def bloom_options(names: Sequence[str], group_rows: int) -> dict[str, dict[str, Any]] | None:
+    """Return what Arrow's writer is told of Bloom filters.
+
+    Args:
+        names: Columns that carry one.
+        group_rows: Rows of a row group: it has no more different values.
+    """
+    options = {"ndv": max(1, group_rows), "fpp": BLOOM_FALSE_SHARE}
+    return dict.fromkeys(names, options) or None
+
+
+def has_blooms(metadata: pq.FileMetaData, schema: pa.Schema, names: Sequence[str]) -> bool:
+    """Return whether each row group of a file carries Bloom filters of these columns."""
+    if not names:
+        return True
+    places = [leaf_indexes(schema).get(name) for name in names]
+    return all(
+        place is not None
+        and metadata.row_group(number).column(place).bloom_filter_offset is not None
+        for number in range(metadata.num_row_groups)
+        if metadata.row_group(number).num_rows
+        for place in places
+    )
+
+
+# ------------------------------------------------------------------ Row groups large enough to copy
+
+
+SMALLER_FACTOR_MAX = 4
+"""A row group may be smaller than wanted by this factor, on average."""
+LARGE_BYTES = 2 * 1024**2
+"""A row group of this size is never too small: readers no longer feel its overhead."""
+LARGE_ROWS = 1 << 17
+"""Nor is one of so many rows, however well they are packed."""
+LARGER_FACTOR_MAX = 4
+"""No row group may be larger than wanted by this factor: it bounds the memory of readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupSize:
+    """A row group, as far as its worth goes."""
+
+    rows: int
+    decoded_bytes: int
+    """Before compression, by its footer."""
+
+
+def worth_copying(row_groups: Sequence[RowGroupSize], settings: OutputSettings) -> bool:
+    """Return whether row groups are copied as they are, rather than written anew.
+
+    Args:
+        row_groups: All that would follow each other in one output.
+        settings: How the output is wanted.
+    """
+    known = [group for group in row_groups if group.rows]
+    largest = max((group.decoded_bytes for group in known), default=0)
+    if largest > LARGER_FACTOR_MAX * settings.row_group_bytes:
+        return False
+    rows = sum(group.rows for group in known)
+    decoded_bytes = sum(group.decoded_bytes for group in known)
+    return not too_fragmented(len(known), RowGroupSize(rows, decoded_bytes), settings)
+
+
+def too_fragmented(count: int, together: RowGroupSize, settings: OutputSettings) -> bool:
+    """Return whether so many row groups (or more) of this size together are too small.
+
+    The average counts: every file ends with a row group that is not full, and as long as
+    the average is large enough, no number of compactions leaves a file in splinters.
+
+    Args:
+        count: How many there are.
+        together: Rows and bytes of all of them.
+        settings: How the output is wanted.
+    """
+    small_bytes = min(settings.row_group_bytes / SMALLER_FACTOR_MAX, LARGE_BYTES)
+    return together.rows < count * LARGE_ROWS and together.decoded_bytes < count * small_bytes

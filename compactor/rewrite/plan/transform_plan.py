@@ -1,0 +1,204 @@
+"""What the request of a job does to its inputs, as a value that goes to Spark's tasks.
+
+The value says which rows a transform affects. Plain Arrow functions find these rows and
+change them, whatever their types.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import RequestError, RewriteError, TransformError
+from common.expressions.request_transform import (
+    Transform,
+    parse_transform,
+    protected_columns,
+)
+from common.model.request import KeyRange
+from common.model.table import Table
+from common.rows.arrays import Flags, Int64s
+from common.rows.key_encoding import encode_keys
+from common.rows.rules import RowRules
+from common.rows.schema import columns_of
+from common.wire import Assignment
+
+# ------------------------------------------------------------------------------------ Affected rows
+
+
+def matched_rows(
+    rows: pa.Table, rules: RowRules, key_range: KeyRange, cancelled: Sequence[KeyRange] = ()
+) -> Flags:
+    """Return which rows a transform is applied to: in the range, not cancelled, no tombstones.
+
+    Expired rows are meant, too: they would come back if the table's rows lived longer.
+
+    Args:
+        rows: With at least the columns of key and tombstone.
+        rules: Of the table.
+        key_range: Of the request.
+        cancelled: Parts of it that a user took back.
+    """
+    flags = np.ones(rows.num_rows, np.bool_)
+    if rules.tombstone_column is not None:
+        flags &= ~_flags(pc.fill_null(rows.column(rules.tombstone_column), fill_value=False))
+    if rules.key and (key_range != KeyRange() or cancelled) and rows.num_rows:
+        keys = encode_keys(rows, rules.key, rules.key_types)
+        flags &= _inside(keys, key_range)
+        for part in cancelled:
+            flags &= ~_inside(keys, part)
+    return flags
+
+
+def _inside(keys: pa.LargeBinaryArray, key_range: KeyRange) -> Flags:
+    flags = np.ones(len(keys), np.bool_)
+    if key_range.start is not None:
+        flags &= _flags(pc.greater_equal(keys, _bytes(key_range.start)))
+    if key_range.until is not None:
+        flags &= _flags(pc.less(keys, _bytes(key_range.until)))
+    return flags
+
+
+def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset[str]) -> pa.Table:
+    """Return the rows with some of them deleted.
+
+    Append-only: they are gone. Keyed: they are tombstones now, with nulls in all columns
+    but those that are kept or may not be null. No value is made up for these.
+
+    Args:
+        rows: In the plan's schema.
+        gone: Which of them.
+        rules: Of the table; with a key it has a tombstone column.
+        kept: Columns that keep their values.
+    """
+    if not gone.any():
+        return rows
+    if not rules.key:
+        return rows.filter(pa.array(~gone))
+    own = pa.array(np.arange(rows.num_rows), mask=gone)
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if field.name == rules.tombstone_column:
+            columns.append(pc.if_else(pa.array(gone), pa.scalar(value=True), column))
+        elif field.name in kept or not field.nullable:
+            columns.append(column)
+        else:
+            columns.append(column.take(own))
+    return pa.table(columns, schema=rows.schema)
+
+
+def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    """Return the rows with other values in some places.
+
+    Args:
+        rows: In the plan's schema.
+        places: Row numbers, each once.
+        values: By column, one per place, of the column's type.
+    """
+    if len(places) == 0:
+        return rows
+    source = np.arange(rows.num_rows)
+    source[places] = rows.num_rows + np.arange(len(places))
+    chosen = pa.array(source)
+    columns = [
+        pa.chunked_array([*column.chunks, *values[name].chunks], column.type).take(chosen)
+        if name in values
+        else column
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+    ]
+    return pa.table(columns, schema=rows.schema)
+
+
+def _bytes(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.large_binary())
+
+
+def _flags(column: pa.Array | pa.ChunkedArray) -> Flags:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    flags: Flags = array.to_numpy(zero_copy_only=False)
+    return flags
+
+
+# --------------------------------------------------------------------------- The transform of a job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformPlan:
+    """The transform of one job."""
+
+    transform: Transform
+    request: str
+    table: Table
+    key_range: KeyRange
+    """Rows outside are left as they are, whatever file holds them."""
+    inputs: frozenset[int]
+    """Numbers of the inputs that it has not been applied to; never empty."""
+    now_s: float
+    cancelled: tuple[KeyRange, ...] = ()
+    """Parts of the range that were cancelled: rows there are left as they are, too."""
+
+    def meant(self, rows: pa.Table, rules: RowRules) -> Flags:
+        """Return which rows it is applied to.
+
+        Args:
+            rows: With at least the columns of key and tombstone.
+            rules: Of the table.
+        """
+        return matched_rows(rows, rules, self.key_range, self.cancelled)
+
+    @property
+    def now_us(self) -> int:
+        """What `now()` is for every row, in microseconds since the epoch."""
+        return round(self.now_s * 1_000_000)
+
+    @property
+    def protected(self) -> frozenset[str]:
+        """Columns that keep their values, also those of deleted rows."""
+        return protected_columns(self.table)
+
+    @property
+    def asks_spark(self) -> bool:
+        """Whether it has expressions, which Spark works out."""
+        return bool(self.transform.expressions)
+
+
+def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan | None:
+    """Return what the job's request does to its inputs; None: nothing.
+
+    Args:
+        assignment: The reserved job.
+        schema: Of the rows, as they will be merged.
+
+    Raises:
+        RewriteError: The request is missing or another one.
+        TransformError: It does not fit the rows.
+    """
+    request, wanted = assignment.request, assignment.reservation.request
+    if (request.id if request is not None else None) != wanted:
+        # An output would carry the request, and the transform would never be applied.
+        found = f"came with {request.id}" if request is not None else "came without it"
+        raise RewriteError(f"job {assignment.job.id} is of request {wanted}, but {found}")
+    if request is None:
+        return None
+    try:
+        transform = parse_transform(
+            request.transform, assignment.table, request.range, columns_of(schema)
+        )
+    except RequestError as error:
+        raise TransformError(f"request {request.id}: {error}") from error
+    inputs = frozenset(
+        at for at, file in enumerate(assignment.inputs) if file.request != request.id
+    )
+    if transform is None or not inputs:
+        return None
+    return TransformPlan(
+        transform=transform,
+        request=request.id,
+        table=assignment.table,
+        key_range=request.range,
+        inputs=inputs,
+        now_s=assignment.reservation.now_s,
+        cancelled=request.cancelled_ranges,
+    )

@@ -1,0 +1,246 @@
+"""Tasks on Spark: each runs once, small jobs of several attempts share a Spark job.
+
+A Spark job costs about as much as a small merge. While all cores are busy, small jobs
+wait and then go together. A task that writes refuses a second try. Spark's errors become
+errors of this project: the error a task has raised, missing memory, or a bad value.
+"""
+
+import pickle
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+
+from common import errors
+from common.errors import CompactionError, RewriteError, TransformError
+from compactor.rewrite import general_merge
+from compactor.rewrite.general_merge import TaskFailure
+from compactor.rewrite.memory_guard import StartNote, memory_error_of, with_memory_limit
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.throttle import allowance_of
+
+_RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
+_VALUE_ERRORS = re.compile(
+    r"(?:org\.apache\.spark\.Spark(?:Arithmetic|ArrayIndexOutOfBounds|DateTime|IllegalArgument|"
+    r"NoSuchElement|NumberFormat|Runtime|UnsupportedOperation)Exception|"
+    r"java\.lang\.ArithmeticException|java\.lang\.RuntimeException(?=: column )): (.*)"
+)
+"""What Spark raises for a value, not for a machine. It fails again wherever it is tried."""
+_ADVICE = re.compile(r" (?:If necessary set|Use [`'\"]try_).*")
+"""What no user can do: settings are ours, and functions are those of the allow-list."""
+_PLACE = re.compile(r"== SQL\(line \d+, position \d+\) ==\n(.*)\n( *)(\^+)")
+_IGNORED_CHARACTERS = re.compile(r"[\s`()]")
+_OUR_CAST = re.compile(r"CAST\((.*) AS \w+(?:\(\d+, ?\d+\))?\)")
+"""What is put round an expression so that its value has its column's type."""
+
+
+def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
+    """Return an error of Spark as one of ours: the one raised in a task, if there is one."""
+    text = str(error)
+    if raised := _RAISED.findall(text):
+        return error_by_name(*raised[-1])
+    if (short := memory_error_of(plan, text)) is not None:
+        return short
+    if plan.transform is not None and plan.transform.asks_spark:
+        said = plan.transform.transform.said
+        if causes := _VALUE_ERRORS.findall(text):
+            cause = f"{_ADVICE.sub('', causes[0])}{_place(text, said)}"
+            return TransformError(f"{said}: failed for a row: {cause}")
+        if isinstance(error, AnalysisException):
+            return TransformError(f"{said}: Spark does not take it: {text}")
+    return RewriteError(f"Spark job failed: {text}")
+
+
+def error_by_name(name: str, cause: str) -> CompactionError:
+    """Return the error of a class that a task has named."""
+    kind = getattr(errors, name, RewriteError)
+    assert issubclass(kind, CompactionError), kind
+    return kind(cause)
+
+
+def _place(text: str, said: str) -> str:
+    """Return where Spark says that a value did not fit, for people; empty: it does not say."""
+    if (found := _PLACE.search(text)) is None:
+        return ""
+    shown, before, marked = found.groups()
+    fragment = shown[len(before) : len(before) + len(marked)]
+    written = [(at, char) for at, char in enumerate(said) if not _IGNORED_CHARACTERS.match(char)]
+    text_written = "".join(char for _, char in written).lower()
+    inner: str | None = fragment
+    while inner:
+        wanted = _IGNORED_CHARACTERS.sub("", inner).lower()
+        start = text_written.find(wanted)
+        if start >= 0 and wanted:
+            first, last = written[start][0], written[start + len(wanted) - 1][0]
+            last += said[first : last + 1].count("(") > said[first : last + 1].count(")")
+            return f" (at column {first + 1}: {said[first : last + 1]})"
+        cast = _OUR_CAST.fullmatch(inner)
+        inner = None if cast is None else cast.group(1)
+    return f" (at {fragment.replace('`', '')})"
+
+
+# ---------------------------------------------------------------------------- Batches of small jobs
+
+
+BATCH_JOBS_MAX = 16
+"""Jobs that share one; each of them is told its end when all have ended."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class _Entry(Generic[_Item, _Result]):
+    def __init__(self, item: _Item) -> None:
+        self.item = item
+        self.result: _Result | None = None
+        self.error: BaseException | None = None
+        self.done = False
+
+    def outcome(self) -> _Result:
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
+
+
+class JobBatcher(Generic[_Item, _Result]):
+    """Whoever waits, and how many jobs are under way."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._waiting: deque[_Entry[_Item, _Result]] = deque()
+        self._under_way = 0
+
+    def run(
+        self, item: _Item, together: Callable[[Sequence[_Item]], Sequence[_Result]], most: int
+    ) -> _Result:
+        """Have something done, alone or with others; return its result.
+
+        Args:
+            item: What is to be done.
+            together: Does several; it is called in the thread of one of those who wait.
+            most: Calls under way at a time.
+
+        Raises:
+            Exception: What the call has raised, for everybody who was in it.
+        """
+        mine: _Entry[_Item, _Result] = _Entry(item)
+        with self._turn:
+            self._waiting.append(mine)
+            self._turn.wait_for(lambda: mine.done or self._may_go(mine, most))
+            if mine.done:
+                return mine.outcome()
+            count = min(len(self._waiting), BATCH_JOBS_MAX)
+            entries = [self._waiting.popleft() for _ in range(count)]
+            self._under_way += 1
+        try:
+            found = together([each.item for each in entries])
+            for each, result in zip(entries, found, strict=True):
+                each.result = result
+        except BaseException as error:
+            for each in entries:
+                each.error = error
+            raise
+        finally:
+            with self._turn:
+                self._under_way -= 1
+                for each in entries:
+                    each.done = True
+                self._turn.notify_all()
+        return mine.outcome()
+
+    def _may_go(self, mine: _Entry[_Item, _Result], most: int) -> bool:
+        """Return whether the first of those who wait may take the others along."""
+        return bool(self._waiting) and self._waiting[0] is mine and self._under_way < most
+
+
+# ------------------------------------------------------------------------------------ Running tasks
+
+
+JOB_GROUP, SHARED_JOB_GROUP = "spark.jobGroup.id", "shared"
+SHARED_BYTES = 16 * 1024**2
+"""Decoded bytes of a job that may share a Spark job with others, at most."""
+
+Call = Callable[[], object]
+TaskCall = tuple[RewritePlan, Call]
+_BATCHER: JobBatcher[TaskCall, bytes] = JobBatcher()
+"""Of this process: a driver has one session."""
+
+
+def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]:
+    """Run native tasks, each in a task of its own; return how they ended, in order.
+
+    Nothing of theirs is for Spark SQL, whose planning would take longer than a small merge.
+    """
+    context, jobs = spark.sparkContext, [(plan, call) for call in calls]
+    try:
+        if len(jobs) == 1 and _may_share(plan):
+            together, cores = partial(_run_spark_job, context), context.defaultParallelism
+            outcomes: Sequence[bytes] = [_BATCHER.run(jobs[0], together, cores)]
+        else:
+            outcomes = _run_spark_job(context, jobs)
+    except Exception as error:
+        raise translate_error(plan, error) from error
+    return [result_of(outcome) for outcome in outcomes]
+
+
+def _may_share(plan: RewritePlan) -> bool:
+    """Return whether a job is short for sure: others may have to wait for its end."""
+    small = plan.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
+    # One with a limit may take as long as its grant wants.
+    return small and not allowance_of(plan.progress_folder).limited
+
+
+def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
+    """Run tasks as one Spark job; return how they ended."""
+    # Each task gets what is its own: what the others are told may take tens of megabytes.
+    parcels = context.parallelize([pickle.dumps(job) for job in jobs], len(jobs))
+    group = context.getLocalProperty(JOB_GROUP)
+    several = len({plan.progress_folder for plan, _ in jobs}) > 1
+    if several:  # Whoever cancels one of them must not end the others.
+        context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
+    try:
+        found: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
+    finally:
+        if several and group is not None:
+            context.setJobGroup(group, group, interruptOnCancel=True)
+    return found
+
+
+def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
+    for parcel in parcels:
+        yield general_merge.pickled_outcome(partial(_run_once, *pickle.loads(parcel)))
+
+
+def _run_once(plan: RewritePlan, call: Call) -> object:
+    refuse_second_try(plan)
+    return with_memory_limit(plan, call)()
+
+
+def refuse_second_try(plan: RewritePlan) -> None:
+    """Refuse a second try of a task that writes; the coordinator hands out a new attempt.
+
+    Raises:
+        MemoryShortError: The process of an earlier try was killed.
+        EngineDiedError: An earlier try has died with its executor, or seems to have.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return
+    begun = StartNote(plan, context.stageId(), context.partitionId())
+    if context.attemptNumber() > 0:
+        raise begun.again()
+    begun.first()
+
+
+def result_of(pickled: bytes) -> Any:
+    """Return what a task has returned, or raise what it has raised."""
+    outcome = pickle.loads(pickled)
+    if isinstance(outcome, TaskFailure):
+        raise error_by_name(outcome.error_class, outcome.cause)
+    return outcome

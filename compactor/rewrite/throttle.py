@@ -1,0 +1,208 @@
+"""What an attempt may still move by its grant: a token bucket that all its tasks share.
+
+    asked      bytes that somebody was about to move, or has moved; only grows
+    covered    bytes that the grant has made up for; grows with time, never far beyond `asked`
+
+Whoever pays goes on when `covered` has reached what was asked in all when it came, so in
+the order of arrival. The state is a mapped file in the attempt's folder, on the machine
+where all its tasks run; a lock of the system guards it, which outlives nobody.
+"""
+
+import fcntl
+import math
+import mmap
+import os
+import struct
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from common.clock import SystemClock
+from common.errors import AttemptCancelledError
+
+NAME = "allowance"
+_CANCELLED = "cancelled while it moved bytes"
+BURST_S = 1.0
+"""So much of its grant an attempt may save up."""
+CHECK_INTERVAL_S = 0.1
+"""How soon a wait notices that the grant has changed, or that nobody wants it any more."""
+SYNC_BYTES_MIN = 4 * 1024**2
+"""Making less than this durable takes as long as making it known."""
+OPEN_MAX = 16
+_UNLIMITED = math.inf
+_FORM = struct.Struct("<dddddQdB")
+
+
+@dataclass(slots=True)
+class _State:
+    """The content of the file."""
+
+    bytes_s: float
+    at_s: float
+    asked: float
+    covered: float
+    waited_s: float
+    synced_bytes: int
+    sync_s: float
+    stopped: int
+
+    def pass_time(self, now_s: float) -> None:
+        """Let the grant make up for what it can."""
+        passed_s, self.at_s = max(0.0, now_s - self.at_s), max(self.at_s, now_s)
+        if self.bytes_s == _UNLIMITED:
+            self.covered = max(self.covered, self.asked)
+        else:
+            ahead = self.asked + self.bytes_s * BURST_S
+            self.covered = min(self.covered + self.bytes_s * passed_s, ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How an allowance was used so far."""
+
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    synced_bytes: int = 0
+    sync_s: float = 0.0
+
+
+class Allowance:
+    """One process's door to the allowance of an attempt; safe from several threads."""
+
+    def __init__(self, folder: str) -> None:
+        """Open the allowance of the attempt with this folder; where there is none, all is allowed.
+
+        Args:
+            folder: Empty: of no attempt.
+        """
+        self._clock = SystemClock()
+        self._thread = threading.Lock()
+        self._pause = threading.Event()
+        self._map: mmap.mmap | None = None
+        self._descriptor = -1
+        if not folder:
+            return
+        try:
+            self._descriptor = os.open(Path(folder, NAME), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        weakref.finalize(self, os.close, self._descriptor)
+        self._map = mmap.mmap(self._descriptor, _FORM.size)
+
+    @classmethod
+    def create(cls, folder: str, bytes_s: float | None) -> "Allowance":
+        """Make the allowance of an attempt, with nothing saved up.
+
+        Args:
+            folder: Of the attempt.
+            bytes_s: Its first grant; None: no limit.
+        """
+        rate = _UNLIMITED if bytes_s is None else bytes_s
+        empty = _State(rate, SystemClock().now_s(), 0.0, 0.0, 0.0, 0, 0.0, 0)
+        Path(folder, NAME).write_bytes(_packed(empty))
+        return cls(folder)
+
+    def grant(self, bytes_s: float | None) -> None:
+        """Apply another grant from now on; None: no limit."""
+        with self._locked() as state:
+            state.bytes_s = _UNLIMITED if bytes_s is None else bytes_s
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a grant by now."""
+        with self._locked() as state:
+            return state.bytes_s != _UNLIMITED
+
+    def stop(self) -> None:
+        """End every wait: nobody wants the attempt any more."""
+        with self._locked() as state:
+            state.stopped = 1
+
+    def pay(self, size_bytes: int) -> None:
+        """Count bytes that are about to be moved, or just were; return when they are covered.
+
+        Raises:
+            AttemptCancelledError: The attempt was cancelled meanwhile.
+        """
+        with self._locked() as state:
+            state.asked += size_bytes
+            state.pass_time(state.at_s)
+            asked, covered, stopped = state.asked, state.covered, state.stopped
+        if stopped:
+            raise AttemptCancelledError(_CANCELLED)
+        if covered < asked:
+            self._wait(asked)
+
+    def settle(self) -> None:
+        """Wait until everything that was moved is covered; `pay` says what it raises."""
+        self.pay(0)
+
+    def synced(self, size_bytes: int, took_s: float) -> None:
+        """Note how long the storage took to make so many bytes durable."""
+        if size_bytes >= SYNC_BYTES_MIN:
+            with self._locked() as state:
+                state.synced_bytes += size_bytes
+                state.sync_s += took_s
+
+    def usage(self) -> Usage:
+        """Return how it was used so far."""
+        with self._locked() as state:
+            moved = int(min(state.asked, state.covered))
+            return Usage(moved, state.waited_s, state.synced_bytes, state.sync_s)
+
+    def _wait(self, asked: float) -> None:
+        last_s = self._clock.now_s()
+        while True:
+            with self._locked() as state:
+                now_s = self._clock.now_s()
+                state.waited_s, last_s = state.waited_s + now_s - last_s, now_s
+                if state.stopped:
+                    raise AttemptCancelledError(_CANCELLED)
+                lacks = asked - state.covered
+                wait_s = lacks / state.bytes_s if state.bytes_s > 0 else CHECK_INTERVAL_S
+            if lacks <= 0:
+                return
+            self._pause.wait(min(wait_s, CHECK_INTERVAL_S))
+
+    @contextmanager
+    def _locked(self) -> Iterator[_State]:
+        """Yield the state as it is now; what is changed is written, unless it failed."""
+        if self._map is None:
+            yield _State(_UNLIMITED, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
+            return
+        with self._thread:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            try:
+                state = _State(*_FORM.unpack_from(self._map))
+                state.pass_time(self._clock.now_s())
+                yield state
+                self._map[: _FORM.size] = _packed(state)
+            finally:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+
+@lru_cache(OPEN_MAX)
+def allowance_of(folder: str) -> Allowance:
+    """Return the allowance of the attempt with a folder, opened once per process.
+
+    Args:
+        folder: Where its tasks leave word of progress; empty: it is of no attempt.
+    """
+    return Allowance(folder)
+
+
+def _packed(state: _State) -> bytes:
+    return _FORM.pack(
+        state.bytes_s,
+        state.at_s,
+        state.asked,
+        state.covered,
+        state.waited_s,
+        state.synced_bytes,
+        state.sync_s,
+        state.stopped,
+    )

@@ -1,0 +1,204 @@
+"""Performs the actions of one attempt and feeds the answers back, until it is reported."""
+
+import asyncio
+from dataclasses import replace
+from typing import assert_never
+
+from common.clock import Clock
+from common.errors import (
+    AttemptCancelledError,
+    AttemptStalledError,
+    CompactionError,
+    ConflictError,
+    EngineRestartedError,
+    MetadataError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from common.metadata.changes import (
+    Applied,
+    CommitAttempt,
+    Refused,
+    Unknown,
+)
+from common.metadata.ports import TabletStore
+from common.model.outcome import AttemptEnd
+from common.telemetry import Log
+from common.wire import AttemptReport
+from compactor.core import actions as do
+from compactor.core import events as on
+from compactor.core.attempt import Attempt
+from compactor.core.backoff import Backoff
+from compactor.core.progress import RewriteProgress, Stall
+from compactor.ports import Coordinator, Engine, OwnFiles
+
+_ENDS: dict[type[CompactionError], AttemptEnd] = {
+    AttemptCancelledError: AttemptEnd.CANCELLED,
+    EngineRestartedError: AttemptEnd.LOST,
+}
+"""How an attempt ends with an error; with any other, it has failed."""
+
+
+class AttemptRunner:
+    """Sees attempts through. Several at a time; of each it knows only the rewrite under way.
+
+    Commits go to the store directly: the coordinator may be away all the while, and is
+    only waited for when everything is done and there is a report to deliver.
+    """
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        engine: Engine,
+        store: TabletStore,
+        files: OwnFiles,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._coordinator = coordinator
+        self._engine = engine
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._log = log
+        self._hurry = asyncio.Event()
+        self._rewrites: dict[str, asyncio.Task[on.Event]] = {}
+        self._stalled: dict[str, str] = {}
+        """Attempts under way that stand still, and why they are given up."""
+
+    def hurry(self) -> None:
+        """Wait no longer for a coordinator that does not answer: the process ends soon."""
+        self._hurry.set()
+
+    async def run(self, attempt: Attempt) -> None:
+        """Return when the attempt is over and its end has been reported."""
+        actions = attempt.handle(on.AttemptStarted(), self._clock.now_s())
+        while not attempt.over:
+            (action,) = actions
+            answer = await self._perform(attempt, action)
+            actions = attempt.handle(answer, self._clock.now_s())
+
+    async def cancel(self, attempt: Attempt, asked: on.CancelRequested) -> None:
+        """Tell an attempt and its engine that somebody wants it back."""
+        for action in attempt.handle(asked, self._clock.now_s()):
+            assert isinstance(action, do.CancelRewrite), action
+            await self._engine.cancel(attempt.id)
+
+    async def give_up(self, stall: Stall) -> None:
+        """Restart the engine because attempts stand still, and have these end.
+
+        What the engine writes is ended first, so that an attempt may delete its outputs.
+        """
+        self._stalled.update(dict.fromkeys(stall.attempts, stall.cause))
+        await self._engine.restart(stall.cause)
+        for attempt in stall.attempts:
+            # Whatever it waits for need not be the engine.
+            if (rewrite := self._rewrites.get(attempt)) is not None:
+                rewrite.cancel()
+
+    async def grant(self, attempt: Attempt, bytes_s: float | None) -> None:
+        """Tell an attempt and its engine what it may move from now on."""
+        for action in attempt.handle(on.GrantReceived(bytes_s), self._clock.now_s()):
+            assert isinstance(action, do.ApplyGrant), action
+            await self._engine.grant(attempt.id, action.bytes_s)
+
+    async def _perform(self, attempt: Attempt, action: do.Action) -> on.Event:
+        match action:
+            case do.Rewrite():
+                return await self._rewrite(attempt)
+            case do.SendCommit(commit, delay_s):
+                await asyncio.sleep(delay_s)
+                return await self._commit(commit)
+            case do.ReadOutcome(delay_s):
+                await asyncio.sleep(delay_s)
+                return await self._read_outcome(attempt)
+            case do.DeleteOutputs(paths):
+                await self._files.delete(attempt.assignment.table, paths)
+                return on.OutputsDeleted()
+            case do.SendReport(report):
+                return await self._report(report)
+            case do.CancelRewrite() | do.ApplyGrant():
+                raise AssertionError(action)  # Performed where it arises; it has no answer.
+            case _:
+                assert_never(action)
+
+    async def _rewrite(self, attempt: Attempt) -> on.Event:
+        """Let the engine rewrite; return early if the attempt is given up."""
+        rewrite = self._rewrites[attempt.id] = asyncio.create_task(self._rewritten(attempt))
+        try:
+            await asyncio.wait({rewrite})
+            return self._failed(attempt) if rewrite.cancelled() else rewrite.result()
+        finally:
+            rewrite.cancel()
+            del self._rewrites[attempt.id]
+            self._stalled.pop(attempt.id, None)
+
+    async def _rewritten(self, attempt: Attempt) -> on.Event:
+        def on_progress(progress: RewriteProgress) -> None:
+            if attempt.end is None:
+                attempt.handle(on.RewriteProgressed(progress), self._clock.now_s())
+
+        try:
+            await self._files.check_location(attempt.assignment.table)
+            if attempt.cancel_asked:
+                return on.RewriteFailed(
+                    error_class="AttemptCancelledError", cause="not begun", end=AttemptEnd.CANCELLED
+                )
+            # It may have been told another grant while its location was looked at.
+            granted = attempt.progress.granted_bytes_s
+            assignment = replace(attempt.assignment, grant_bytes_s=granted)
+            return on.RewriteDone(await self._engine.run(assignment, on_progress))
+        except CompactionError as error:
+            return self._failed(attempt, error)
+
+    def _failed(self, attempt: Attempt, error: CompactionError | None = None) -> on.RewriteFailed:
+        """Return how a rewrite has failed; one that was given up has stalled, whatever ended it."""
+        if error is None or attempt.id in self._stalled:
+            error = AttemptStalledError(self._stalled[attempt.id])
+        name, end = type(error).__name__, _ENDS.get(type(error), AttemptEnd.FAILED)
+        self._log("rewrite failed", attempt=attempt.id, error_class=name, cause=str(error))
+        return on.RewriteFailed(error_class=name, cause=str(error), end=end)
+
+    async def _commit(self, commit: CommitAttempt) -> on.Event:
+        try:
+            outcome = await self._store.apply(commit)
+        except ConflictError as error:
+            return on.CommitConflicted(str(error))
+        except (UnknownOutcomeError, UnavailableError) as error:
+            return on.CommitUnknown(str(error))
+        except MetadataError as error:
+            # Nobody can say how far it came: the files stay for the collector.
+            return on.CommitRefused(code="metadata", reason=str(error), sent=True)
+        match outcome:
+            case Applied():
+                return on.CommitApplied()
+            case Refused():
+                return on.CommitRefused(code=outcome.code, reason=outcome.reason, sent=outcome.sent)
+            case Unknown():
+                return on.CommitUnknown(outcome.reason)
+            case _:
+                assert_never(outcome)
+
+    async def _read_outcome(self, attempt: Attempt) -> on.Event:
+        try:
+            mark = await self._store.outcome(attempt.assignment.table.id, attempt.id)
+        except (MetadataError, UnavailableError) as error:
+            return on.OutcomeReadFailed(str(error))
+        if mark is None:
+            return on.OutcomeRead(end=None)
+        return on.OutcomeRead(end=mark.end, cause=mark.cause)
+
+    async def _report(self, report: AttemptReport) -> on.Event:
+        backoff = Backoff()
+        while True:
+            try:
+                await self._coordinator.report(report)
+            except UnavailableError as error:
+                self._log("report not heard", attempt=report.attempt, cause=str(error))
+                if self._hurry.is_set():
+                    return on.ReportDelivered()
+                backoff = backoff.failed()
+                await asyncio.sleep(backoff.wait_s())
+            else:
+                return on.ReportDelivered()

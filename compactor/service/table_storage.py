@@ -1,0 +1,109 @@
+"""The compactor's own access to storage: who owns a location, deletion of failed outputs.
+
+Storage may be slow, so every call runs in a thread.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from common.bounded_map import BoundedMap
+from common.clock import Clock
+from common.errors import (
+    CompactionError,
+    ConflictError,
+    InputError,
+    RefusedError,
+    UnavailableError,
+)
+from common.model.table import Table
+from common.parquet.location import Location
+from common.parquet.service_files import (
+    LocationOwner,
+    read_owner,
+    refuse_other_owner,
+)
+from common.storage_threads import StorageThreads
+from compactor.core.backoff import Backoff
+from compactor.rewrite.file_io import delete_file, table_location
+
+STORE_BACKOFF = Backoff()
+"""Pauses between two questions to a store that does not answer."""
+STORE_TRIES_MAX = 7
+"""Some 13 s in all: no job fails because a store starts anew."""
+TRUSTED_S = 60.0
+"""How long a location that was ours is not looked at again."""
+TABLES_MAX = 10_000
+
+
+class TableStorage:
+    """Checks and deletes through `common.parquet`, in threads: storage may be slow."""
+
+    def __init__(self, store_id: Callable[[], Awaitable[str]], clock: Clock) -> None:
+        """Look at nothing yet.
+
+        Args:
+            store_id: Tells the id of our store.
+            clock: For how long an answer is trusted.
+        """
+        self._store_id = store_id
+        self._clock = clock
+        self._threads = StorageThreads()
+        self._trusted_until_s: BoundedMap[str, float] = BoundedMap(TABLES_MAX)
+
+    async def check_location(self, table: Table) -> None:
+        """Make sure that the table's location belongs to this store, and to no other table.
+
+        A location without an owner is refused like another's: the gateway claims it
+        before a table exists, so somebody has taken the mark or the folder away.
+
+        Raises:
+            InputError: It belongs to another store or table, or to none.
+            UnavailableError: The storage or the store does not answer.
+        """
+        now_s = self._clock.now_s()
+        if (self._trusted_until_s.get(table.id) or 0.0) > now_s:
+            return
+        ours = await self._ours()
+        found = await self._threads.run(table.location, _owner, table.location)
+        try:
+            refuse_other_owner(table.location, found, ours, table.id)
+        except RefusedError as error:
+            raise InputError(str(error)) from error
+        self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
+
+    async def _ours(self) -> str:
+        backoff = STORE_BACKOFF
+        while True:
+            try:
+                return await self._store_id()
+            except (UnavailableError, ConflictError):
+                backoff = backoff.failed()
+                if backoff.failures >= STORE_TRIES_MAX:
+                    raise
+            await asyncio.sleep(backoff.wait_s())
+
+    async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
+        """Delete outputs; what cannot be deleted stays for the collector.
+
+        So do all where another table is by now: it may have been rebuilt from these outputs.
+        """
+        if paths:
+            with suppress(UnavailableError):
+                await self._threads.run(table.location, _delete, table, paths)
+
+
+def _owner(uri: str) -> LocationOwner | None:
+    return read_owner(table_location(uri))
+
+
+def _delete(table: Table, paths: tuple[str, ...]) -> None:
+    try:
+        location: Location = table_location(table.location)
+        owner = read_owner(location)
+    except CompactionError:
+        return
+    if owner is not None and owner.is_another(table.id):
+        return
+    for path in paths:
+        delete_file(location, path)

@@ -1,0 +1,241 @@
+"""Runs attempts inside the driver process: one thread, pool and job group each."""
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, NoReturn, Protocol
+
+from common import errors
+from common.clock import SystemClock
+from common.telemetry import event_log
+from compactor.core.progress import RewriteProgress
+from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
+from compactor.spark.driver_protocol import (
+    Done,
+    Failed,
+    Notice,
+    Progressed,
+)
+
+PROGRESS_INTERVAL_S = 0.2
+CANCEL_INTERVAL_S = 0.5
+CAUSE_CHARACTERS_MAX = 4000
+
+
+class ThrottleControl(Protocol):
+    """What an attempt's work lets orders about its bytes through to."""
+
+    def grant(self, bytes_s: float | None) -> None:
+        """Apply another grant; None: no limit."""
+        ...
+
+    def stop(self) -> None:
+        """End every wait for the grant."""
+        ...
+
+
+Work = Callable[
+    [
+        Any,
+        Any,
+        Callable[[RewriteProgress], None],
+        Callable[[], bool],
+        Callable[[ThrottleControl], None],
+    ],
+    Any,
+]
+"""Spark session, payload, progress, cancelled, who is told of the valve → result."""
+
+
+class AttemptThreads:
+    """Knows the attempts under way, the pools in use and nothing else."""
+
+    def __init__(self, spark: Any, work: Work, send: Callable[[Notice], None]) -> None:
+        """Start with nothing under way.
+
+        Args:
+            spark: The session.
+            work: What an attempt is.
+            send: Tells the parent.
+        """
+        self._spark = spark
+        self._work = work
+        self._send = send
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._cancelled: dict[str, threading.Event] = {}
+        self._granted: dict[str, float | None] = {}
+        self._valves: dict[str, ThrottleControl] = {}
+        self._pools: set[int] = set()
+        self._never = threading.Event()
+
+    def run(self, attempt: str, payload: Any) -> None:
+        """Start an attempt in a thread of its own."""
+        from pyspark import InheritableThread
+
+        with self._lock:
+            assert attempt not in self._cancelled, f"attempt {attempt} runs already"
+            self._cancelled[attempt] = threading.Event()
+            # Pools live as long as the application, so they are used again.
+            pool = next(n for n in range(len(self._pools) + 1) if n not in self._pools)
+            self._pools.add(pool)
+        # Such a thread has a twin in the JVM, where Spark keeps group and pool.
+        InheritableThread(target=self._attempt, args=(attempt, payload, pool), daemon=True).start()
+
+    def cancel(self, attempt: str) -> None:
+        """End an attempt soon; one that is over is left alone."""
+        event = self._cancelled.get(attempt)
+        if event is not None and not event.is_set():
+            event.set()
+            with self._lock:
+                if (valve := self._valves.get(attempt)) is not None:
+                    valve.stop()
+            threading.Thread(target=self._cancel_jobs, args=(attempt,), daemon=True).start()
+
+    def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Let an attempt move so many bytes/s from now on; one that is over is left alone."""
+        with self._lock:
+            if attempt in self._cancelled:
+                self._granted[attempt] = bytes_s
+                if (valve := self._valves.get(attempt)) is not None:
+                    valve.grant(bytes_s)
+
+    def broken(self) -> bool:
+        """Return whether the Spark application is gone under the driver."""
+        try:
+            context = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no public question
+            return context is None or bool(context.sc().isStopped())
+        except Exception:  # a JVM that cannot be asked is none: every kind of error says so
+            return True
+
+    def has_executor(self) -> bool:
+        """Return whether there is a process that tasks can run in."""
+        context = self._spark.sparkContext
+        if context.master.startswith("local"):
+            return True  # The driver itself.
+        known = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark does not tell
+        return int(known.size()) > 1  # The driver is among them.
+
+    def busy(self) -> frozenset[str]:
+        """Return the attempts of which Spark runs tasks now; the others wait, or need none."""
+        tracker = self._spark.sparkContext.statusTracker()
+        active = set(tracker.getActiveJobsIds())
+        with self._lock:
+            attempts = list(self._cancelled)
+        if not active or not attempts:
+            return frozenset()
+        if _has_running_task(tracker, SHARED_JOB_GROUP, active):
+            return frozenset(attempts)  # Nobody says whose small jobs these are.
+        return frozenset(each for each in attempts if _has_running_task(tracker, each, active))
+
+    def _attach(self, attempt: str, valve: ThrottleControl) -> None:
+        """Take note of an attempt's valve; what it was told before holds."""
+        with self._lock:
+            self._valves[attempt] = valve
+            if attempt in self._granted:
+                valve.grant(self._granted[attempt])
+            if self._cancelled[attempt].is_set():
+                valve.stop()
+
+    def _cancel_jobs(self, attempt: str) -> None:
+        """Cancel the attempt's Spark jobs, also those that it starts before it looks round."""
+        while attempt in self._cancelled:
+            self._spark.sparkContext.cancelJobGroup(attempt)
+            self._never.wait(CANCEL_INTERVAL_S)
+
+    def _attempt(self, attempt: str, payload: Any, pool: int) -> None:
+        """Do the work and tell how it ended; the body of an attempt's thread."""
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", f"slot-{pool}")
+        context.setJobGroup(attempt, attempt, interruptOnCancel=True)
+        notice = self._end_of(attempt, payload)
+        with self._lock:
+            self._pools.discard(pool)
+            del self._cancelled[attempt]
+            self._granted.pop(attempt, None)
+            self._valves.pop(attempt, None)
+        self._tell(attempt, notice)
+
+    def _end_of(self, attempt: str, payload: Any) -> Notice:
+        """Do the work and return how it ended."""
+        event = self._cancelled[attempt]
+        report = self._reporter(attempt)
+        try:
+            attach = partial(self._attach, attempt)
+            result = self._work(self._spark, payload, report, event.is_set, attach)
+        except BaseException as error:  # a boundary: it ends the attempt, and is told
+            if not event.is_set() and self.broken():
+                # Every attempt is lost with the application; the end of the pipe says so.
+                end_process("the Spark application has ended", attempt=attempt, cause=str(error))
+            return _failure(attempt, error, cancelled=event.is_set())
+        if event.is_set():
+            return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
+        return Done(attempt, result)
+
+    def _tell(self, attempt: str, notice: Notice) -> None:
+        """Send the end of an attempt; a result that cannot be sent is a failure."""
+        try:
+            self._send(notice)
+        except Exception as error:  # pickling calls code of the result's classes
+            self._send(_failure(attempt, error, cancelled=False))
+
+    def _reporter(self, attempt: str) -> Callable[[RewriteProgress], None]:
+        """Return a function that passes progress on, but not more often than is useful."""
+        sent_s = [0.0]
+
+        def report(progress: RewriteProgress) -> None:
+            now_s = self._clock.now_s()
+            if now_s - sent_s[0] >= PROGRESS_INTERVAL_S or progress.fraction >= 1.0:
+                sent_s[0] = now_s
+                self._send(Progressed(attempt, progress))
+
+        return report
+
+
+def end_process(event: str, **fields: object) -> NoReturn:
+    """End the driver at once, whatever its threads do; the parent starts another one.
+
+    Args:
+        event: Why, for the log.
+        fields: More of it.
+    """
+    event_log("spark driver")(event, **fields)
+    os._exit(1)
+
+
+def _has_running_task(tracker: Any, group: str, active: Collection[int]) -> bool:
+    """Return whether a task of a group's active jobs runs.
+
+    Args:
+        tracker: Spark's.
+        group: Of jobs.
+        active: Ids of all active jobs.
+    """
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group) if job in active]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return any(stage.numActiveTasks for stage in stages if stage)
+
+
+def load_work(work: str) -> Work:
+    """Return the function that `module:function` names."""
+    module, _, function = work.partition(":")
+    found: Work = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
+    """Return an error as the parent shall raise it."""
+    if cancelled:
+        return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
+    if isinstance(error, errors.CompactionError):
+        return Failed(attempt, _known_class(error), str(error)[:CAUSE_CHARACTERS_MAX])
+    cause = f"{type(error).__name__}: {error}"
+    return Failed(attempt, "RewriteError", cause[:CAUSE_CHARACTERS_MAX])
+
+
+def _known_class(error: errors.CompactionError) -> str:
+    """Return the nearest class of an error that the tree in `common.errors` has."""
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next(name for name in names if hasattr(errors, name))

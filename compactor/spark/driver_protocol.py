@@ -1,0 +1,257 @@
+"""What the compactor and its driver process say to each other: settings, orders and notices.
+
+The settings cross the pipe once, before anything else. Orders go to the driver process,
+notices come back. Every message is pickled and framed by its length.
+"""
+
+import asyncio
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from common.errors import ConfigError, RequestError
+from common.settings import CompactorSettings
+from common.units import parse_size_bytes
+from compactor.core.progress import RewriteProgress
+from compactor.rewrite.plan.memory_budget import TASK_BYTES
+
+REWRITE_FUNCTION = "compactor.rewrite.attempt:rewrite"
+
+
+class EngineKind(StrEnum):
+    """Where Spark's tasks run."""
+
+    RAYDP = "raydp"
+    """In executors that RayDP starts as Ray actors."""
+    LOCAL = "local"
+    """In the driver's own JVM: no Ray is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """One Spark application. Crosses the pipe once, before anything else."""
+
+    name: str
+    """The compactor's: names application and Ray namespace."""
+    engine: EngineKind = EngineKind.RAYDP
+    ray_address: str = ""
+    node_resource: str = ""
+    """A Ray resource that only the compactor's node has: it pins app master and executors."""
+    executors: int = 1
+    executor_cores: int = 2
+    executor_memory: str = "1g"
+    driver_memory: str = "512m"
+    task_bytes: int = TASK_BYTES
+    """Memory that the Python process of a task may have."""
+    task_limit_bytes: int = 0
+    """One with more is ended; 0: none is."""
+    start_timeout_s: float = 300.0
+    log_file: str = os.devnull
+    executor_logs: str = ""
+    """Folder for the log files of executors; empty: where Ray keeps its own."""
+    executor_log_bytes_max: int = 16 * 1024**2
+    work: str = REWRITE_FUNCTION
+    """`module:function`, called with Spark session, payload, progress and cancelled."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Further Spark settings; they win."""
+
+
+def driver_settings(
+    settings: CompactorSettings,
+    *,
+    name: str,
+    ray_address: str = "",
+    node_resource: str = "",
+    log_file: str = os.devnull,
+    executor_logs: str = "",
+    executor_log_bytes_max: int = 16 * 1024**2,
+) -> DriverSettings:
+    """Return a driver's settings from the compactor's.
+
+    Args:
+        settings: The compactor's section.
+        name: The compactor's.
+        ray_address: The cluster that its actor is part of.
+        node_resource: A resource of the actor's node.
+        log_file: Where the driver's output goes.
+        executor_logs: Folder for what executors write; empty: where Ray keeps its own.
+        executor_log_bytes_max: How large each of those files may become.
+
+    Raises:
+        ConfigError: A size is none.
+    """
+    return DriverSettings(
+        name=name,
+        engine=EngineKind(settings.engine),
+        ray_address=ray_address,
+        node_resource=node_resource,
+        executors=settings.executors,
+        executor_cores=settings.executor_cores,
+        executor_memory=_heap(settings.executor_memory, "executor_memory"),
+        driver_memory=_heap(settings.driver_memory, "driver_memory"),
+        task_bytes=_size_bytes(settings.task_memory, "task_memory"),
+        task_limit_bytes=_size_bytes(settings.task_memory_max, "task_memory_max"),
+        start_timeout_s=settings.start_timeout_s,
+        log_file=log_file,
+        executor_logs=executor_logs,
+        executor_log_bytes_max=executor_log_bytes_max,
+    )
+
+
+def _heap(text: str, name: str) -> str:
+    """Return a heap's size in the form that every JVM reads, whichever unit it came in."""
+    return f"{_size_bytes(text, name) >> 20}m"
+
+
+def _size_bytes(text: str, name: str) -> int:
+    try:
+        return parse_size_bytes(text, f"compactor.{name}")
+    except RequestError as error:
+        raise ConfigError(str(error)) from error
+
+
+# ----------------------------------------------------------------------------------------- Messages
+
+
+FRAME_BYTES_MAX = 64 * 1024**2
+"""An assignment of 100,000 files takes some 30 MB."""
+_LENGTH = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parent: do this work."""
+
+    attempt: str
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Parent: end this attempt."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Parent: an attempt may move so many bytes/s from now on; None: no limit."""
+
+    attempt: str
+    bytes_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Parent: end Spark and go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Child: Spark is up."""
+
+    application: str
+    took_s: float
+    jvm_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """Child: Spark did not come up; the child ends."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSign:
+    """Child: its JVM has answered; of these attempts tasks run now."""
+
+    busy: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Child: so far is an attempt."""
+
+    attempt: str
+    progress: RewriteProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Child: an attempt's result."""
+
+    attempt: str
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Child: an attempt failed; `error_class` is a name in `common.errors`."""
+
+    attempt: str
+    error_class: str
+    cause: str
+
+
+Order = Run | Cancel | Grant | Stop
+Notice = Started | NotStarted | LifeSign | Progressed | Done | Failed
+
+
+def frame(message: object) -> bytes:
+    """Return a message as it crosses the pipe.
+
+    Raises:
+        ValueError: It is larger than a frame may be.
+    """
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(_checked_length(len(body))) + body
+
+
+def receive(link: socket.socket) -> Any:
+    """Return the next message of a blocking socket.
+
+    Raises:
+        EOFError: The other end is gone.
+    """
+    (length,) = _LENGTH.unpack(_read_exactly(link, _LENGTH.size))
+    return pickle.loads(_read_exactly(link, _checked_length(length)))
+
+
+async def read(stream: asyncio.StreamReader) -> Any:
+    """Return the next message of a stream.
+
+    Raises:
+        EOFError: The other end is gone.
+    """
+    try:
+        (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
+        return pickle.loads(await stream.readexactly(_checked_length(length)))
+    except ConnectionError as error:
+        raise EOFError(str(error)) from error
+
+
+def _read_exactly(link: socket.socket, size: int) -> bytes:
+    """Return so many bytes."""
+    parts = bytearray()
+    while len(parts) < size:
+        try:
+            part = link.recv(min(size - len(parts), 1 << 20))
+        except ConnectionError as error:
+            raise EOFError(str(error)) from error
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def _checked_length(length: int) -> int:
+    """Return a length that is within the bound."""
+    if length > FRAME_BYTES_MAX:
+        raise ValueError(f"frame of {length} bytes, at most {FRAME_BYTES_MAX} are allowed")
+    return length
