@@ -31,7 +31,7 @@ from common.rows.schema import columns_of
 from common.units import format_bytes, parse_size_bytes
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
-from neve.local.find import find_java
+from neve.local.machine import find_java
 from tests.support.assignments import an_assignment
 
 LOOK_INTERVAL_S = 0.1

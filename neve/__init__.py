@@ -11,8 +11,8 @@ Importing this needs httpx and pyarrow, and nothing else of the project.
 """
 
 from neve.client import Client
-from neve.client_connect import connect
-from neve.client_errors import (
+from neve.client.connect import connect
+from neve.client.errors import (
     CallerError,
     NeveError,
     NotFoundError,
@@ -23,8 +23,8 @@ from neve.client_errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from neve.client_http import new_call as new_call_id
-from neve.client_requests import Request
+from neve.client.http import new_call as new_call_id
+from neve.client.requests import Request
 from neve.release import __version__
 
 __all__ = [

@@ -124,7 +124,9 @@ def shown_settings(settings: Settings) -> list[ShownSetting]:
     ]
 
 
-def differences(running: Sequence[ShownSetting], wanted: Sequence[ShownSetting]) -> list[str]:
+def setting_differences(
+    running: Sequence[ShownSetting], wanted: Sequence[ShownSetting]
+) -> list[str]:
     """Return in which settings two services differ, a phrase each.
 
     Args:

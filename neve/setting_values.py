@@ -1,12 +1,13 @@
 """Settings of a table as users write them: names, units and types, for all who read some.
 
-`ttl_s` may be written `ttl`, `target_bytes` `target`: the unit in the name is ours, a
-value may bring its own (`7d`, `256MB`). Which values are allowed is checked where
-settings are changed (`neve.gateway.table_settings`).
+`ttl_s` may be written `ttl`, `target_bytes` `target`: a value may bring its own unit (`7d`,
+`256MB`). Which values are allowed is checked where settings are changed
+(`neve.gateway.table_settings`).
 """
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from common.errors import RequestError
@@ -138,3 +139,44 @@ _READERS: dict[type, Callable[[str, Any], Any]] = {
     str: _text,
 }
 """By the type of a setting's default; all others are numbers."""
+
+
+# -------------------------------------------------------------------- Settings of a described table
+
+
+def read_settings(
+    written: Mapping[str, object], option_names: frozenset[str] | None
+) -> tuple[TableSettings, dict[str, object]]:
+    """Return the table's settings and the planner's own options.
+
+    Args:
+        written: Name → value, as the user wrote them.
+        option_names: Names that the planner knows besides; None: it does not tell, and
+            gets every name that no table has.
+
+    Raises:
+        RequestError: A name is unknown, or a value is not what the setting takes.
+    """
+    values: dict[str, object] = {}
+    options: dict[str, object] = {}
+    for given, value in written.items():
+        name = known_name(given)
+        if name is not None:
+            values[name] = setting_value(name, value)
+        elif option_names is None or given in option_names:
+            options[given] = _option_value(value)
+        else:
+            raise unknown_name(given, option_names)
+    return replace(TableSettings(), **values), options  # type: ignore[arg-type]  # read by the type of each
+
+
+def _option_value(value: object) -> object:
+    """Return an option; a number that came as text is a number."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

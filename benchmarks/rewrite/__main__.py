@@ -26,7 +26,7 @@ from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record
 from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import members
+from neve.local.processes import processes_of_stack
 from neve.local.ray_head import NODE_RESOURCE
 
 CONTENDERS = (*ENGINES, SPARK, EVERYTHING, NEVE)
@@ -78,7 +78,7 @@ async def _run(
         try:
             contest = Contest(
                 engine=engine,
-                spark_processes=lambda: members(stack.state.mark, stack.state.processes),
+                spark_processes=lambda: processes_of_stack(stack.state.mark, stack.state.processes),
                 contenders=wanted.contenders,
                 rounds=wanted.rounds,
                 group_rows=GROUP_ROWS,

@@ -5,7 +5,7 @@ The files of one append tell the call, the try, and how many there are:
     <call>-<try>-<number>of<count>.parquet
 
 A call that is tried again writes its rows anew, and only the files of one try are added. The
-names let a rebuild find that out when nothing else is left (`neve.recovery.append_tries`).
+names let a rebuild find that out when nothing else is left (`neve.recovery.rebuild.live_files`).
 """
 
 import re

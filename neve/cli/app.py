@@ -5,7 +5,24 @@ from typing import Annotated
 
 import typer
 
-from neve.cli import compact, config, doctor, limits, recovery, requests, rows, stack, tables, work
+from neve.cli import (
+    doctor,
+    recovery,
+    requests,
+    rows,
+    stack,
+    tables,
+    work,
+)
+from neve.cli import (
+    requests as compact,
+)
+from neve.cli import (
+    stack as config,
+)
+from neve.cli import (
+    work as limits,
+)
 from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage, 3 conflict or refused, 4 unavailable."

@@ -1,18 +1,163 @@
-"""`neve doctor`: what keeps Névé from working here? Each check says what to do."""
+"""`neve doctor`: what keeps Névé from working here? Each check says what to do.
 
+A check returns what it found, or raises what has to be done about it.
+"""
+
+import importlib.util
 import os
-from collections.abc import Callable, Iterator
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
 from common.errors import CompactionError, ConfigError
-from neve.cli import doctor_checks as checks
 from neve.cli import render
-from neve.cli.session import Session, plain, verb
-from neve.client_connect import find_target
-from neve.client_errors import NeveError, UnavailableError
+from neve.cli.session import (
+    Session,
+    to_dictionaries,
+    verb,
+)
+from neve.client.connect import find_target
+from neve.client.errors import NeveError, UnavailableError
+
+# ------------------------------------------------------------------------------------------- Checks
+
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
+SHARED_MEMORY_BYTES = 200 * 1024**2
+GATEWAY_PORT = 8642
+STORAGE_WAIT_S = 30.0
+
+
+class SkippedError(CompactionError):
+    """The check has no meaning here."""
+
+
+class WarningError(CompactionError):
+    """Névé works, but something ought to be changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What a check came to."""
+
+    check: str
+    state: str
+    found: str
+
+
+def check_python() -> str:
+    """Check the Python of this process."""
+    if not PYTHON_MIN <= sys.version_info[:2] < PYTHON_END:
+        raise ConfigError(
+            f"Python {platform.python_version()} is not supported, wanted 3.11 or 3.12"
+        )
+    return platform.python_version()
+
+
+def check_java(environ: Mapping[str, str]) -> str:
+    """Check for a Java that Spark runs on."""
+    _needs("psutil")
+    from neve.local.machine import find_java
+
+    found = find_java(environ)
+    return f"version {found.major} in {found.home}"
+
+
+def check_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> str:
+    """Check for a Redis server that a local stack can start."""
+    _needs("psutil")
+    from neve.local.machine import find_redis_server
+
+    found = find_redis_server(environ, wheels=wheels)
+    if found.missing_fixes:
+        raise WarningError(f"{found}: {found.missing_fixes}")
+    return str(found)
+
+
+def check_ray() -> str:
+    """Check for Ray, RayDP and Spark, without loading them."""
+    _needs("ray")
+    try:
+        return ", ".join(f"{name} {version(name)}" for name in ("ray", "raydp", "pyspark"))
+    except PackageNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing: install `neve[server]`") from error
+
+
+def check_compactor_memory(compactors: int) -> str:
+    """Check that so many compactors fit into memory."""
+    _needs("psutil")
+    from common.units import format_bytes
+    from neve.local import StackOptions
+    from neve.local.machine import check_memory, free_memory_bytes
+
+    check_memory(StackOptions(compactors=compactors).heap_bytes)
+    return f"{format_bytes(free_memory_bytes())} free, enough for {compactors} compactors"
+
+
+def check_shared_memory() -> str:
+    """Check where Ray's object store can go."""
+    _needs("psutil")
+    import tempfile
+    from pathlib import Path
+
+    from neve.local.machine import object_folder
+
+    chosen = object_folder(SHARED_MEMORY_BYTES, Path(tempfile.gettempdir()))
+    return "/dev/shm is large enough" if chosen is None else f"/dev/shm is small; {chosen} is used"
+
+
+def check_gateway_port() -> str:
+    """Tell whether the gateway's usual port is free; a stack takes another one if not."""
+    _needs("psutil")
+    from neve.local.machine import is_free
+
+    if is_free(GATEWAY_PORT):
+        return f"{GATEWAY_PORT}, the usual one of the gateway, is free"
+    return f"{GATEWAY_PORT} is in use; another one will be chosen for the gateway"
+
+
+def check_storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
+    """Write, list, read and delete a small file in a location.
+
+    Args:
+        location: Where.
+        wait_s: How long it may take.
+    """
+    # Here, so that the client's verbs start without the parts of a service.
+    from neve.gateway.table_locations import normal_location
+
+    uri = normal_location(location)
+    search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "neve.storage_trial", uri]
+    try:
+        done = subprocess.run(
+            command, env=search, capture_output=True, text=True, timeout=wait_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"{location}: its storage has not answered for {wait_s:g} s; check its address, the "
+            "network and the credentials, or give it longer with --timeout"
+        ) from None
+    if done.returncode:
+        raise ConfigError(done.stderr.strip() or f"{location}: the trial ended with no answer")
+    return done.stdout
+
+
+def _needs(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise SkippedError("only the client is installed here")
+
+
+# ----------------------------------------------------------------------------------------- The verb
+
 
 Check = tuple[str, Callable[[], str]]
 
@@ -30,26 +175,26 @@ def doctor(
     compactors: Annotated[int, typer.Option(help="How many are to run on this machine.")] = 1,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="With --location: longest wait in seconds.")
-    ] = checks.STORAGE_WAIT_S,
+    ] = STORAGE_WAIT_S,
 ) -> None:
     """Check this machine, the service, and perhaps a storage location."""
     wanted = [*_checks(session, compactors)]
     if location is not None:
-        wanted.append(("storage", lambda: checks.storage(location, timeout)))
+        wanted.append(("storage", lambda: check_storage(location, timeout)))
     found = [_run(*check) for check in wanted]
-    session.show(found, lambda: _rendered(found))
-    if any(each.state == checks.FAILED for each in found):
+    session.show(found, lambda: _render_results(found))
+    if any(each.state == FAILED for each in found):
         raise ConfigError("something is not as it should be; the lines above say what to do")
 
 
 def _checks(session: Session, compactors: int) -> Iterator[Check]:
-    yield "python", checks.python
-    yield "java", lambda: checks.java(os.environ)
-    yield "redis server", lambda: checks.redis_server(os.environ)
-    yield "ray", checks.ray_version
-    yield "memory", lambda: checks.memory(compactors)
-    yield "shared memory", checks.shared_memory
-    yield "ports", checks.ports
+    yield "python", check_python
+    yield "java", lambda: check_java(os.environ)
+    yield "redis server", lambda: check_redis_server(os.environ)
+    yield "ray", check_ray
+    yield "memory", lambda: check_compactor_memory(compactors)
+    yield "shared memory", check_shared_memory
+    yield "ports", check_gateway_port
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
@@ -60,7 +205,7 @@ def _service(session: Session) -> str:
     try:
         find_target(session.url, stack=session.stack)
     except UnavailableError as error:
-        raise checks.SkippedError(str(error)) from error
+        raise SkippedError(str(error)) from error
     status = session.client.status()
     return f"{session.client.url} answers, {len(status.compactors)} compactors"
 
@@ -70,7 +215,7 @@ def _groups(session: Session) -> str:
     try:
         status = session.client.status()
     except NeveError as error:
-        raise checks.SkippedError("no service answers") from error
+        raise SkippedError("no service answers") from error
     unserved = [each.group for each in status.groups if not each.compactors and each.queued]
     if unserved:
         raise ConfigError("; ".join(status.warnings))
@@ -82,25 +227,25 @@ def _store(session: Session) -> str:
     try:
         status = session.client.status()
     except NeveError as error:
-        raise checks.SkippedError("no service answers") from error
+        raise SkippedError("no service answers") from error
     if status.store_warnings:
-        raise checks.WarningError("; ".join(status.store_warnings))
+        raise WarningError("; ".join(status.store_warnings))
     return "has room, keeps everything, and writes it down"
 
 
-def _run(name: str, check: Callable[[], str]) -> checks.Finding:
+def _run(name: str, check: Callable[[], str]) -> CheckResult:
     try:
-        return checks.Finding(check=name, state=checks.OK, found=check())
-    except checks.SkippedError as error:
-        return checks.Finding(check=name, state=checks.SKIPPED, found=str(error))
-    except checks.WarningError as error:
-        return checks.Finding(check=name, state=checks.WARNING, found=str(error))
+        return CheckResult(check=name, state=OK, found=check())
+    except SkippedError as error:
+        return CheckResult(check=name, state=SKIPPED, found=str(error))
+    except WarningError as error:
+        return CheckResult(check=name, state=WARNING, found=str(error))
     except (CompactionError, NeveError) as error:
-        return checks.Finding(check=name, state=checks.FAILED, found=str(error))
+        return CheckResult(check=name, state=FAILED, found=str(error))
 
 
-def _rendered(found: list[checks.Finding]) -> RenderableType:
+def _render_results(found: list[CheckResult]) -> RenderableType:
     return render.grid(
         [("CHECK", ""), ("STATE", ""), ("FOUND", "")],
-        [tuple(plain(each).values()) for each in found],
+        [tuple(to_dictionaries(each).values()) for each in found],
     )

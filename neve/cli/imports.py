@@ -1,4 +1,4 @@
-"""`neve table import`, `neve table export`."""
+"""`neve table import` and `neve table export`, and how their results look."""
 
 import codecs
 import sys
@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Annotated, Self
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -16,10 +16,75 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from neve.api_import import ImportProgress
-from neve.cli import render_import as render
-from neve.cli.session import Session, pairs, verb
-from neve.cli.words import Columns, Name, Settings, absolute, names
+from common.units import format_bytes
+from neve.api.tables import ImportProgress, ImportReport
+from neve.cli.render import RIGHT, facts, grid, lines
+from neve.cli.session import (
+    Columns,
+    Name,
+    Session,
+    Settings,
+    absolute,
+    name_values,
+    names,
+    verb,
+)
+
+# ------------------------------------------------------------------------------- Results for people
+
+
+SHOWN_MAX = 20
+
+
+def render_import(report: ImportReport) -> RenderableType:
+    """Return what an import came to, or would."""
+    new = report.files - report.already
+    head = facts(
+        [
+            ("table", report.table + (" (dry run: nothing was written)" if report.dry_run else "")),
+            ("location", report.location),
+            ("state", report.state or None),
+            ("files", f"{report.files:,}, {report.already:,} of them there already"),
+            ("new", f"{new:,} files, {report.rows:,} rows, {format_bytes(report.size_bytes)}"),
+            ("left out", f"{report.misfits:,} do not fit, {report.ignored:,} hidden"),
+            ("key", ", ".join(report.key) or None),
+            ("partitions", _partitions(report)),
+            ("columns", ", ".join(f"{each.name} {each.type}" for each in report.schema)),
+        ]
+    )
+    parts: list[RenderableType | str] = [head]
+    if report.per_partition:
+        parts += ["", _per_partition(report)]
+        parts += _more(len(report.per_partition), report.partitions, "partitions")
+    if report.misfit_files:
+        rows = [(each.path, each.why) for each in report.misfit_files[:SHOWN_MAX]]
+        parts += ["", grid([("DOES NOT FIT", ""), ("BECAUSE", "")], rows)]
+        parts += _more(len(report.misfit_files), report.misfits, "files")
+    return lines(*parts, *(f"\nnote: {each}" for each in report.notes))
+
+
+def _partitions(report: ImportReport) -> str | None:
+    if not report.partition_by:
+        return None
+    return f"{report.partitions:,} by {', '.join(report.partition_by)}"
+
+
+def _per_partition(report: ImportReport) -> RenderableType:
+    rows = [
+        (each.partition, f"{each.files:,}", f"{each.rows:,}", format_bytes(each.size_bytes))
+        for each in report.per_partition[:SHOWN_MAX]
+    ]
+    heads = [("PARTITION", ""), ("FILES", RIGHT), ("ROWS", RIGHT), ("SIZE", RIGHT)]
+    return grid(heads, rows)
+
+
+def _more(listed: int, every: int, what: str) -> list[str]:
+    hidden = every - min(listed, SHOWN_MAX)
+    return [f"and {hidden:,} more {what}; --json lists them"] if hidden else []
+
+
+# -------------------------------------------------------------------------------------------- Verbs
+
 
 EXIT_MISFITS = 1
 
@@ -80,13 +145,13 @@ def import_(
             tombstone_column=tombstone_column,
             time_column=time_column,
             partition_by=None if partition_by is None else names(partition_by),
-            partition_types=pairs(partition_type or [], "partition type"),
-            settings=pairs(settings or [], "setting"),
+            partition_types=name_values(partition_type or [], "partition type"),
+            settings=name_values(settings or [], "setting"),
             leave_misfits=leave_misfits,
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
         )
-    session.show(report, lambda: render.imported(report))
+    session.show(report, lambda: render_import(report))
     if report.misfits and not leave_misfits:
         raise typer.Exit(EXIT_MISFITS)
 

@@ -1,13 +1,130 @@
-"""`neve fsck`, `gc`, `rebuild`, `backup`, `restore`."""
+"""`neve fsck`, `gc`, `rebuild`, `backup` and `restore`, and how their results look."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
-from neve.cli import render_recovery as render
-from neve.cli.session import Session, pairs, verb
-from neve.cli.words import Columns, Name, absolute, names
+from common.units import format_bytes
+from neve.api.recovery import (
+    Finding,
+    FsckReport,
+    GcReport,
+    RebuildReport,
+    RestoreReport,
+)
+from neve.cli.render import (
+    facts,
+    grid,
+    lines,
+    shortened,
+)
+from neve.cli.session import (
+    Columns,
+    Name,
+    Session,
+    absolute,
+    name_values,
+    names,
+    verb,
+)
+
+# ------------------------------------------------------------------------------- Results for people
+
+
+def render_fsck(report: FsckReport) -> RenderableType:
+    """Return what a check came to."""
+    looked = (
+        f"{report.table}: {report.tablets:,} tablets, {report.files:,} files, "
+        f"{format_bytes(report.size_bytes)}; {'sound' if report.sound else 'DAMAGED'}"
+    )
+    if not report.findings:
+        return lines(looked)
+    more = [f"and {report.more:,} more"] if report.more else []
+    rows = [
+        (each.code, each.path or shortened(each.tablet or "-"), each.sentence, _repair_lines(each))
+        for each in report.findings
+    ]
+    heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
+    return lines(looked, "", grid(heads, rows), *more)
+
+
+def _repair_lines(finding: Finding) -> str | None:
+    if finding.done:
+        return f"done: {finding.repair}"
+    if finding.done is False:
+        return f"not done: {finding.outcome}"
+    return finding.repair or None
+
+
+def render_gc(report: GcReport) -> RenderableType:
+    """Return what a sweep came to."""
+    what = "given to the collector" if report.given else "would go (--delete has them deleted)"
+    count = report.given or report.files
+    summary = (
+        f"{report.table}: {count:,} files {what}, {format_bytes(report.size_bytes)}; "
+        f"{report.young:,} too young, {report.marks:,} marks kept"
+    )
+    stays = (
+        [f"{report.evidence:,} files stay: they may hold the only copy of rows (docs/recovery.md)"]
+        if report.evidence
+        else []
+    )
+    rows = [(each.path, each.sentence, each.repair or None) for each in report.orphans]
+    return lines(grid([("PATH", ""), ("FOUND", ""), ("REPAIR", "")], rows), summary, *stays)
+
+
+def render_rebuild(report: RebuildReport) -> RenderableType:
+    """Return what a rebuild came to."""
+    return lines(
+        facts(
+            [
+                ("table", report.table + (" (dry run)" if report.dry_run else "")),
+                ("location", report.location),
+                ("state", report.state),
+                (
+                    "begun with",
+                    "footers" if report.manifest is None else f"manifest {report.manifest}",
+                ),
+                ("tablets", f"{report.tablets:,}"),
+                ("files", f"{report.files:,}, {report.user_files:,} of them of users"),
+                ("rows", f"{report.rows:,}"),
+                ("size", format_bytes(report.size_bytes)),
+            ]
+        ),
+        *_limited_list("lost, or perhaps lost", report.lost),
+        *_limited_list("files that do not count", report.left),
+        "",
+        "not recovered:",
+        *(f"  {each}" for each in report.not_recovered),
+    )
+
+
+def _limited_list(what: str, named: Mapping[str, str]) -> list[RenderableType | str]:
+    if not named:
+        return []
+    return ["", f"{what}:", grid([("PATH", ""), ("WHY", "")], sorted(named.items()))]
+
+
+def render_restore(report: RestoreReport) -> RenderableType:
+    """Return what a restore came to."""
+    heads = [("TABLE", ""), ("STATE", ""), ("TABLETS", ""), ("FILES", ""), ("LOCATION", "")]
+    rows = [
+        (each.table, each.state, each.tablets, each.files, each.location) for each in report.tables
+    ]
+    gone = [
+        f"{each.table}: storage lacks {len(each.missing):,} files, the first is {each.missing[0]}"
+        for each in report.tables
+        if each.missing
+    ]
+    head = ["dry run: nothing was written"] if report.dry_run else []
+    return lines(*head, grid(heads, rows), *gone)
+
+
+# -------------------------------------------------------------------------------------------- Verbs
+
 
 Pairs = Annotated[list[str] | None, typer.Option(help="`TABLE=VALUE`; may be repeated.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
@@ -49,7 +166,7 @@ def fsck(
         accept=accept,
         forget_missing=forget_missing,
     )
-    session.show(report, lambda: render.fsck(report))
+    session.show(report, lambda: render_fsck(report))
     if not report.sound:
         raise typer.Exit(1)
 
@@ -63,7 +180,7 @@ def gc(
 ) -> None:
     """Find files of the service that nothing refers to any more. Writes nothing unless told to."""
     report = session.client.gc(name, delete=delete, progress=session.say)
-    session.show(report, lambda: render.gc(report))
+    session.show(report, lambda: render_gc(report))
 
 
 def rebuild(
@@ -104,7 +221,7 @@ def rebuild(
         dry_run=dry_run,
         **given,
     )
-    session.show(report, lambda: render.rebuilt(report))
+    session.show(report, lambda: render_rebuild(report))
 
 
 def backup(
@@ -141,14 +258,14 @@ def restore(
     dry_run: DryRun = False,
 ) -> None:
     """Make tables out of an archive. Their files must lie in their locations."""
-    places = pairs(location or [], "location")
+    places = name_values(location or [], "location")
     report = session.client.restore(
         archive,
-        names=pairs(rename or [], "name"),
+        names=name_values(rename or [], "name"),
         locations={name: absolute(place) for name, place in places.items()},
         only=table or (),
         adopt=adopt,
         dry_run=dry_run,
         progress=session.say,
     )
-    session.show(report, lambda: render.restored(report))
+    session.show(report, lambda: render_restore(report))

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from common.units import format_bytes, format_duration
-from neve import api
+from neve.api import tables as api
 
 RIGHT = "right"
 
@@ -45,7 +45,7 @@ def lines(*parts: RenderableType | str) -> RenderableType:
     return Lines(*(Text(part) if isinstance(part, str) else part for part in parts))
 
 
-def tables(found: Sequence[api.Table]) -> RenderableType:
+def render_tables(found: Sequence[api.Table]) -> RenderableType:
     """Return a listing of tables."""
     return grid(
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
@@ -56,7 +56,7 @@ def tables(found: Sequence[api.Table]) -> RenderableType:
     )
 
 
-def table(found: api.Table) -> RenderableType:
+def render_table(found: api.Table) -> RenderableType:
     """Return a table with everything that is known of it."""
     settings = [
         (name, _setting(name, value), found.without_effect.get(name, ""))
@@ -92,7 +92,7 @@ def table(found: api.Table) -> RenderableType:
     )
 
 
-def files(found: Sequence[api.File]) -> RenderableType:
+def render_files(found: Sequence[api.File]) -> RenderableType:
     """Return a listing of files."""
     return grid(
         [
@@ -105,7 +105,7 @@ def files(found: Sequence[api.File]) -> RenderableType:
         ],
         [
             (
-                short(each.tablet),
+                shortened(each.tablet),
                 each.path,
                 format_bytes(each.size_bytes),
                 _count(each.rows),
@@ -117,7 +117,7 @@ def files(found: Sequence[api.File]) -> RenderableType:
     )
 
 
-def tablets(found: Sequence[api.Tablet]) -> RenderableType:
+def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
     """Return a listing of tablets."""
     return grid(
         [
@@ -131,7 +131,7 @@ def tablets(found: Sequence[api.Tablet]) -> RenderableType:
         ],
         [
             (
-                short(each.tablet),
+                shortened(each.tablet),
                 each.partition or each.end,
                 each.files,
                 format_bytes(each.size_bytes),
@@ -144,7 +144,7 @@ def tablets(found: Sequence[api.Tablet]) -> RenderableType:
     )
 
 
-def dropped(found: api.Dropped) -> str:
+def drop_sentence(found: api.Dropped) -> str:
     """Return what became of a table that was dropped, as a sentence."""
     if found.name_free_at_s is None:
         return f"dropped {found.table}"
@@ -153,7 +153,7 @@ def dropped(found: api.Dropped) -> str:
     return f"dropped {found.table}; its name is free when {files} deleted, about {when} UTC"
 
 
-def added(found: api.Added) -> str:
+def add_sentence(found: api.Added) -> str:
     """Return what an add brought in, as a sentence."""
     done = f"{_count(found.rows)} rows ({format_bytes(found.size_bytes)})"
     if found.repeated:
@@ -164,7 +164,7 @@ def added(found: api.Added) -> str:
     )
 
 
-def call(found: api.Call) -> str:
+def call_sentence(found: api.Call) -> str:
     """Return what became of a call, as a sentence."""
     if found.state == "too-old":
         return f"call {found.call} is too old: nobody can tell any more what became of it"
@@ -173,7 +173,7 @@ def call(found: api.Call) -> str:
     when = datetime.fromtimestamp(found.at_s or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S")
     if found.request is not None:
         return f"call {found.call} was accepted at {when}, as request {found.request}"
-    where = f" to {', '.join(map(short, found.tablets))}" if found.tablets else ""
+    where = f" to {', '.join(map(shortened, found.tablets))}" if found.tablets else ""
     files = f"({format_bytes(found.size_bytes or 0)}) in {_plural(found.file_count or 0, 'file')}"
     return (
         f"call {found.call} was accepted at {when}: {found.kind} of {_count(found.rows)} rows "
@@ -181,7 +181,7 @@ def call(found: api.Call) -> str:
     )
 
 
-def short(text: str, most: int = 40) -> str:
+def shortened(text: str, most: int = 40) -> str:
     """Return a long name shortened in the middle."""
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"

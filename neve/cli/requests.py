@@ -1,13 +1,334 @@
-"""`neve request …`, `neve job cancel`: what was asked for, and taking it back."""
+"""`neve compact`, `neve request …`, `neve job cancel`: ask for compactions and follow them."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
-from neve.cli import render_requests
-from neve.cli.compact import Timeout, Wait, wait_for
-from neve.cli.session import Session, verb
-from neve.cli.words import Name
+from common.units import format_bytes, format_duration
+from neve.api import requests as api
+from neve.cli.render import (
+    RIGHT,
+    facts,
+    grid,
+    lines,
+    shortened,
+)
+from neve.cli.session import (
+    Name,
+    Session,
+    name_values,
+    verb,
+)
+from neve.client.errors import CallerError
+from neve.client.requests import PLUGIN_FORM as PLUGIN
+from neve.client.requests import Request, sentence
+
+# ------------------------------------------------------------------------------ Requests for people
+
+
+NOT_COUNTED = "not counted"
+
+
+def render_requests(found: Sequence[api.Request]) -> RenderableType:
+    """Return a listing of requests."""
+    return grid(
+        [
+            ("REQUEST", ""),
+            ("TABLE", ""),
+            ("ASKED (UTC)", ""),
+            ("STATE", ""),
+            ("TOOK", RIGHT),
+            ("KEYS", ""),
+            ("WHAT", ""),
+        ],
+        [
+            (
+                each.id,
+                each.table,
+                _time_text(each.submitted_at_s),
+                each.state + (f": {each.cause}" if each.cause else ""),
+                None
+                if each.ended_at_s is None
+                else _duration_text(each.submitted_at_s, each.ended_at_s),
+                _keys_text(each.keys),
+                each.transform or "compact",
+            )
+            for each in found
+        ],
+    )
+
+
+def render_request(found: api.Request) -> RenderableType:
+    """Return a request with how far it is."""
+    told = facts(
+        [
+            ("request", found.id),
+            ("table", found.table),
+            ("state", found.state + (f": {found.cause}" if found.cause else "")),
+            ("keys", _keys_text(found.keys)),
+            ("selector", _plugin_text(found.selector)),
+            ("transform", found.transform or None),
+            *_wanted_facts(found),
+            *((("cancelled"), each.text) for each in found.cancelled),
+            ("asked", f"{_time_text(found.submitted_at_s)} UTC"),
+            *_progress_facts(found),
+            *_result_facts(found.result),
+            *(("note", note) for note in found.notes),
+        ]
+    )
+    if not found.tablets:
+        return told
+    return lines(told, "", _tablet_grid(found.tablets))
+
+
+def render_dry_run(found: api.DryRun) -> RenderableType:
+    """Return what a request would take."""
+    transform = [("transform", found.transform), ("rows touched", NOT_COUNTED)]
+    touched = transform if found.transform else []
+    told = facts(
+        [
+            ("table", found.table),
+            ("tablets", f"{found.tablets:,}"),
+            ("files", f"{found.files:,}"),
+            ("size", format_bytes(found.size_bytes)),
+            ("rows", f"{found.rows:,}"),
+            ("rows in range", _row_count_text(found.rows_in_range)),
+            *touched,
+            *(("note", note) for note in found.notes),
+        ]
+    )
+    if not found.per_tablet:
+        return told
+    columns = [
+        ("TABLET", ""),
+        ("LAST KEY", ""),
+        ("FILES", RIGHT),
+        ("SIZE", RIGHT),
+        ("ROWS", RIGHT),
+        ("IN RANGE", RIGHT),
+        ("NOW", ""),
+    ]
+    rows = [
+        (
+            shortened(each.tablet),
+            each.partition or each.end,
+            each.files,
+            format_bytes(each.size_bytes),
+            f"{each.rows:,}",
+            _row_count_text(each.rows_in_range),
+            "busy, it would wait" if each.held else "free",
+        )
+        for each in found.per_tablet
+    ]
+    return lines(told, "", grid(columns, rows))
+
+
+def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
+    return grid(
+        [
+            ("TABLET", ""),
+            ("LAST KEY", ""),
+            ("STATE", ""),
+            ("FILES LEFT", RIGHT),
+            ("BYTES LEFT", RIGHT),
+            ("RUNNING", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                shortened(each.tablet),
+                each.partition or each.end,
+                each.state,
+                each.files_left,
+                format_bytes(each.bytes_left),
+                each.running,
+                each.reason,
+            )
+            for each in found
+        ],
+    )
+
+
+def _wanted_facts(found: api.Request) -> list[tuple[str, str]]:
+    output = found.output or api.Output()
+    wanted = {
+        "codec": output.codec,
+        "codec_level": output.codec_level,
+        "row groups": None
+        if not isinstance(output.row_group_bytes, int)
+        else format_bytes(output.row_group_bytes),
+        "hints": ", ".join(f"{name}={value}" for name, value in found.hints.items()) or None,
+        "boost": found.boost or None,
+        "deadline": None
+        if found.deadline_at_s is None
+        else f"{_time_text(found.deadline_at_s)} UTC",
+    }
+    return [(name, str(value)) for name, value in wanted.items() if value is not None]
+
+
+def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
+    told = found.progress
+    if found.ended_at_s is not None:
+        return [("took", _duration_text(found.submitted_at_s, found.ended_at_s))]
+    if told is None:
+        return []
+    left = f"{format_bytes(told.bytes_left)} in {told.files_left:,} selected files"
+    return [("progress", f"{told.fraction:.0%} · {sentence(found)}"), ("left", left)]
+
+
+def _result_facts(found: api.Result | None) -> list[tuple[str, str]]:
+    """Return what a request has done, a line each; nothing if no job of it is known."""
+    if found is None or not found.jobs:
+        return []
+    part = "" if found.complete else " (the history does not go back to its first job)"
+    dropped = {
+        "changed": found.changed,
+        "superseded": found.superseded,
+        "expired": found.expired,
+        "deleted": found.deleted,
+        "tombstones dropped": found.tombstones_dropped,
+    }
+    words = ", ".join(f"{count:,} {what}" for what, count in dropped.items() if count)
+    sizes = f"{format_bytes(found.bytes_before)} → {format_bytes(found.bytes_after)}"
+    rows = f"{found.rows_before:,} → {found.rows_after:,}"
+    return [
+        ("jobs", f"{found.jobs:,}{part}"),
+        ("files", f"{found.files_before:,} → {found.files_after:,}"),
+        ("size", sizes),
+        ("rows", rows + (f": {words}" if words else "")),
+    ]
+
+
+def _keys_text(keys: api.Keys | None) -> str:
+    return "all" if keys is None else keys.text
+
+
+def _plugin_text(plugin: api.Plugin | None) -> str | None:
+    if plugin is None:
+        return None
+    options = ", ".join(f"{name}={value}" for name, value in plugin.options.items())
+    return plugin.name + (f" ({options})" if options else "")
+
+
+def _row_count_text(count: int | None) -> str:
+    return NOT_COUNTED if count is None else f"{count:,}"
+
+
+def _duration_text(start_s: float, end_s: float) -> str:
+    return format_duration(max(end_s - start_s, 0.0))
+
+
+def _time_text(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+# ------------------------------------------------------------------------------------- neve compact
+
+
+Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Show its progress until it ends.")]
+Start = Annotated[str | None, typer.Option(help="First key, included; may be a prefix.")]
+End = Annotated[str | None, typer.Option(help="Last key, included; may be a prefix.")]
+Selector = Annotated[
+    str | None, typer.Option(help="Chooses the files of each tablet.", metavar=PLUGIN)
+]
+Assignments = Annotated[
+    str | None, typer.Option("--set", help="Change columns: `a = a + 1, b = null`.")
+]
+Boost = Annotated[
+    int, typer.Option(help="Added to the priority of its jobs; 20000: before all others.")
+]
+Transform = Annotated[str | None, typer.Option(help="Change rows by a transform.", metavar=PLUGIN)]
+
+
+def register_compact(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app, "compact")(compact)
+
+
+def compact(
+    session: Session,
+    name: Name,
+    *,
+    start: Start = None,
+    end: End = None,
+    selector: Selector = None,
+    delete_where: Annotated[
+        str | None, typer.Option(help="Delete the rows of the range for which this is true.")
+    ] = None,
+    assignments: Assignments = None,
+    transform: Transform = None,
+    codec: Annotated[str | None, typer.Option(help="Of the outputs.")] = None,
+    codec_level: Annotated[int | None, typer.Option(help="Of the outputs.")] = None,
+    row_group: Annotated[
+        str | None, typer.Option(help="Size of the outputs' row groups: `64MB`.")
+    ] = None,
+    hint: Annotated[
+        list[str] | None, typer.Option(help="For plug-ins, `name=value`; may be repeated.")
+    ] = None,
+    boost: Boost = 0,
+    deadline: Annotated[
+        str | None, typer.Option(help="It fails if it takes longer: `10m`.")
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what it would take.")
+    ] = False,
+    call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
+) -> None:
+    """Compact a table, or a range of its keys; rows may be deleted or changed on the way."""
+    wanted: dict[str, Any] = {
+        "start": start,
+        "end": end,
+        "selector": selector,
+        "delete_where": delete_where,
+        "set": assignments,
+        "transform": transform,
+        "codec": codec,
+        "codec_level": codec_level,
+        "row_group_bytes": row_group,
+        "hints": name_values(hint or [], "hint"),
+        "boost": boost,
+        "deadline": deadline,
+    }
+    if timeout is not None and not wait:
+        raise CallerError("--timeout goes with --wait")
+    if dry_run:
+        found = session.client.dry_run(name, **wanted)
+        session.show(found, lambda: render_dry_run(found))
+        return
+    request = session.client.compact(name, call=call, **wanted)
+    if wait:
+        session.say(f"asked for {request.id}")
+        wait_for(session, request, timeout)
+        return
+    asked = request.status(tablets=0)
+    told = f"asked for {request.id}; `neve request show {name} {request.id}` tells how far it is"
+    session.show(asked, told)
+
+
+def wait_for(session: Session, request: Request, timeout_s: float | None) -> None:
+    """Show a request's progress until it has ended, then show it.
+
+    Args:
+        session: The run of the verb.
+        request: Which.
+        timeout_s: Longest wait; None: as long as it takes.
+    """
+    try:
+        found = request.wait(progress=not session.as_json, timeout_s=timeout_s)
+    except KeyboardInterrupt:
+        session.say(f"{request.id} goes on; `neve request cancel {request.table} {request.id}`")
+        raise
+    session.show(found, lambda: render_request(found))
+
+
+# -------------------------------------------------------------------- neve request, neve job cancel
+
 
 RequestId = Annotated[
     str, typer.Argument(help="As `compact` and `request list` tell it.", metavar="REQUEST")
@@ -19,8 +340,8 @@ def register(app: typer.Typer) -> None:
     request = typer.Typer(no_args_is_help=True, help="Compactions that were asked for.")
     app.add_typer(request, name="request")
     verb(request, "list")(list_requests)
-    verb(request, "show")(show)
-    verb(request, "cancel")(cancel)
+    verb(request, "show")(show_request)
+    verb(request, "cancel")(cancel_request)
     job = typer.Typer(no_args_is_help=True, help="Single jobs; `neve jobs` lists them.")
     app.add_typer(job, name="job")
     verb(job, "cancel")(cancel_job)
@@ -38,10 +359,10 @@ def list_requests(
     names = [table.name for table in client.tables()] if name is None else [name]
     found = [request for each in names for request in client.requests(each, count)]
     found.sort(key=lambda each: each.submitted_at_s, reverse=True)
-    session.show(found, lambda: render_requests.requests(found))
+    session.show(found, lambda: render_requests(found))
 
 
-def show(
+def show_request(
     session: Session,
     name: Name,
     request: RequestId,
@@ -56,10 +377,10 @@ def show(
         wait_for(session, asked, timeout)
         return
     found = asked.status(tablets=tablets)
-    session.show(found, lambda: render_requests.request(found))
+    session.show(found, lambda: render_request(found))
 
 
-def cancel(
+def cancel_request(
     session: Session,
     name: Name,
     request: RequestId,

@@ -1,14 +1,165 @@
-"""`neve add`, `neve append`, `neve call`, `neve scan`: rows in and out."""
+"""`neve add`, `append`, `call` and `scan`: rows in and out, from and to files on this machine."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import typer
 
-from neve.cli import render, row_files
-from neve.cli.session import Session, verb
-from neve.cli.words import Name, names
+from common.errors import InputError, RequestError
+from common.model.table import Column
+from common.rows.schema import arrow_schema
+from neve import row_reader
+from neve.api import tables as api
+from neve.cli import render
+from neve.cli.session import Name, Session, names, verb
+
+# ------------------------------------------------------------- Files with rows: Parquet, CSV, Arrow
+
+
+ARROW = frozenset({".arrow", ".arrows", ".ipc", ".feather"})
+KINDS = ".parquet, .csv or .arrow"
+
+
+def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Table:
+    """Return the rows of a file.
+
+    Args:
+        path: Its suffix tells its kind; `-` is an Arrow stream on standard input.
+        columns: Asked for the table's, which tell what the texts of a CSV file mean.
+
+    Raises:
+        RequestError: The suffix is not known.
+        InputError: It is missing or broken.
+    """
+    suffix = ".arrow" if str(path) == "-" else path.suffix.lower()
+    try:
+        if suffix == ".parquet":
+            return _read_in_process("parquet", path)
+        if suffix == ".csv":
+            known = arrow_schema(Column(each.name, each.type, each.nullable) for each in columns())
+            convert = pyarrow.csv.ConvertOptions(
+                column_types={each.name: each.type for each in known}, strings_can_be_null=True
+            )
+            return pyarrow.csv.read_csv(path, convert_options=convert)
+        if suffix in ARROW:
+            return _read_in_process("arrow", path)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"file {path} cannot be read: {error}") from error
+    raise RequestError(f"file {path} has the suffix {suffix!r}, wanted {KINDS}")
+
+
+def write_rows(path: Path, reader: pa.RecordBatchReader) -> int:
+    """Write batches to a file as they come and return how many rows there were.
+
+    Args:
+        path: Its suffix tells its kind.
+        reader: Where they come from.
+
+    Raises:
+        RequestError: The suffix is not known.
+    """
+    suffix, rows = path.suffix.lower(), 0
+    if suffix not in {".parquet", ".csv"} | ARROW:
+        raise RequestError(f"file {path} has the suffix {suffix!r}, wanted {KINDS}")
+    try:
+        with _writer(path, suffix, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"file {path} cannot be written: {error}") from error
+    return rows
+
+
+def _writer(
+    path: Path, suffix: str, schema: pa.Schema
+) -> "pq.ParquetWriter | pa.csv.CSVWriter | pa.ipc.RecordBatchFileWriter":
+    if suffix == ".parquet":
+        return pq.ParquetWriter(path, schema)
+    if suffix == ".csv":
+        return pyarrow.csv.CSVWriter(str(path), schema)
+    return pa.ipc.new_file(str(path), schema)
+
+
+def _read_in_process(kind: str, path: Path) -> pa.Table:
+    """Have a process of its own read a file: a damaged one may end it."""
+    search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", row_reader.__name__, kind, str(path)]
+    rows: pa.Table | None = None
+    with subprocess.Popen(
+        command, env=search, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None, command
+        assert reader.stderr is not None, command
+        try:
+            rows = pa.ipc.open_stream(reader.stdout).read_all()
+        except pa.ArrowException:
+            rows = None  # It broke off: how the process ended says why.
+        said = reader.stderr.read().decode(errors="replace").strip()
+    if reader.returncode == 0 and rows is not None:
+        return rows
+    raise _read_error(path, reader.returncode, said)
+
+
+def _read_error(path: Path, code: int, said: str) -> InputError:
+    if code < 0:
+        said = f"it ends the process that reads it ({signal.Signals(-code).name})"
+    return InputError(f"file {path} cannot be read: {said or 'it breaks off'}")
+
+
+def read_schema(example: str | None, written: str | None) -> pa.Schema | None:
+    """Return the schema that a user gave, or None if the service has to read the example.
+
+    Args:
+        example: A Parquet file; if it lies on this machine, it is read here.
+        written: Columns as `id:int64,name:string not null`.
+
+    Raises:
+        RequestError: A column has no type, or one that is not known.
+        InputError: The example is no Parquet file.
+    """
+    if written is not None:
+        return arrow_schema(_parse_column(text) for text in _split_columns(written))
+    if example is None or not Path(example).is_file():
+        return None
+    try:
+        return pq.read_schema(example)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"file {example} cannot be read as Parquet: {error}") from error
+
+
+def _split_columns(written: str) -> list[str]:
+    """Split at the commas that stand outside brackets."""
+    parts, depth = [""], 0
+    for letter in written:
+        depth += (letter in "<([") - (letter in ">)]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _parse_column(text: str) -> Column:
+    name, colon, kind = text.partition(":")
+    if not colon or not name.strip():
+        raise RequestError(f"column {text!r} is not of the form name:type")
+    kind = kind.strip()
+    nullable = not kind.endswith(" not null")
+    return Column(name.strip(), kind.removesuffix(" not null"), nullable)
+
+
+# -------------------------------------------------------------------------------------------- Verbs
+
 
 LIMIT_DEFAULT = 20
 
@@ -38,8 +189,8 @@ def add(
     call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
 ) -> None:
     """Add Parquet files that lie in the table's location: all or none, at most 10,000."""
-    added = session.client.add_files(name, [_meant(path) for path in paths], call=call)
-    session.show(added, render.added(added))
+    added = session.client.add_files(name, [_path_for_service(path) for path in paths], call=call)
+    session.show(added, render.add_sentence(added))
 
 
 def append(
@@ -49,9 +200,9 @@ def append(
     call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
 ) -> None:
     """Append the rows of a file that lies anywhere on this machine."""
-    rows = row_files.read(file, lambda: session.client.describe(name).schema)
+    rows = read_rows(file, lambda: session.client.describe(name).schema)
     added = session.client.append(name, rows, call=call)
-    session.show(added, render.added(added))
+    session.show(added, render.add_sentence(added))
 
 
 def call(
@@ -63,7 +214,7 @@ def call(
 ) -> None:
     """Show what became of a call: accepted with what, unknown, or too old to tell."""
     found = session.client.call(name, call)
-    session.show(found, lambda: render.call(found))
+    session.show(found, lambda: render.call_sentence(found))
 
 
 def scan(
@@ -87,23 +238,23 @@ def scan(
     wanted = names(columns) or None
     reader = session.client.scan(name, wanted, start, end, batches=True)
     if output is not None:
-        rows = row_files.write(output, reader)
+        rows = write_rows(output, reader)
         session.show({"rows": rows, "output": str(output)}, f"wrote {rows:,} rows to {output}")
         return
     found = (row for batch in reader for row in batch.to_pylist())
     shown = list(found if limit <= 0 else islice(found, limit))
-    cells = [[_cell(value) for value in row.values()] for row in shown]
+    cells = [[_cell_text(value) for value in row.values()] for row in shown]
     session.show(shown, lambda: render.grid([(each, "") for each in reader.schema.names], cells))
     if limit > 0 and next(found, None) is not None:
         session.say(f"the first {limit} rows; --limit 0 shows all, --output writes a file")
 
 
-def _meant(path: str) -> str:
+def _path_for_service(path: str) -> str:
     """Return a path as the service understands it: what exists here is meant as it is here."""
     if "://" in path or not Path(path).exists():
         return path
     return str(Path(path).resolve())
 
 
-def _cell(value: object) -> str | None:
+def _cell_text(value: object) -> str | None:
     return None if value is None else str(value)

@@ -1,9 +1,4 @@
-"""What every verb has: the service to talk to, `--json`, and kind errors with exit codes.
-
-    0 ok   1 failed   2 usage   3 conflict or refused   4 unavailable
-
-Results go to standard output, everything said about them to standard error.
-"""
+"""What every verb has: common arguments, the client, `--json`, errors with exit codes."""
 
 import functools
 import inspect
@@ -12,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,14 +23,37 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from neve.client import Client
-from neve.client_connect import connect
-from neve.client_errors import (
+from neve.client.connect import connect
+from neve.client.errors import (
     EXIT_FAILED,
     EXIT_REFUSED,
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
     NeveError,
 )
+
+# ------------------------------------------------------------------- Arguments that many verbs have
+
+
+Name = Annotated[str, typer.Argument(help="Of the table.", metavar="TABLE", show_default=False)]
+Columns = Annotated[str | None, typer.Option(help="Column names, with commas between them.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")
+]
+
+
+def names(written: str | None) -> tuple[str, ...]:
+    """Return column names from a text with commas."""
+    return tuple(part.strip() for part in (written or "").split(",") if part.strip())
+
+
+def absolute(location: str) -> str:
+    """Return a location; a relative path is meant from here."""
+    return location if "://" in location else str(Path(location).expanduser().resolve())
+
+
+# -------------------------------------------------------------------------------- One run of a verb
+
 
 EXIT_INTERRUPTED = 130
 WIDTH_PIPED = 4096
@@ -92,7 +111,7 @@ class Session:
     def show(self, value: Any, render: Callable[[], RenderableType] | RenderableType) -> None:
         """Print a result: as JSON, or as `render` has it for people."""
         if self.as_json:
-            self.write(json.dumps(plain(value), indent=2, default=str) + "\n")
+            self.write(json.dumps(to_dictionaries(value), indent=2, default=str) + "\n")
         else:
             with self._out.capture() as capture:
                 self._out.print(render() if callable(render) else render, markup=False)
@@ -122,14 +141,14 @@ class Session:
             self._client.close()
 
 
-def plain(value: Any) -> Any:
+def to_dictionaries(value: Any) -> Any:
     """Return a value with its wire models as dictionaries."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: to_dictionaries(each) for name, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [plain(each) for each in value]
+        return [to_dictionaries(each) for each in value]
     return value
 
 
@@ -148,7 +167,7 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
             as_json = given.pop("as_json")
             where = {name: given.pop(name, None) for name in REMOTE} if remote else {}
             session = Session(as_json=as_json, **where)
-            code = guarded(session, functools.partial(work, session, **given))
+            code = exit_code_of(session, functools.partial(work, session, **given))
             if code:
                 raise typer.Exit(code)
 
@@ -164,7 +183,7 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
     return register
 
 
-def guarded(session: Session, work: Callable[[], None]) -> int:
+def exit_code_of(session: Session, work: Callable[[], None]) -> int:
     """Do the work and return the exit code; expected errors become one sentence."""
     try:
         work()
@@ -201,7 +220,7 @@ def _option(name: str, annotation: Any, *, default: Any = None) -> inspect.Param
     )
 
 
-def pairs(written: Iterable[str], what: str) -> dict[str, str]:
+def name_values(written: Iterable[str], what: str) -> dict[str, str]:
     """Return `name=value` texts as a dictionary.
 
     Args:

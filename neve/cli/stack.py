@@ -1,18 +1,22 @@
-"""`neve up`, `neve down`, `neve demo`, `neve logs`: a whole service on this machine."""
+"""`neve up`, `down`, `demo`, `logs`, `config …`: a whole service on this machine."""
 
 import importlib.util
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
+from rich.console import RenderableType
 
 from common.errors import ConfigError, RequestError
+from neve.cli import render
 from neve.cli.session import Session, verb
 
 if TYPE_CHECKING:
-    from neve.local.state import StackFolder
+    from neve.local.stack_folder import StackFolder
+
 
 DEFAULT_STACK = "default"
 StackName = Annotated[str, typer.Option("--stack", help="Name of the stack.", envvar="NEVE_STACK")]
@@ -181,7 +185,7 @@ def _folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "St
     Raises:
         RequestError: There are several, and none is named.
     """
-    from neve.local.state import StackFolder
+    from neve.local.stack_folder import StackFolder
 
     if stack is not None:
         return StackFolder.of(home, stack, os.environ)
@@ -211,3 +215,67 @@ def needs_server() -> None:
             f"this installation is the client only ({', '.join(missing)} missing): "
             "install `neve[server,embedded]` to run a service"
         )
+
+
+# -------------------------------------------------------------------------------------- neve config
+
+
+class _SettingLike(Protocol):
+    """What is told of a setting, here or by a service."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def change(self) -> str: ...
+
+
+def register_config(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    config = typer.Typer(no_args_is_help=True, help="The settings of a service.")
+    app.add_typer(config, name="config")
+    verb(config, "check", remote=False)(check_settings)
+    verb(config, "show")(show_settings)
+
+
+def check_settings(
+    session: Session,
+    file: Annotated[Path | None, typer.Argument(help="TOML; else NEVE_CONFIG.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
+    ] = None,
+) -> None:
+    """Read the settings as `neve up` would: defaults, file, environment, flags."""
+    # Here, so that the client's verbs start without the parts of a service.
+    from neve.service_settings import as_document, load_service_settings, remarks, shown_settings
+
+    loaded = load_service_settings(file, flags=settings or [])
+    shown, said = shown_settings(loaded), remarks(loaded)
+    session.show(
+        {"settings": as_document(shown), "remarks": said},
+        lambda: render.lines(_settings_grid(shown), *(f"note: {each}" for each in said)),
+    )
+
+
+def show_settings(
+    session: Session,
+    *,
+    given: Annotated[
+        bool, typer.Option("--given", help="Only settings that differ from the defaults.")
+    ] = False,
+) -> None:
+    """Show the settings of the running service, and where each value comes from."""
+    found = session.client.config()
+    if given:
+        found = [each for each in found if each.source != "default"]
+    session.show({"settings": found}, lambda: _settings_grid(found))
+
+
+def _settings_grid(shown: Sequence[_SettingLike]) -> RenderableType:
+    return render.grid(
+        [("SETTING", ""), ("VALUE", ""), ("SOURCE", ""), ("A CHANGE NEEDS", "")],
+        [(each.name, each.text, each.source, each.change) for each in shown],
+    )

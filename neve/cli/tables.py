@@ -4,11 +4,24 @@ from typing import Annotated
 
 import typer
 
-from neve import api
-from neve.cli import imports, operations, render
-from neve.cli.row_files import read_schema
-from neve.cli.session import Session, pairs, plain, verb
-from neve.cli.words import Columns, Name, Settings, absolute, names
+from neve.api import tables as api
+from neve.cli import (
+    imports,
+    render,
+    split_merge,
+)
+from neve.cli.rows import read_schema
+from neve.cli.session import (
+    Columns,
+    Name,
+    Session,
+    Settings,
+    absolute,
+    name_values,
+    names,
+    to_dictionaries,
+    verb,
+)
 from neve.setting_values import known_name
 
 
@@ -24,7 +37,7 @@ def register(app: typer.Typer) -> None:
     verb(table, "set")(set_settings)
     verb(table, "drop")(drop)
     imports.register(table)
-    operations.register(table)
+    split_merge.register(table)
     verb(app, "pause")(pause)
     verb(app, "resume")(resume)
 
@@ -65,7 +78,7 @@ def create(
         example=None if given is not None else example,
         key=names(key),
         splits=split or (),
-        settings=pairs(settings or [], "setting"),
+        settings=name_values(settings or [], "setting"),
         version_column=version,
         tombstone_column=tombstone,
         time_column=time,
@@ -73,31 +86,31 @@ def create(
         paused=paused,
     )
     _say_unread(session, made, settings or [])
-    session.show(made, lambda: render.table(made))
+    session.show(made, lambda: render.render_table(made))
 
 
 def list_tables(session: Session) -> None:
     """List the tables."""
     found = session.client.tables()
-    session.show(found, lambda: render.tables(found))
+    session.show(found, lambda: render.render_tables(found))
 
 
 def describe(session: Session, name: Name) -> None:
     """Show a table, its columns, totals and settings."""
     found = session.client.describe(name)
-    session.show(found, lambda: render.table(found))
+    session.show(found, lambda: render.render_table(found))
 
 
 def tablets(session: Session, name: Name) -> None:
     """List the tablets of a table."""
     found = session.client.tablets(name)
-    session.show(found, lambda: render.tablets(found))
+    session.show(found, lambda: render.render_tablets(found))
 
 
 def files(session: Session, name: Name) -> None:
     """List the files of a table."""
     found = session.client.files(name)
-    session.show(found, lambda: render.files(found))
+    session.show(found, lambda: render.render_files(found))
 
 
 def set_settings(
@@ -120,12 +133,12 @@ def set_settings(
         raise typer.BadParameter("give a setting, --add-column or --widen-column")
     changed = session.client.set(
         name,
-        pairs(settings or [], "setting"),
+        name_values(settings or [], "setting"),
         add_columns=_columns(add_column),
         widen_columns=_columns(widen_column),
     )
     _say_unread(session, changed, settings or [])
-    session.show(changed, lambda: render.table(changed))
+    session.show(changed, lambda: render.render_table(changed))
 
 
 def drop(
@@ -142,7 +155,9 @@ def drop(
     if not yes and not session.as_json:
         typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)
     dropped = session.client.drop(name, delete_files=delete_files)
-    session.show({"dropped": name, **plain(dropped)}, lambda: render.dropped(dropped))
+    session.show(
+        {"dropped": name, **to_dictionaries(dropped)}, lambda: render.drop_sentence(dropped)
+    )
 
 
 def pause(session: Session, name: Name) -> None:

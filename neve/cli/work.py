@@ -1,17 +1,391 @@
-"""`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, and verbs about who works."""
+"""`neve status`, `jobs`, `queue`, `explain`, `plan`, `history`, compactors, and limits on bytes."""
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from common.clock import SystemClock
 from common.errors import InputError, RequestError
-from neve.cli import render_offline, render_work
-from neve.cli.limits import limit_group
-from neve.cli.session import Session, pairs, verb
-from neve.cli.words import Name
+from common.units import format_bytes, format_duration
+from neve.api import work as api
+from neve.cli.render import (
+    RIGHT,
+    facts,
+    grid,
+    lines,
+    shortened,
+)
+from neve.cli.session import (
+    Name,
+    Session,
+    name_values,
+    verb,
+)
+
+# ---------------------------------------------------------------------------------- Work for people
+
+
+NOW_MAX_S = 5.0
+"""Heartbeats come every few seconds: progress seen at the last one is as new as can be."""
+
+
+def render_status(found: api.Status) -> RenderableType:
+    """Return the service as a whole."""
+    return lines(
+        facts(
+            [
+                ("coordinator", f"up for {format_duration(max(found.now_s - found.started_s, 0))}"),
+                ("tables", found.tables),
+                ("tablets", f"{found.tablets_known:,}"),
+                ("committed", f"{found.committed:,} jobs"),
+                ("failed", f"{found.failed:,} jobs"),
+                ("released", f"{found.released:,} reservations"),
+                ("quarantined", f"{found.quarantined:,} tablets"),
+                *(("error", each) for each in found.errors),
+                *(("note", each) for each in found.warnings),
+                *(("store", each) for each in found.store_warnings),
+            ]
+        ),
+        "",
+        render_groups(found.groups),
+        "",
+        render_compactors(found.compactors),
+    )
+
+
+def render_groups(found: Sequence[api.Group]) -> RenderableType:
+    """Return a listing of compaction groups."""
+    return grid(
+        [
+            ("GROUP", ""),
+            ("QUEUED", RIGHT),
+            ("BYTES", RIGHT),
+            ("OLDEST", RIGHT),
+            ("RUNNING", RIGHT),
+            ("COMPACTORS", RIGHT),
+            ("SHED", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                each.group,
+                each.queued,
+                format_bytes(each.queued_cost_bytes),
+                format_duration(each.oldest_age_s) if each.queued else None,
+                each.running,
+                each.compactors,
+                each.rejected + each.evicted,
+                _group_state(each),
+            )
+            for each in found
+        ],
+    )
+
+
+def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
+    """Return a listing of compactors."""
+    return grid(
+        [
+            ("COMPACTOR", ""),
+            ("GROUP", ""),
+            ("NODE", ""),
+            ("BUSY", RIGHT),
+            ("HEARD", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                each.compactor,
+                each.group,
+                shortened(each.node),
+                f"{each.busy}/{each.slots}",
+                f"{format_duration(each.heard_ago_s)} ago",
+                _compactor_state(each),
+            )
+            for each in found
+        ],
+    )
+
+
+def render_jobs(found: Sequence[api.Job], now_s: float) -> RenderableType:
+    """Return a listing of running jobs."""
+    return grid(
+        [
+            ("ATTEMPT", ""),
+            ("TABLE", ""),
+            ("TABLET", ""),
+            ("KIND", ""),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("COMPACTOR", ""),
+            ("SINCE", RIGHT),
+            ("PROGRESS", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                each.attempt,
+                each.table,
+                shortened(each.tablet),
+                each.kind,
+                each.inputs,
+                format_bytes(each.input_bytes),
+                each.compactor,
+                format_duration(max(now_s - each.since_s, 0)),
+                _quiet_text(each.quiet_s),
+                _job_state(each),
+            )
+            for each in found
+        ],
+    )
+
+
+def render_queue(found: Sequence[api.PlannedJob]) -> RenderableType:
+    """Return a listing of queued jobs."""
+    return grid(
+        [
+            ("PLACE", RIGHT),
+            ("TABLE", ""),
+            ("TABLET", ""),
+            ("GROUP", ""),
+            ("PRIORITY", RIGHT),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("AGE", RIGHT),
+            ("REASON", ""),
+        ],
+        [
+            (
+                each.place,
+                each.table,
+                shortened(each.tablet),
+                each.group,
+                each.priority,
+                len(each.files),
+                format_bytes(each.input_bytes),
+                None if each.age_s is None else format_duration(each.age_s),
+                each.reason,
+            )
+            for each in found
+        ],
+    )
+
+
+def render_plan(found: api.Plan) -> RenderableType:
+    """Return what would be planned, and why files are left."""
+    planned = grid(
+        [
+            ("TABLET", ""),
+            ("KIND", ""),
+            ("GROUP", ""),
+            ("PRIORITY", RIGHT),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("REASON", ""),
+        ],
+        [
+            (
+                shortened(each.tablet),
+                each.kind,
+                each.group,
+                each.priority,
+                len(each.files),
+                format_bytes(each.input_bytes),
+                each.reason,
+            )
+            for each in found.jobs
+        ],
+    )
+    if not found.left:
+        return planned
+    left = grid([("LEFT", ""), ("WHY", "")], sorted(found.left.items()))
+    return lines(planned, "", left)
+
+
+def render_explanations(found: Sequence[api.Explanation]) -> RenderableType:
+    """Return why tablets are as they are, one paragraph a tablet."""
+    parts: list[RenderableType | str] = []
+    for each in found:
+        parts += [f"tablet {each.tablet} of {each.table}"]
+        parts += [f"  {sentence}" for sentence in each.sentences]
+        parts += [f"  left: {path}: {why}" for path, why in sorted(each.left.items())]
+    return lines(*(parts or ["none"]))
+
+
+def render_history(found: Sequence[api.Finished]) -> RenderableType:
+    """Return a listing of finished attempts."""
+    return grid(
+        [
+            ("ENDED (UTC)", ""),
+            ("TABLET", ""),
+            ("END", ""),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("ROWS", RIGHT),
+            ("TOOK", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                datetime.fromtimestamp(each.ended_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                shortened(each.tablet),
+                each.end,
+                f"{len(each.inputs)} → {len(each.outputs)}",
+                f"{format_bytes(each.bytes_in)} → {format_bytes(each.bytes_out)}",
+                f"{each.rows_in:,} → {each.rows_out:,}",
+                format_duration(max(each.ended_s - each.started_s, 0)),
+                each.cause or each.reason,
+            )
+            for each in found
+        ],
+    )
+
+
+def _group_state(group: api.Group) -> str:
+    if group.paused:
+        return "paused"
+    if not group.compactors:
+        return "no compactor"
+    return "working" if group.running else "idle"
+
+
+def _quiet_text(quiet_s: float) -> str:
+    return "now" if quiet_s < NOW_MAX_S else f"{format_duration(quiet_s)} ago"
+
+
+def _job_state(job: api.Job) -> str:
+    if not job.state:
+        return "assigned"
+    throttled = ""
+    if job.throttled and job.granted_bytes_s is not None:
+        throttled = f", throttled to {format_bytes(job.granted_bytes_s)}/s"
+    return f"{job.state} {job.fraction:.0%}{throttled}"
+
+
+def _compactor_state(compactor: api.Compactor) -> str:
+    if compactor.draining:
+        return "draining"
+    if compactor.backing_off_s > 0:
+        return f"backing off for {format_duration(compactor.backing_off_s)}"
+    return "working" if compactor.busy else "idle"
+
+
+def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
+    """Return a plan that was made without a service."""
+    columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
+    jobs_planned = [
+        (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
+        for each in planned["jobs"]
+    ]
+    left = grid([("LEFT", ""), ("WHY", "")], sorted(planned["left"].items()))
+    return (
+        lines(grid(columns, jobs_planned), "", left)
+        if planned["left"]
+        else grid(columns, jobs_planned)
+    )
+
+
+# ------------------------------------------------- neve limits, neve group limit, neve volume limit
+
+
+Wish = Annotated[
+    str,
+    typer.Argument(
+        metavar="LIMIT",
+        help="Per second, such as `50MB`; `none`; or `default`: what the settings say.",
+        show_default=False,
+    ),
+]
+
+
+def register_limits(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, "limits")(limits)
+    volume = typer.Typer(no_args_is_help=True, help="Volumes: storage that tables share.")
+    app.add_typer(volume, name="volume")
+    verb(volume, "limit")(limit_volume)
+
+
+def limits(session: Session) -> None:
+    """List what groups and volumes may read and write per second, and what they do."""
+    found = session.client.limits()
+    session.show(found, lambda: render_limits(found))
+
+
+def limit_group(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")],
+    limit: Wish,
+) -> None:
+    """Limit what the rewrites of a group read and write together."""
+    _change_limit(
+        session, f"group {name}", limit, lambda wish: session.client.limit_group(name, wish)
+    )
+
+
+def limit_volume(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="VOLUME", help="Its name.")],
+    limit: Wish,
+) -> None:
+    """Limit what all rewrites on a volume read and write together."""
+    _change_limit(
+        session, f"volume {name}", limit, lambda wish: session.client.limit_volume(name, wish)
+    )
+
+
+def render_limits(found: list[api.Limit]) -> RenderableType:
+    """Return a listing of limits."""
+    return grid(
+        [
+            ("KIND", ""),
+            ("NAME", ""),
+            ("LIMIT", RIGHT),
+            ("NOW", RIGHT),
+            ("GRANTED", RIGHT),
+            ("JOBS", RIGHT),
+            ("THROTTLED", RIGHT),
+            ("MOVED", RIGHT),
+            ("WAITED", RIGHT),
+        ],
+        [
+            (
+                each.kind,
+                each.name,
+                _rate_text(each.limit_bytes_s) + (" (default)" if each.is_default else ""),
+                _rate_text(each.rate_bytes_s),
+                _rate_text(each.granted_bytes_s if each.attempts else 0),
+                each.attempts,
+                each.throttled,
+                format_bytes(each.moved_bytes),
+                format_duration(each.waited_s),
+            )
+            for each in found
+        ],
+    )
+
+
+def _change_limit(
+    session: Session, what: str, limit: str, call: Callable[[int | str | None], None]
+) -> None:
+    wish = {"none": 0, "default": None}.get(limit, limit)
+    call(wish)
+    said = {"none": "not limited", "default": "limited as the settings say"}
+    text = f"{what} is {said.get(limit, f'limited to {limit}/s')}"
+    session.show({"limited": what, "limit": wish}, text)
+
+
+def _rate_text(bytes_s: float | None) -> str:
+    return "none" if bytes_s is None else f"{format_bytes(bytes_s)}/s"
+
+
+# -------------------------------------------------------------------------------------------- Verbs
+
 
 Count = Annotated[int, typer.Option(help="At most so many.")]
 
@@ -40,13 +414,13 @@ def register(app: typer.Typer) -> None:
 def status(session: Session) -> None:
     """Show how the service as a whole is doing."""
     found = session.client.status()
-    session.show(found, lambda: render_work.status(found))
+    session.show(found, lambda: render_status(found))
 
 
 def jobs(session: Session) -> None:
     """List the jobs that run; `neve job cancel` takes one back."""
     found = session.client.jobs()
-    session.show(found, lambda: render_work.jobs(found, SystemClock().now_s()))
+    session.show(found, lambda: render_jobs(found, SystemClock().now_s()))
 
 
 def queue(
@@ -56,7 +430,7 @@ def queue(
 ) -> None:
     """List the jobs that wait, best first."""
     found = session.client.queue(group, count)
-    session.show(found, lambda: render_work.queue(found))
+    session.show(found, lambda: render_queue(found))
 
 
 def explain(
@@ -66,7 +440,7 @@ def explain(
 ) -> None:
     """Say why tablets are as they are: why jobs run, wait, or are not wanted."""
     found = session.client.explain(name, tablet)
-    session.show(found, lambda: render_work.explanations(found))
+    session.show(found, lambda: render_explanations(found))
 
 
 def plan(
@@ -98,13 +472,13 @@ def plan(
     if planner is not None or settings or tablet is not None:
         raise RequestError("--planner, --set and --tablet go with --files; a table has its own")
     found = session.client.plan(str(name))
-    session.show(found, lambda: render_work.plan(found))
+    session.show(found, lambda: render_plan(found))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
     found = session.client.history(name, count)
-    session.show(found, lambda: render_work.history(found))
+    session.show(found, lambda: render_history(found))
 
 
 def lift_quarantine(
@@ -137,7 +511,7 @@ def lower_watermark(
 def compactors(session: Session) -> None:
     """List the compactors."""
     found = session.client.compactors()
-    session.show(found, lambda: render_work.compactors(found))
+    session.show(found, lambda: render_compactors(found))
 
 
 def drain(
@@ -170,8 +544,8 @@ def _plan_offline(
     # Here, so that the client's verbs start without the planners.
     from neve.offline import plan_offline
 
-    planned = plan_offline(_document(files), planner, pairs(settings, "setting"), tablet)
-    session.show(planned, lambda: render_offline.offline(planned))
+    planned = plan_offline(_document(files), planner, name_values(settings, "setting"), tablet)
+    session.show(planned, lambda: render_offline_plan(planned))
 
 
 def _document(path: Path) -> Any:

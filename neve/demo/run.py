@@ -1,9 +1,4 @@
-"""The story of the demo: start a stack, feed it, watch it come to rest, prove it.
-
-First act: most of the feed arrives while compaction is paused, which is what a table
-looks like that nobody tends. Then compaction starts, and more arrives while it works.
-Second act: a user deletes and corrects rows of the spring while the last files arrive.
-"""
+"""The course of the demo: start a stack, feed it, ask for compactions, prove the result."""
 
 import os
 import shutil
@@ -11,28 +6,89 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 
 from common.clock import SystemClock
 from common.settings import CompactorSettings, CoordinatorSettings, Settings
 from neve.client import Client
-from neve.demo.feed import KEY, SCHEMA, TOMBSTONE, VERSION, FeedFile, month_splits, write_feed
-from neve.demo.feeder import Feeder
-from neve.demo.proof import Proof, prove
-from neve.demo.show import Measured, Watch, show_before_after, show_proof
-from neve.demo.wishes import DELETE_WHERE, FIRST, LAST, SET, fulfilled, wish
+from neve.client.requests import Request
+from neve.demo.feed import (
+    KEY,
+    SCHEMA,
+    TOMBSTONE,
+    VERSION,
+    Feeder,
+    FeedFile,
+    month_splits,
+    write_feed,
+)
+from neve.demo.proof import (
+    ProgressDisplay,
+    Proof,
+    ReadCost,
+    prove,
+    show_before_after,
+    show_proof,
+)
 from neve.local import LocalStack, StackOptions
 from neve.local.stack import stop
-from neve.local.state import StackFolder
+from neve.local.stack_folder import StackFolder
+
+# ----------------------------------------------- The second act: requests while files keep arriving
+
+
+FIRST, LAST = date(2013, 3, 1), date(2013, 5, 31)
+CARRIER = "YV"
+KM_PER_MILE = 1.609344
+DELETE_WHERE = f"carrier = '{CARRIER}'"
+SET = f"distance = cast(round(distance * {KM_PER_MILE}e0) as int)"
+
+
+def submit_requests(client: Client, table: str) -> list[Request]:
+    """Ask for both compactions; they take turns on each tablet.
+
+    Args:
+        client: Connected.
+        table: The demo's.
+    """
+    first, last = FIRST.isoformat(), LAST.isoformat()
+    return [
+        client.compact(table, start=first, end=last, delete_where=DELETE_WHERE),
+        client.compact(table, start=first, end=last, set=SET),
+    ]
+
+
+def expected_after_requests(expected: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that must be visible after both wishes, and the rows deleted by them.
+
+    Args:
+        expected: The visible rows without the wishes.
+    """
+    days = expected["flight_date"]
+    spring = pc.and_(pc.greater_equal(days, FIRST), pc.less_equal(days, LAST))
+    gone = pc.and_(spring, pc.equal(expected["carrier"], CARRIER))
+    miles = expected["distance"].cast(pa.float64())
+    km = pc.round(pc.multiply(miles, KM_PER_MILE), round_mode="half_towards_infinity")
+    distance = pc.if_else(spring, km, miles).cast(expected.schema.field("distance").type)
+    place = expected.schema.get_field_index("distance")
+    changed = expected.set_column(place, expected.schema.field(place), distance)
+    return changed.filter(pc.invert(gone)), expected.filter(gone)
+
+
+# ----------------------------------------------------------------------------------------- The demo
+
 
 STACK = "demo"
 TABLE = "flights"
 HISTORY_MAX = 10_000
 FIRST_SHARE, SECOND_SHARE = 0.7, 0.85
 """How much of the feed has arrived before compaction begins, and before the second act."""
-WISHES_MAX_S = 120.0
+REQUESTS_MAX_S = 120.0
 REST_MAX_S = 200.0
 SCANS = 3
 LOOK_EVERY_S = 0.5
@@ -62,7 +118,7 @@ def main(*, keep: bool = False, compactors: int = 2, console: Console | None = N
     try:
         stack = _start(compactors, console)
         try:
-            proof = _tell(stack, folder, console)
+            proof = _run_in_stack(stack, folder, console)
         finally:
             if not keep:
                 stack.stop(delete_data=True)
@@ -95,18 +151,18 @@ def _start(compactors: int, console: Console) -> LocalStack:
     return stack
 
 
-def _tell(stack: LocalStack, folder: Path, console: Console) -> Proof:
+def _run_in_stack(stack: LocalStack, folder: Path, console: Console) -> Proof:
     location = folder / TABLE
     location.mkdir()
     with console.status("writing the feed …"):
         feed = write_feed(folder / "feed")
-    console.print(f"[green]✓[/] feed written: {len(feed)} files, {_rows(feed):,} rows")
+    console.print(f"[green]✓[/] feed written: {len(feed)} files, {_row_count(feed):,} rows")
     with Client(stack.gateway_url, token=stack.token) as client:
         feeder = Feeder(client, TABLE, location)
-        first, second, last = _acts(feed)
-        before = _load(client, feeder, first, location, console)
+        first, second, last = _files_by_act(feed)
+        before = _first_act(client, feeder, first, location, console)
         client.resume(TABLE)
-        _rest(client, feeder, second, console, len(feed))
+        _wait_for_rest(client, feeder, second, console, len(feed))
         after = measure(client, feeder.added_bytes)
         show_before_after(console, before, after)
         paths = [file.path for file in (*first, *second)]
@@ -117,16 +173,16 @@ def _tell(stack: LocalStack, folder: Path, console: Console) -> Proof:
             return proof
         _second_act(client, feeder, last, console, len(feed))
         with console.status("proving it against the raw feed …"):
-            return prove([file.path for file in feed], client.scan(TABLE), fulfilled)
+            return prove([file.path for file in feed], client.scan(TABLE), expected_after_requests)
 
 
-def _load(
+def _first_act(
     client: Client,
     feeder: Feeder,
     files: Sequence[FeedFile],
     location: Path,
     console: Console,
-) -> Measured:
+) -> ReadCost:
     client.create_table(
         TABLE,
         location.as_uri(),
@@ -145,7 +201,7 @@ def _load(
     return before
 
 
-def _rest(
+def _wait_for_rest(
     client: Client,
     feeder: Feeder,
     files: Sequence[FeedFile],
@@ -154,7 +210,7 @@ def _rest(
 ) -> None:
     """Let more of the feed arrive, and wait until every tablet is at rest."""
     thread = feeder.add_slowly(files)
-    with Watch(client, TABLE, console, total_files=total_files) as watch:
+    with ProgressDisplay(client, TABLE, console, total_files=total_files) as watch:
         end_s = CLOCK.now_s() + REST_MAX_S
         while CLOCK.now_s() < end_s:
             watch.look()
@@ -180,14 +236,14 @@ def _second_act(
     console.print(f'  neve compact {TABLE} --delete-where "{DELETE_WHERE}"')
     console.print(f'  neve compact {TABLE} --set "{SET}"')
     thread = feeder.add_slowly(files)
-    for request in wish(client, TABLE):
-        done = request.wait(progress=console.is_terminal, timeout_s=WISHES_MAX_S)
+    for request in submit_requests(client, TABLE):
+        done = request.wait(progress=console.is_terminal, timeout_s=REQUESTS_MAX_S)
         console.print(f"[green]✓[/] request {done.id} is {done.state}")
     thread.join()
-    _rest(client, feeder, (), console, total_files)
+    _wait_for_rest(client, feeder, (), console, total_files)
 
 
-def measure(client: Client, added_bytes: int) -> Measured:
+def measure(client: Client, added_bytes: int) -> ReadCost:
     """Return what a reader of the table has to do now."""
     table = client.describe(TABLE)
     scan_s = []
@@ -198,7 +254,7 @@ def measure(client: Client, added_bytes: int) -> Measured:
         scan_s.append(CLOCK.now_s() - began_s)
     done = client.history(TABLE, count=HISTORY_MAX)
     rewritten = sum(each.bytes_out for each in done if each.end == "committed")
-    return Measured(
+    return ReadCost(
         files=table.files or 0,
         size_bytes=table.size_bytes or 0,
         stored_rows=table.rows or 0,
@@ -209,7 +265,7 @@ def measure(client: Client, added_bytes: int) -> Measured:
     )
 
 
-def _acts(
+def _files_by_act(
     feed: Sequence[FeedFile],
 ) -> tuple[Sequence[FeedFile], Sequence[FeedFile], Sequence[FeedFile]]:
     """Return the files that arrive before the first act, in it, and in the second."""
@@ -217,5 +273,5 @@ def _acts(
     return feed[:first], feed[first:second], feed[second:]
 
 
-def _rows(feed: Sequence[FeedFile]) -> int:
+def _row_count(feed: Sequence[FeedFile]) -> int:
     return sum(file.rows for file in feed)

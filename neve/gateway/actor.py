@@ -37,7 +37,7 @@ from common.wire import (
 from coordinator.registry import load_planners, planner_for, unread_settings
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
-from neve.gateway.storage import locations_of
+from neve.gateway.table_locations import locations_of
 
 T = TypeVar("T")
 

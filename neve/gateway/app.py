@@ -1,16 +1,11 @@
-"""The application: routes behind the guard, every error as a problem.
-
-/healthz   the process answers            open
-/readyz    store and coordinator answer   open
-/docs      this interface, for people     open, loads nothing from elsewhere
-/metrics   for Prometheus                 wants the token, like everything else
-"""
+"""The application: routes behind authentication, every error as a problem, open probes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+from typing import Generic, TypeVar
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.responses import HTMLResponse
@@ -20,18 +15,61 @@ from fastapi.security import HTTPBearer
 from common.errors import UnavailableError
 from common.units import format_duration
 from neve.gateway import problems
-from neve.gateway.guard import Counted, Guard
+from neve.gateway.authentication import Authentication, CountedRequests
+from neve.gateway.imports import ImportRoutes
+from neve.gateway.ingest.routes import DataRoutes
 from neve.gateway.metrics import RequestMetrics
-from neve.gateway.routes_data import DataRoutes
-from neve.gateway.routes_import import ImportRoutes
-from neve.gateway.routes_limits import LimitRoutes
-from neve.gateway.routes_operations import OperationRoutes
-from neve.gateway.routes_recovery import RecoveryRoutes
-from neve.gateway.routes_requests import RequestRoutes
-from neve.gateway.routes_tables import TableRoutes
-from neve.gateway.routes_work import WorkRoutes
+from neve.gateway.recovery import RecoveryRoutes
+from neve.gateway.requests import RequestRoutes
 from neve.gateway.services import Services
-from neve.gateway.shared import Shared
+from neve.gateway.split_merge import OperationRoutes
+from neve.gateway.tables import TableRoutes
+from neve.gateway.work import LimitRoutes, WorkRoutes
+
+# ------------------------------------------------ One answer for all who ask at about the same time
+
+
+T = TypeVar("T")
+
+
+class SharedAnswer(Generic[T]):
+    """Asks at most once in a while, and one question at a time, however many want to know."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], lasts_s: float) -> None:
+        """Ask nothing yet.
+
+        Args:
+            ask: Called for an answer; what it raises is told like one.
+            lasts_s: How long an answer holds.
+        """
+        self._ask = ask
+        self._lasts_s = lasts_s
+        self._asked: asyncio.Future[T] | None = None
+        self._until_s = 0.0
+
+    async def answer(self) -> T:
+        """Return the answer, a moment old at most.
+
+        Raises:
+            Exception: What asking has raised.
+        """
+        loop = asyncio.get_running_loop()
+        old = self._asked is None or (self._asked.done() and loop.time() >= self._until_s)
+        if old:
+            self._asked = asyncio.ensure_future(self._ask_once())
+        assert self._asked is not None
+        # One who leaves does not take the answer from the others.
+        return await asyncio.shield(self._asked)
+
+    async def _ask_once(self) -> T:
+        try:
+            return await self._ask()
+        finally:
+            self._until_s = asyncio.get_running_loop().time() + self._lasts_s
+
+
+# ---------------------------------------------------------------------------------- The application
+
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 READY_LASTS_S = 1.0
@@ -61,7 +99,7 @@ def create_app(services: Services) -> FastAPI:
         redoc_url=None,
         lifespan=life,
     )
-    problems.install(app, services.log)
+    problems.install_problems(app, services.log)
     for routes in (
         TableRoutes(services),
         DataRoutes(services),
@@ -77,12 +115,12 @@ def create_app(services: Services) -> FastAPI:
     _add_open_routes(app, services, metrics)
     gateway = services.settings.gateway
     app.add_middleware(
-        Guard,
+        Authentication,
         token=gateway.token,
         body_bytes_max=gateway.body_bytes_max,
         body_wait_s=gateway.body_wait_s,
     )
-    app.add_middleware(Counted, metrics=metrics, clock=services.clock)
+    app.add_middleware(CountedRequests, metrics=metrics, clock=services.clock)
     _build_routes(app)
     return app
 
@@ -100,7 +138,7 @@ def _build_routes(app: FastAPI) -> None:
 def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
     page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
 
-    alive = Shared(services.coordinator.status, READY_LASTS_S)
+    alive = SharedAnswer(services.coordinator.status, READY_LASTS_S)
 
     @app.get("/healthz", tags=["service"])
     async def healthz() -> dict[str, str]:

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from common.telemetry import METRICS, Metric
 from common.wire import CoordinatorStatus, GroupStatus
-from neve.gateway.scan_places import ScanPlaces
+from neve.gateway.scan_slots import ScanSlots
 
 _TABLE = {metric.name: metric for metric in METRICS}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -82,7 +82,7 @@ class RequestMetrics:
         self._requests.labels(route, known, str(status)).inc()
         self._seconds.labels(route, known).observe(elapsed_s)
 
-    def text(self, status: CoordinatorStatus | None, scans: ScanPlaces) -> bytes:
+    def text(self, status: CoordinatorStatus | None, scans: ScanSlots) -> bytes:
         """Return everything as Prometheus text.
 
         Args:
@@ -105,7 +105,7 @@ class _Collected:
         return self._families
 
 
-def _scan_families(scans: ScanPlaces) -> Iterator[Family]:
+def _scan_families(scans: ScanSlots) -> Iterator[Family]:
     for name, value in (("neve_scans", scans.open), ("neve_scan_held_bytes", scans.held_bytes)):
         family = _family(_TABLE[name])
         family.add_metric((), float(value))

@@ -32,7 +32,7 @@ from common.errors import (
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
 from common.redaction import redacted
 from common.telemetry import Log
-from neve.api import PROBLEM
+from neve.api.tables import PROBLEM
 
 RETRY_AFTER_S = "1"
 
@@ -103,7 +103,7 @@ def status_of(error: CompactionError) -> int:
     return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
 
 
-def applied(outcome: Outcome) -> Applied:
+def require_applied(outcome: Outcome) -> Applied:
     """Return the outcome of a change that was made.
 
     Raises:
@@ -119,10 +119,10 @@ def applied(outcome: Outcome) -> Applied:
             raise UnknownOutcomeError(f"{reason}; send the same call again")
 
 
-def problem(error: CompactionError) -> JSONResponse:
+def problem_response(error: CompactionError) -> JSONResponse:
     """Return the answer that tells an error of the tree."""
     body = problem_body(error)
-    return _sent(body, {})
+    return _json_problem(body, {})
 
 
 def problem_body(error: CompactionError) -> dict[str, object]:
@@ -147,7 +147,7 @@ def short_of_memory() -> UnavailableError:
     )
 
 
-def install(app: FastAPI, log: Log) -> None:
+def install_problems(app: FastAPI, log: Log) -> None:
     """Tell every error of an application as a problem.
 
     Args:
@@ -157,11 +157,11 @@ def install(app: FastAPI, log: Log) -> None:
 
     async def expected(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, CompactionError)
-        return problem(error)
+        return problem_response(error)
 
     async def short(request: Request, _: Exception) -> JSONResponse:
         log("memory is short", method=request.method, path=request.url.path)
-        return problem(short_of_memory())
+        return problem_response(short_of_memory())
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         cause = f"{type(error).__name__}: {error}"
@@ -172,29 +172,29 @@ def install(app: FastAPI, log: Log) -> None:
     handlers: Mapping[Any, Callable[[Request, Exception], Awaitable[JSONResponse]]] = {
         CompactionError: expected,
         MemoryError: short,
-        RequestValidationError: _invalid,
-        HTTPException: _of_http,
+        RequestValidationError: _validation_problem,
+        HTTPException: _http_problem,
         Exception: unexpected,
     }
     for kind, answer in handlers.items():
         app.add_exception_handler(kind, answer)
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     first = found[0] if found else {"loc": (), "msg": "unreadable"}
     where = ".".join(str(part) for part in first["loc"]) or "the request"
     given = f", got {str(first['input'])[:200]!r}" if "input" in first else ""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return problem(BodyError(f"{where}: {first['msg']}{given}{more}"))
+    return problem_response(BodyError(f"{where}: {first['msg']}{given}{more}"))
 
 
-async def _of_http(request: Request, error: Exception) -> JSONResponse:
+async def _http_problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, CompactionError):
         # FastAPI wraps what goes wrong while it reads a body.
-        return problem(error.__cause__)
+        return problem_response(error.__cause__)
     path, method = request.url.path, request.method
     known: dict[int, tuple[str, str]] = {
         404: ("UnknownRouteError", f"there is nothing at {path}; /docs lists what there is"),
@@ -214,7 +214,7 @@ def _answer(
     detail: str,
     more: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    return _sent(_body(status, error=error, title=title, detail=detail), more or {})
+    return _json_problem(_body(status, error=error, title=title, detail=detail), more or {})
 
 
 def _body(status: int, *, error: str, title: str, detail: str, code: str = "") -> dict[str, object]:
@@ -228,7 +228,7 @@ def _body(status: int, *, error: str, title: str, detail: str, code: str = "") -
     }
 
 
-def _sent(body: Mapping[str, object], more: Mapping[str, str]) -> JSONResponse:
+def _json_problem(body: Mapping[str, object], more: Mapping[str, str]) -> JSONResponse:
     status, headers = int(str(body["status"])), dict(more)
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -21,7 +21,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet
 from common.wire import AttemptProgress
 from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
-from neve import api_requests
+from neve.api import requests as api
 from neve.gateway.views import key_text, key_types
 
 TABLETS_MAX = 10_000
@@ -38,7 +38,7 @@ def range_types(table: Table) -> tuple[KeyType, ...]:
     return tuple(key_type_of(types[name]) for name in table.partition_by)
 
 
-class Followed:
+class ProgressTotals:
     """Sums up how far a request is, tablet by tablet; keeps a bounded number of them."""
 
     def __init__(
@@ -53,8 +53,8 @@ class Followed:
         self._attempts = attempts
         self._now_s = now_s
         self._states: Counter[TabletProgress] = Counter()
-        self._open: list[api_requests.RequestTablet] = []
-        self._ended: list[api_requests.RequestTablet] = []
+        self._open: list[api.RequestTablet] = []
+        self._ended: list[api.RequestTablet] = []
         self._files_left = self._running = self._bytes_left = self._bytes_done = 0
         self._bytes_per_s = 0.0
 
@@ -80,18 +80,18 @@ class Followed:
         if len(listed) < TABLETS_MAX:
             listed.append(self._view(tablet, here))
 
-    def tablets(self, count: int) -> tuple[api_requests.RequestTablet, ...]:
+    def tablets(self, count: int) -> tuple[api.RequestTablet, ...]:
         """Return some tablets, those first in which the request has not ended."""
         return tuple([*self._open, *self._ended][:count])
 
     @property
-    def progress(self) -> api_requests.Progress:
+    def progress(self) -> api.Progress:
         """The sums."""
         whole = self._bytes_done + self._bytes_left
         tablets = self._states.total()
         ended = sum(self._states[state] for state in _ENDED)
         by_tablet = ended / tablets if tablets else 0.0
-        return api_requests.Progress(
+        return api.Progress(
             tablets=tablets,
             **{state.value: self._states[state] for state in TabletProgress},
             files_left=self._files_left,
@@ -111,9 +111,9 @@ class Followed:
             return max(self._bytes_left, 0) * elapsed_s / self._bytes_done
         return None
 
-    def _view(self, tablet: Tablet, here: RequestProgressInTablet) -> api_requests.RequestTablet:
+    def _view(self, tablet: Tablet, here: RequestProgressInTablet) -> api.RequestTablet:
         bounds = tablet.bounds
-        return api_requests.RequestTablet(
+        return api.RequestTablet(
             tablet=tablet.id.text,
             state=here.state.value,
             reason=here.reason,
@@ -128,9 +128,9 @@ class Followed:
 def request_view(
     table: Table,
     request: Request,
-    progress: api_requests.Progress | None = None,
-    tablets: tuple[api_requests.RequestTablet, ...] = (),
-) -> api_requests.Request:
+    progress: api.Progress | None = None,
+    tablets: tuple[api.RequestTablet, ...] = (),
+) -> api.Request:
     """Return a request for users.
 
     Args:
@@ -141,27 +141,23 @@ def request_view(
     """
     types = range_types(table)
     selector = request.selector
-    return api_requests.Request(
+    return api.Request(
         id=request.id,
         table=table.name,
         state=request.state.value,
         submitted_at_s=request.submitted_at_s,
         cause=request.cause,
         keys=keys_view(request.range, types),
-        selector=api_requests.Plugin(name=selector.name, options=dict(selector.options)),
+        selector=api.Plugin(name=selector.name, options=dict(selector.options)),
         transform=transform_text(request.transform),
-        output=None
-        if request.output == OutputSpec()
-        else api_requests.Output(**as_plain(request.output)),
+        output=None if request.output == OutputSpec() else api.Output(**as_plain(request.output)),
         hints=dict(request.hints),
         boost=request.boost,
         deadline_at_s=request.deadline_s,
         automatic=request.automatic,
         ended_at_s=request.ended_at_s,
-        cancelled=tuple(
-            keys_view(each, types) or api_requests.Keys() for each in request.cancelled_ranges
-        ),
-        progress=progress or _of_ended(request),
+        cancelled=tuple(keys_view(each, types) or api.Keys() for each in request.cancelled_ranges),
+        progress=progress or _progress_of_ended(request),
         tablets=tablets,
         notes=retention_notes(table, request, request.ended_at_s or request.submitted_at_s),
     )
@@ -202,7 +198,7 @@ def transform_text(transform: TransformSpec) -> str:
             return transform.name + (f" ({options})" if options else "")
 
 
-def keys_view(keys: KeyRange, types: Sequence[KeyType]) -> api_requests.Keys | None:
+def keys_view(keys: KeyRange, types: Sequence[KeyType]) -> api.Keys | None:
     """Return a range as texts; None: all keys.
 
     The bytes of a bound may be a key (or prefix) with a byte behind it: `00` stands for
@@ -212,7 +208,7 @@ def keys_view(keys: KeyRange, types: Sequence[KeyType]) -> api_requests.Keys | N
         return None
     start, behind_start = _bound(keys.start, types)
     end, behind_end = _bound(keys.until, types)
-    return api_requests.Keys(
+    return api.Keys(
         start=start,
         end=end,
         start_included=not behind_start,
@@ -230,7 +226,7 @@ def _bound(key: bytes | None, types: Sequence[KeyType]) -> tuple[str | None, boo
         return key_text(key[:-1], types), True
 
 
-def _of_ended(request: Request) -> api_requests.Progress | None:
+def _progress_of_ended(request: Request) -> api.Progress | None:
     if request.state not in (RequestState.DONE, RequestState.DONE_IN_PART):
         return None
-    return api_requests.Progress(fraction=1.0)
+    return api.Progress(fraction=1.0)

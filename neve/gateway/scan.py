@@ -1,11 +1,6 @@
-"""Scan a table: pin, list, merge on read, stream as Arrow, unpin.
+"""Scan a table: pin, list, merge on read, stream as Arrow, unpin; export its manifest."""
 
-One tablet after the other, and a large one in pieces by key, so that memory is bounded
-whatever the table's size (`scan_places`). The pin is renewed while rows flow; rows that were
-read when it had run out are not sent. A scan that fails in the middle ends its stream with the
-reason.
-"""
-
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +10,7 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
+from common.metadata.table_walk import walk_tiles
 from common.model.key_values import KeyType
 from common.model.keys import (
     PLUS_INFINITY,
@@ -25,13 +21,19 @@ from common.model.keys import (
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.parquet.location import open_location
+from common.parquet.manifest import (
+    ManifestTotals,
+    manifest_entries,
+    manifest_header,
+)
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from neve.api import failed_stream
+from neve.api.tables import failed_stream
 from neve.gateway.problems import problem_body, short_of_memory
-from neve.gateway.request_door import key_range
-from neve.gateway.scan_places import ScanPlace
-from neve.gateway.services import Services, check_owner
+from neve.gateway.request_validation import key_range
+from neve.gateway.scan_slots import ScanSlot
+from neve.gateway.services import Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
 
 BATCH_ROWS = 65_536
@@ -40,7 +42,7 @@ _ReadTablet = Callable[[Tablet, bytes | None, bytes | None], Iterator[_Part]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ScanOptions:
     """What a reader asked for; the range is `(start, end]` in encoded keys."""
 
     columns: tuple[str, ...]
@@ -50,9 +52,9 @@ class Wanted:
     """Which partitions; None: all."""
 
 
-def wanted(
+def scan_options(
     table: Table, columns: Sequence[str] | None, start: str | None, end: str | None
-) -> Wanted:
+) -> ScanOptions:
     """Return what a reader asked for.
 
     Args:
@@ -76,10 +78,10 @@ def wanted(
     if len(set(chosen)) < len(chosen):
         raise RequestError(f"columns {chosen} name one twice, wanted each once")
     if start is None and end is None:
-        return Wanted(columns=tuple(chosen))
+        return ScanOptions(columns=tuple(chosen))
     count = len(table.partition_by)
     if count and table.key[:count] != table.partition_by:
-        return Wanted(columns=tuple(chosen), partitions=key_range(table, start, end))
+        return ScanOptions(columns=tuple(chosen), partitions=key_range(table, start, end))
     if not table.key:
         raise RequestError(
             f"table {table.name!r} has no key, so it cannot be read by a range of it"
@@ -87,9 +89,9 @@ def wanted(
     types = RowRules.of(table).key_types
     first = None if start is None else parse_key(start, types)
     last = None if end in (None, "+inf") else parse_key(end, types)
-    return Wanted(
+    return ScanOptions(
         columns=tuple(chosen),
-        start=None if first is None else before(first),
+        start=None if first is None else key_before(first),
         # Behind every key that begins with it, in case it is a prefix.
         end=None if last is None else last + b"\xff",
         partitions=_partitions(first, last, types, count) if count else None,
@@ -109,7 +111,7 @@ def _partitions(
     return KeyRange(start, None if end is None else end + b"\xff")
 
 
-def before(key: bytes) -> bytes | None:
+def key_before(key: bytes) -> bytes | None:
     """Return bytes that sort below an encoded key and above every smaller one."""
     if not key:
         return None
@@ -119,8 +121,8 @@ def before(key: bytes) -> bytes | None:
 
 
 @asynccontextmanager
-async def scanned(
-    services: Services, table: Table, asked: Wanted
+async def open_scan(
+    services: Services, table: Table, asked: ScanOptions
 ) -> AsyncIterator[AsyncIterator[pa.Table]]:
     """Open a scan; yields the visible rows, piece by piece, by key.
 
@@ -129,13 +131,13 @@ async def scanned(
         table: Which is read.
         asked: Columns and range.
     """
-    async with pinned(services, table) as pin:
+    async with pin_listed_files(services, table) as pin:
         tablets = await _tablets(services, table, asked)
         reader = await _reader(services, table, asked)
-        yield _held(_parts(services, table, reader.read, tablets, asked), pin)
+        yield _while_pinned(_parts_of_tablets(services, table, reader.read, tablets, asked), pin)
 
 
-async def counted(services: Services, table: Table, asked: Wanted) -> int:
+async def count_rows(services: Services, table: Table, asked: ScanOptions) -> int:
     """Return how many rows a scan would give.
 
     Args:
@@ -143,14 +145,16 @@ async def counted(services: Services, table: Table, asked: Wanted) -> int:
         table: Whose rows are counted.
         asked: The range; the columns do not matter.
     """
-    async with pinned(services, table) as pin:
+    async with pin_listed_files(services, table) as pin:
         tablets = await _tablets(services, table, asked)
         reader = await _reader(services, table, asked)
-        parts = _held(_parts(services, table, reader.counts, tablets, asked), pin)
+        parts = _while_pinned(
+            _parts_of_tablets(services, table, reader.counts, tablets, asked), pin
+        )
         return sum([part async for part in parts])
 
 
-async def _tablets(services: Services, table: Table, asked: Wanted) -> Sequence[Tablet]:
+async def _tablets(services: Services, table: Table, asked: ScanOptions) -> Sequence[Tablet]:
     """Return the tablets that may hold rows of a range, in its order."""
     # Their keys say nothing of where partitions end; a file's own bounds tell more.
     span = (None, None) if table.partition_by else (asked.start, asked.end)
@@ -160,25 +164,25 @@ async def _tablets(services: Services, table: Table, asked: Wanted) -> Sequence[
     return sorted(tablets, key=lambda each: each.id.end)
 
 
-async def _reader(services: Services, table: Table, asked: Wanted) -> RowReader:
+async def _reader(services: Services, table: Table, asked: ScanOptions) -> RowReader:
     return services.files.reader(table, await services.store.now_s(), asked.columns)
 
 
 @asynccontextmanager
-async def pinned(services: Services, table: Table) -> AsyncIterator[FilePin]:
+async def pin_listed_files(services: Services, table: Table) -> AsyncIterator[FilePin]:
     """Keep every file that is listed in the block until its end.
 
     Raises:
         RefusedError: The table's location is another store's, or the table goes.
     """
-    await check_owner(services, table)
+    await check_table_owner(services, table)
     name = services.ids.next("pin")
     # It ends in a task of its own: a reader who left has this one cancelled at every await.
     async with FilePin(services.store, table.id, name, later=services.later) as pin:
         yield pin
 
 
-async def _held(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncIterator[_Part]:
+async def _while_pinned(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncIterator[_Part]:
     """Yield what was read under a pin that held.
 
     Raises:
@@ -197,7 +201,9 @@ async def _held(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncIterator[_Par
         del part  # Whoever took it may have let it go.
 
 
-async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGenerator[bytes, None]:
+async def arrow_stream(
+    services: Services, table: Table, asked: ScanOptions
+) -> AsyncGenerator[bytes, None]:
     """Yield an Arrow IPC stream of the visible rows.
 
     Raises:
@@ -206,8 +212,8 @@ async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGene
     begun = False
     try:
         with services.scans.taken() as place:
-            async with scanned(services, table, asked) as pieces:
-                async for chunk in _chunks(table, asked, pieces, place):
+            async with open_scan(services, table, asked) as pieces:
+                async for chunk in _stream_chunks(table, asked, pieces, place):
                     yield chunk
                     begun = True
     except (CompactionError, MemoryError) as error:
@@ -218,8 +224,8 @@ async def streamed(services: Services, table: Table, asked: Wanted) -> AsyncGene
         yield failed_stream(problem_body(told))
 
 
-async def _chunks(
-    table: Table, asked: Wanted, pieces: AsyncIterator[pa.Table], place: ScanPlace
+async def _stream_chunks(
+    table: Table, asked: ScanOptions, pieces: AsyncIterator[pa.Table], place: ScanSlot
 ) -> AsyncIterator[bytes]:
     """Yield the stream of some rows; holds one piece at a time, and none while it waits."""
     full = arrow_schema(table.schema)
@@ -238,22 +244,22 @@ async def _chunks(
     yield sink.taken()
 
 
-async def _parts(
+async def _parts_of_tablets(
     services: Services,
     table: Table,
     read: "_ReadTablet[_Part]",
     tablets: Sequence[Tablet],
-    asked: Wanted,
+    asked: ScanOptions,
 ) -> AsyncIterator[_Part]:
     """Yield what is read of one tablet after the other, each part in a thread."""
     for tablet in tablets:
         parts = await services.rows.run(table.location, read, tablet, asked.start, asked.end)
-        while (part := await services.rows.run(table.location, _next, parts)) is not None:
+        while (part := await services.rows.run(table.location, _next_part, parts)) is not None:
             yield part
             del part
 
 
-def _next(parts: Iterator[_Part]) -> _Part | None:
+def _next_part(parts: Iterator[_Part]) -> _Part | None:
     return next(parts, None)
 
 
@@ -280,3 +286,45 @@ class _Sink:
 
     def close(self) -> None:
         """Do nothing: the rest is still to be taken."""
+
+
+# ---------------------------------------------------------------------- The manifest of this moment
+
+
+async def manifest_json(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
+    """Yield a table's manifest as one JSON object: what the table is, its files, their totals.
+
+    Raises:
+        RefusedError: The location is another store's, or not where tables may be.
+        ConflictError: Its tablets keep changing; try again.
+    """
+    await check_location_allowed(services, table)
+    location, totals = open_location(table.location), ManifestTotals()
+    async with pin_listed_files(services, table) as pin:
+        begun_s = await services.store.now_s()
+        head = json.dumps(manifest_header(table, 0, begun_s, None), indent=1)
+        yield head.removesuffix("\n}").encode() + b',\n "files": ['
+        comma = b"\n"
+        async for page in walk_tiles(services.store, table):
+            for tablet in page:
+                entries = manifest_entries(location, table, tablet)
+                totals.add(entries)
+                for entry in entries:
+                    yield comma + b"  " + json.dumps(entry).encode()
+                    comma = b",\n"
+            pin.check()
+        yield b'\n ],\n "totals": ' + json.dumps(totals.plain()).encode() + b"\n}\n"
+
+
+async def manifest_names(services: Services, table: Table) -> AsyncGenerator[bytes, None]:
+    """Yield the absolute names of a table's files, a line each."""
+    await check_location_allowed(services, table)
+    location = open_location(table.location)
+    async with pin_listed_files(services, table) as pin:
+        yield b""  # What is refused is refused before the answer begins.
+        async for page in walk_tiles(services.store, table):
+            for tablet in page:
+                names = [entry["file"] for entry in manifest_entries(location, table, tablet)]
+                pin.check()
+                if names:
+                    yield "".join(f"{name}\n" for name in names).encode()

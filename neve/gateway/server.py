@@ -1,10 +1,145 @@
-"""The HTTP server of the application: uvicorn, and how long it waits for whom."""
+"""The HTTP server: uvicorn, how many connections there may be, and how long it waits for whom."""
+
+import asyncio
+import resource
+from typing import Any, ClassVar
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from common.telemetry import Log
 from neve.gateway.app import create_app
-from neve.gateway.connections import BACKLOG, Connections, connections_max
 from neve.gateway.services import Services
+
+DESCRIPTORS_KEPT = 384
+"""Descriptors that connections leave to everything else: store, files, those just accepted."""
+DESCRIPTORS_WANTED = 65_536
+BACKLOG = 128
+"""Connections that the system accepts on its own; all of them may arrive at one moment."""
+LEAST = 16
+
+
+def connections_max(wanted: int) -> int:
+    """Return how many connections there can be, with room for other descriptors.
+
+    Args:
+        wanted: What the settings say.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < min(hard, DESCRIPTORS_WANTED):
+        soft = min(hard, DESCRIPTORS_WANTED)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(LEAST, min(wanted, soft - DESCRIPTORS_KEPT))
+
+
+class ServerConnections:
+    """Those of one server, and which of them wait for a head, longest first."""
+
+    def __init__(self, most: int, head_wait_s: float, answer_wait_s: float, log: Log) -> None:
+        """Know of none.
+
+        Args:
+            most: Connections at a time.
+            head_wait_s: Longest wait for the head of a request.
+            answer_wait_s: Longest time in which nothing of an answer is taken.
+            log: Hears when some had to go.
+        """
+        self.most = most
+        self.head_wait_s = head_wait_s
+        self.answer_wait_s = answer_wait_s
+        self._log = log
+        self._waiting: dict[H11Protocol, asyncio.TimerHandle] = {}
+        self._full: dict[H11Protocol, asyncio.TimerHandle] = {}
+        self._crowded = False
+
+    def waits(self, connection: H11Protocol) -> None:
+        """Note that a connection waits for a head from now on."""
+        self.served(connection)
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(self.head_wait_s, connection.transport.abort)
+        self._waiting[connection] = late
+        self._make_room(len(connection.connections))
+
+    def served(self, connection: H11Protocol) -> None:
+        """Note that a connection waits no longer: its head is there, or it is over."""
+        if late := self._waiting.pop(connection, None):
+            late.cancel()
+
+    def is_full(self, connection: H11Protocol) -> None:
+        """Note that nobody takes what is sent over a connection."""
+        self.flows(connection)
+        late = asyncio.get_running_loop().call_later(self.answer_wait_s, self._cut, connection)
+        self._full[connection] = late
+
+    def flows(self, connection: H11Protocol) -> None:
+        """Note that what is sent over a connection is taken, or that it is over."""
+        if late := self._full.pop(connection, None):
+            late.cancel()
+
+    def _cut(self, connection: H11Protocol) -> None:
+        self._log("an answer is not taken", waited_s=self.answer_wait_s)
+        connection.transport.abort()
+
+    def _make_room(self, open_now: int) -> None:
+        if open_now > self.most:
+            oldest = next(iter(self._waiting))
+            self.served(oldest)
+            # Uvicorn hears of it a moment later; it counts no more from now on.
+            oldest.connections.discard(oldest)
+            oldest.transport.abort()
+        if crowded := open_now > self.most:
+            if not self._crowded:
+                self._log("too many connections", most=self.most)
+            self._crowded = crowded
+        elif open_now < self.most // 2:
+            self._crowded = False
+
+    def protocol(self) -> type[H11Protocol]:
+        """Return the protocol of a server whose connections these are."""
+        return type("Connection", (_Connection,), {"known": self})
+
+
+class _Connection(H11Protocol):
+    """One connection of uvicorn's, which tells what it waits for."""
+
+    known: ClassVar[ServerConnections]
+
+    def connection_made(self, transport: Any) -> None:
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self.known.waits(self)
+
+    def handle_events(self) -> None:
+        """Read what has come; a whole head begins a cycle."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.known.served(self)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head, unless it has come along with this request."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self.known.waits(self)
+
+    def pause_writing(self) -> None:
+        """Wait for the caller to take something."""
+        super().pause_writing()
+        self.known.is_full(self)
+
+    def resume_writing(self) -> None:
+        """Go on: most was taken."""
+        self.known.flows(self)
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self.known.served(self)
+        self.known.flows(self)
+        super().connection_lost(exc)
+
+
+# --------------------------------------------------------------------------------------- The server
+
 
 DRAIN_MAX_S = 5
 """How long requests under way may still take when the server ends."""
@@ -18,7 +153,7 @@ def server_of(services: Services) -> uvicorn.Server:
     """
     gateway = services.settings.gateway
     most = connections_max(gateway.connections_max)
-    connections = Connections(most, gateway.head_wait_s, gateway.answer_wait_s, services.log)
+    connections = ServerConnections(most, gateway.head_wait_s, gateway.answer_wait_s, services.log)
     return uvicorn.Server(
         uvicorn.Config(
             create_app(services),

@@ -1,27 +1,115 @@
-"""What the routes share: ports, settings, threads; and the look-ups that all begin with."""
+"""What the slices share: ports, settings, threads, and the look-ups that all begin with."""
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from common.clock import Clock
-from common.errors import RequestError, UnknownGroupError, UnknownTableError, UnknownTabletError
+from common.errors import (
+    RefusedError,
+    RequestError,
+    UnknownGroupError,
+    UnknownTableError,
+    UnknownTabletError,
+)
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.table import DNS_LABEL, Table
 from common.model.tablet import Tablet, TabletId
+from common.parquet.service_files import generation_fault
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from neve.gateway.generations import Generations
 from neve.gateway.ports import Coordinator, PlanTablet
-from neve.gateway.scan_places import ScanPlaces
-from neve.gateway.split_hints import SplitHints
-from neve.gateway.storage import Locations, Owners, locations_of
+from neve.gateway.scan_slots import ScanSlots
 from neve.gateway.table_files import StoredFiles, TableFiles
+from neve.gateway.table_locations import (
+    Locations,
+    Owners,
+    locations_of,
+)
+
+# --------------------------------------------------------------- Tablets that were seen being split
+
+
+TABLETS_MAX = 1000
+"""Of all tables; when there are more, all are forgotten."""
+
+
+class SplitHints:
+    """Ends of tablets by table."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._ends: dict[str, dict[bytes, None]] = {}
+
+    def of(self, table: str) -> tuple[bytes, ...]:
+        """Return the ends of the tablets of a table that are perhaps being split."""
+        return tuple(self._ends.get(table, ()))
+
+    def seen(self, table: str, looked: Iterable[bytes], splitting: Iterable[bytes]) -> None:
+        """Note which of the tablets that were looked at are being split."""
+        ends = self._ends.setdefault(table, {})
+        for end in looked:
+            ends.pop(end, None)
+        ends.update(dict.fromkeys(splitting))
+        if not ends:
+            del self._ends[table]
+        if sum(map(len, self._ends.values())) > TABLETS_MAX:
+            self._ends.clear()
+
+
+# -------------------------------------------------------------------------- May a table be written?
+
+
+CHECK_INTERVAL_S = 60.0
+TABLES_MAX = 100_000
+
+
+class GenerationChecks:
+    """Remembers which tables were found whole, and looks again every minute.
+
+    A table that was found behind is looked at each time, so that it is writable as soon
+    as somebody has accepted.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    async def check(
+        self, store: TabletStore, table: Table, now_s: float, read: Callable[[], Awaitable[int]]
+    ) -> int:
+        """Return the generation that a table's store must have, and has.
+
+        Args:
+            store: The store.
+            table: The table.
+            now_s: When this is asked.
+            read: Reads the generation of the table's location.
+
+        Raises:
+            RefusedError: The store has gone back in time; the message says how to accept it.
+            UnavailableError: The storage does not answer.
+        """
+        seen_s, known = self._seen.get(table.id, (None, 0))
+        if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
+            return known
+        # The location first: what is counted up meanwhile is then not taken for a lag.
+        written = await read()
+        reason = generation_fault(table.name, await store.generation(table.id), written)
+        if reason is not None:
+            raise RefusedError(reason)
+        if len(self._seen) >= TABLES_MAX:
+            self._seen.clear()
+        self._seen[table.id] = now_s, written
+        return written
+
+
+# ----------------------------------------------------------------------------------------- Services
+
 
 PAGE_TABLETS = 200
 """Tablets read from the store at once."""
@@ -51,18 +139,18 @@ class Services:
     """Long work on rows, step by step: scans and appends."""
     files: TableFiles = field(default_factory=StoredFiles)
     owners: Owners = field(default_factory=Owners)
-    generations: Generations = field(default_factory=Generations)
+    generations: GenerationChecks = field(default_factory=GenerationChecks)
     unread_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of tables that have no effect with the planners of this service, and why."""
     split_hints: SplitHints = field(default_factory=SplitHints)
-    scans: ScanPlaces = field(init=False)
+    scans: ScanSlots = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """What goes on behind an answer; kept so that it is not collected."""
 
     def __post_init__(self) -> None:
         """Open the places of scans that the settings give."""
         gateway = self.settings.gateway
-        places = ScanPlaces(gateway.scans_max, gateway.scan_bytes_max)
+        places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
         object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
 
@@ -170,14 +258,14 @@ def checked_label(text: str, what: str) -> str:
     )
 
 
-def bounded(count: int, most: int, what: str) -> int:
+def bounded_count(count: int, most: int, what: str) -> int:
     """Return a count that is at least 1 and at most `most`."""
     if 1 <= count <= most:
         return count
     raise RequestError(f"{what} {count} is out of range, wanted 1 to {most}")
 
 
-async def check_owner(services: Services, table: Table) -> None:
+async def check_table_owner(services: Services, table: Table) -> None:
     """Refuse a table whose location belongs to another store.
 
     Raises:
@@ -190,7 +278,7 @@ async def check_owner(services: Services, table: Table) -> None:
     await services.looks.run(table.location, owners.check, table, store, now_s, files)
 
 
-async def check_admitted(services: Services, table: Table) -> None:
+async def check_location_allowed(services: Services, table: Table) -> None:
     """Refuse a table that is not where the operator lets tables be.
 
     Raises:
@@ -210,8 +298,8 @@ async def check_writable(services: Services, table: Table) -> int:
     Raises:
         RefusedError: It is.
     """
-    await check_admitted(services, table)
-    await check_owner(services, table)
+    await check_location_allowed(services, table)
+    await check_table_owner(services, table)
     now_s = services.clock.now_s()
     look = services.files.generation
     written = partial(services.looks.run, table.location, look, table)

@@ -21,8 +21,8 @@ from common.spi.selector import Selector
 from coordinator.registry import load_selector
 from neve.setting_values import known_name, setting_value, unknown_name
 
-Check = tuple[Callable[[Any], bool], str]
-_CHECKS: dict[str, Check] = {
+AllowedValues = tuple[Callable[[Any], bool], str]
+_CHECKS: dict[str, AllowedValues] = {
     "ratio": (lambda value: value >= 1, "at least 1"),
     "lowest_ratio": (lambda value: value >= 1, "at least 1"),
     "max_files": (lambda value: value >= 2, "at least 2"),
@@ -59,7 +59,7 @@ def changed_settings(
             raise unknown_name(written)
         if name in values:
             raise RequestError(f"setting {name} is given twice, also as {written!r}; give it once")
-        values[name] = _value(name, value)
+        values[name] = _allowed_value(name, value)
     settings = replace(present, **values)
     if settings.service not in services:
         known = ", ".join(sorted(services))
@@ -103,7 +103,7 @@ def _check_plugin(
         raise RequestError(f"setting {setting}_options has {given}, but {setting} is not set")
 
 
-def _value(name: str, written: Any) -> Any:
+def _allowed_value(name: str, written: Any) -> Any:
     value = setting_value(name, written)
     allowed, wanted = _CHECKS.get(name, (lambda _: True, ""))
     if not allowed(value):

@@ -19,8 +19,9 @@ from common.wire import (
     QueuedJob,
     RunningAttempt,
 )
-from neve import api, api_work
-from neve.client_decode import decode
+from neve.api import tables as tables_api
+from neve.api import work as work_api
+from neve.client.http import decode
 
 
 def key_types(table: Table) -> tuple[KeyType, ...]:
@@ -30,7 +31,7 @@ def key_types(table: Table) -> tuple[KeyType, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class TableTotals:
     """Sums over the tablets of a table; `rows` None: too many tablets to count them."""
 
     tablets: int = 0
@@ -63,8 +64,8 @@ class Totals:
 
 
 def table_view(
-    table: Table, totals: Totals | None = None, without_effect: Mapping[str, str] | None = None
-) -> api.Table:
+    table: Table, totals: TableTotals | None = None, without_effect: Mapping[str, str] | None = None
+) -> tables_api.Table:
     """Return a table for users.
 
     Args:
@@ -72,13 +73,13 @@ def table_view(
         totals: Of its tablets, if they were asked for.
         without_effect: Settings that nothing reads, and why.
     """
-    return api.Table(
+    return tables_api.Table(
         id=table.id,
         name=table.name,
         location=table.location,
         state=table.state.value,
         schema=tuple(
-            api.Column(name=each.name, type=each.type, nullable=each.nullable)
+            tables_api.Column(name=each.name, type=each.type, nullable=each.nullable)
             for each in table.schema
         ),
         schema_id=table.schema_id,
@@ -95,7 +96,7 @@ def table_view(
     )
 
 
-def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File:
+def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> tables_api.File:
     """Return a file for users.
 
     Args:
@@ -103,7 +104,7 @@ def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File
         tablet: Text of the tablet's end.
         types: Families of the key columns.
     """
-    return api.File(
+    return tables_api.File(
         path=file.path,
         tablet=tablet,
         size_bytes=file.size_bytes,
@@ -123,7 +124,7 @@ def file_view(file: DataFile, tablet: str, types: Sequence[KeyType]) -> api.File
     )
 
 
-def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
+def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> tables_api.Tablet:
     """Return a tablet for users.
 
     Args:
@@ -132,7 +133,7 @@ def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
     """
     ranged = tablet.bounds.partition is None
     operation = tablet.operation
-    return api.Tablet(
+    return tables_api.Tablet(
         tablet=tablet.id.text,
         files=len(tablet.files),
         size_bytes=sum(each.size_bytes for each in tablet.files.values()),
@@ -162,7 +163,7 @@ def key_text(key: bytes | None, types: Sequence[KeyType]) -> str | None:
         return f"0x{key.hex()}"
 
 
-def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api_work.Plan:
+def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> work_api.Plan:
     """Return what would be planned for some tablets of a table.
 
     Args:
@@ -170,21 +171,21 @@ def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api_wo
         plans: Of the tablets.
         running: Jobs under way on them.
     """
-    jobs = [replace(_planned(job), table=table.name) for plan in plans for job in plan.jobs]
+    jobs = [replace(_planned_view(job), table=table.name) for plan in plans for job in plan.jobs]
     left = {path: why for plan in plans for path, why in plan.left.items()}
-    return api_work.Plan(jobs=tuple(jobs), left=left, running=running)
+    return work_api.Plan(jobs=tuple(jobs), left=left, running=running)
 
 
-def queued_view(queued: QueuedJob) -> api_work.PlannedJob:
+def queued_view(queued: QueuedJob) -> work_api.PlannedJob:
     """Return a queued job for users."""
     job = queued.job
     return replace(
-        _planned(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
+        _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
     )
 
 
-def _planned(job: Job) -> api_work.PlannedJob:
-    return api_work.PlannedJob(
+def _planned_view(job: Job) -> work_api.PlannedJob:
+    return work_api.PlannedJob(
         tablet=job.tablet.text,
         files=job.inputs,
         input_bytes=job.input_bytes,
@@ -196,10 +197,10 @@ def _planned(job: Job) -> api_work.PlannedJob:
     )
 
 
-def job_view(running: RunningAttempt) -> api_work.Job:
+def job_view(running: RunningAttempt) -> work_api.Job:
     """Return a running job for users."""
     progress = running.progress
-    return api_work.Job(
+    return work_api.Job(
         id=running.job_id,
         attempt=running.attempt,
         table=running.table_name,
@@ -221,26 +222,26 @@ def job_view(running: RunningAttempt) -> api_work.Job:
     )
 
 
-def finished_view(entry: HistoryEntry) -> api_work.Finished:
+def finished_view(entry: HistoryEntry) -> work_api.Finished:
     """Return a finished attempt for users."""
-    return decode(api_work.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
+    return decode(work_api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
 
 
-def explanation_view(told: Explanation, table: Table) -> api_work.Explanation:
+def explanation_view(told: Explanation, table: Table) -> work_api.Explanation:
     """Return an explanation for users.
 
     Args:
         told: By the coordinator, who may know the table by its id only.
         table: Whose tablet it is about.
     """
-    return decode(api_work.Explanation, asdict(told) | {"table": table.name})
+    return decode(work_api.Explanation, asdict(told) | {"table": table.name})
 
 
-def compactor_view(status: CompactorStatus) -> api_work.Compactor:
+def compactor_view(status: CompactorStatus) -> work_api.Compactor:
     """Return a compactor for users."""
-    return decode(api_work.Compactor, asdict(status))
+    return decode(work_api.Compactor, asdict(status))
 
 
-def status_view(status: CoordinatorStatus) -> api_work.Status:
+def status_view(status: CoordinatorStatus) -> work_api.Status:
     """Return the service as a whole for users."""
-    return decode(api_work.Status, asdict(status))
+    return decode(work_api.Status, asdict(status))

@@ -26,7 +26,7 @@ from common.errors import CompactionError, ConfigError
 from common.settings import Settings
 from common.wire import NAMESPACE
 from neve.local.logs import START, StackLogs
-from neve.local.ports import bound
+from neve.local.machine import start_on_free_port
 
 Died = Callable[[], tuple[str, str] | None]
 DRIVER = "from neve.local.actors import main; main()"
@@ -119,7 +119,7 @@ def _follow(
             if (ended := died()) is not None:
                 raise PartError(ended[0], f"process {ended[1]} ended during the start")
             continue
-        if news := _said(line):
+        if news := _parse_message(line):
             said = news
             if "step" in said:
                 on_progress(said["step"])
@@ -154,7 +154,7 @@ def _lines(driver: "subprocess.Popen[str]") -> Iterator[str | None]:
         yield line
 
 
-def _said(line: str) -> dict[str, str]:
+def _parse_message(line: str) -> dict[str, str]:
     """Return what a line of the driver says; libraries may print lines of their own."""
     try:
         said = json.loads(line)
@@ -163,7 +163,7 @@ def _said(line: str) -> dict[str, str]:
     return said if isinstance(said, dict) else {}
 
 
-def _say(**words: str) -> None:
+def _send_message(**words: str) -> None:
     """Tell the parent one thing."""
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
@@ -197,32 +197,32 @@ def _start_all(plan: ActorsPlan) -> int:
 
     Compactors open Spark side by side.
     """
-    _say(step="starting the coordinator")
+    _send_message(step="starting the coordinator")
     logs = StackLogs(Path(plan.logs))
     with _part("coordinator"):
         _wait(_start("coordinator.actor", plan), partial(logs.last_words, "coordinator"))
     chosen = list(plan.settings.compactor_names())
     if chosen:
-        _say(step=f"starting {_counted(len(chosen), 'compactor')} with Spark on RayDP")
+        _send_message(step=f"starting {_count_text(len(chosen), 'compactor')} with Spark on RayDP")
     compactors = [
         (name, _start("compactor.actor", plan, name=name, group=group, node=True))
         for group, name in chosen
     ]
-    _say(step="starting the gateway")
+    _send_message(step="starting the gateway")
     with _part("gateway"):
-        port = bound(
+        port = start_on_free_port(
             partial(_start_gateway, plan),
             plan.settings.gateway.port,
             insisted=plan.gateway_port_insisted,
         )
     for name, compactor in compactors:
-        _say(step=f"waiting for compactor {name}")
+        _send_message(step=f"waiting for compactor {name}")
         with _part(part := f"compactor-{name}"):
             _wait(compactor, partial(logs.last_words, part), engine=True)
     return port
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -309,6 +309,6 @@ def main() -> None:
         url = drive(plan)
     except Exception as error:
         # The boundary of the process: the parent raises this as its own error.
-        _say(error=_first_line(error), part=getattr(error, "part", START))
+        _send_message(error=_first_line(error), part=getattr(error, "part", START))
         raise
-    _say(gateway_url=url)
+    _send_message(gateway_url=url)

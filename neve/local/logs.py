@@ -65,9 +65,9 @@ class StackLogs:
             ConfigError: There is no such part.
         """
         own = [path for path in (self.path(part),) if path.is_file()]
-        more = [path for path in newest_first(self.folder / part) if _tells(path)]
+        more = [path for path in newest_first(self.folder / part) if _is_worth_showing(path)]
         if part == RAY and self.session is not None:
-            more = _of_ray(self.session) or more
+            more = _ray_files(self.session) or more
         if not own and not more:
             known = ", ".join(self.parts()) or "none yet"
             raise ConfigError(f"no part {part!r} has a log in {self.folder}; there are: {known}")
@@ -96,7 +96,7 @@ class StackLogs:
         places = {path: _size(path) for path in self.files(part)}
         while True:
             for path in self.files(part):
-                text, places[path] = _news(path, places.get(path, 0))
+                text, places[path] = _new_lines(path, places.get(path, 0))
                 yield from text.splitlines()
             wait(FOLLOW_PAUSE_S)
 
@@ -115,7 +115,7 @@ class StackLogs:
     def keep_ray(self) -> None:
         """Copy the ends of what Ray's daemons and workers have written, before it is removed."""
         kept = self.folder / RAY
-        found = _of_ray(self.session) if self.session is not None else []
+        found = _ray_files(self.session) if self.session is not None else []
         if not found:
             return
         with suppress(OSError):
@@ -137,12 +137,12 @@ def _cause(line: str) -> str:
         return line
 
 
-def _tells(path: Path) -> bool:
+def _is_worth_showing(path: Path) -> bool:
     """Return whether a file of an executor is more than an account of Ray's own inside."""
     return not path.name.startswith(NOISE) and _size(path) > 0
 
 
-def _of_ray(session: Path) -> list[Path]:
+def _ray_files(session: Path) -> list[Path]:
     """Return the files of Ray's daemons and workers that are not empty, the newest first."""
     folder = session / "session_latest" / "logs"
     chosen = {path for pattern in RAY_PATTERNS for path in folder.glob(pattern)}
@@ -165,7 +165,7 @@ def _read(path: Path, begin: int) -> str:
         return ""
 
 
-def _news(path: Path, place: int) -> tuple[str, int]:
+def _new_lines(path: Path, place: int) -> tuple[str, int]:
     """Return the whole lines behind a place and where to go on; an emptied file begins anew."""
     begin = place if _size(path) >= place else 0
     try:

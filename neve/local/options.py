@@ -1,14 +1,20 @@
-"""What a stack can be told, and what it wants of the machine."""
+"""What a stack is told: its size, where it listens, and where its tables may be."""
 
-from collections.abc import Iterator
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from common.errors import ConfigError
-from common.settings import CompactorCount, CompactorSettings, Settings
+from common.model.location_identity import is_system_path
+from common.settings import CompactorCount, CompactorSettings, GatewaySettings, Settings
 from common.units import parse_size_bytes
 from compactor.spark.application import executor_bytes
 from compactor.spark.driver_protocol import driver_settings
 from neve.local.redis_server import AppendSync
+from neve.local.stack_folder import StackFolder, make_private, write_secret
 
 SPARE_BYTES = 1024**3
 APP_CPUS = 1
@@ -28,7 +34,7 @@ class StackOptions:
     """Where Ray's dashboard listens; None: no dashboard."""
     object_store_bytes: int = 200 * 1024**2
     allow: tuple[str, ...] = ()
-    """Where tables may be, besides what `neve.local.locations` says."""
+    """Where tables may be, besides what `neve.local.options` says."""
     actors: bool = True
     """False: only Redis and Ray are started."""
     supervised: bool = True
@@ -107,3 +113,70 @@ def with_group(settings: Settings, what: str, **values: object) -> Settings:
     name = settings.only_group(what)
     group = replace(settings.groups[name], **values)  # type: ignore[arg-type]  # by name
     return replace(settings, groups={**settings.groups, name: group})
+
+
+# ------------------------------------------------------------------------------ Where tables may be
+
+
+REMEMBERED_MAX = 100
+
+
+def with_locations(
+    given: GatewaySettings,
+    folder: StackFolder,
+    private: Path,
+    allow: Iterable[str],
+    environ: Mapping[str, str],
+) -> GatewaySettings:
+    """Return the gateway's settings with the places that tables may be in.
+
+    Args:
+        given: By the operator.
+        folder: The stack's; what is named here is remembered there.
+        private: Its folder of what lives as long as it runs: sockets, scratch.
+        allow: Named for this start and later ones: folders, buckets, prefixes.
+        environ: Of the user, where home and temporary files are looked up.
+
+    Raises:
+        ConfigError: One of them is none, or is the system's.
+    """
+    # Here, so that what only names a stack's folder starts fast.
+    from neve.gateway.table_locations import locations_of
+
+    make_private(folder.tables)
+    named = [*_remembered_locations(folder), *map(absolute_location, allow)]
+    usual = [] if given.locations else [*_usual_locations(environ)]
+    every = dict.fromkeys((*given.locations, *usual, *named, str(folder.tables)))
+    closed = (*given.private_folders, str(folder.path), str(private))
+    settings = replace(given, locations=tuple(every), private_folders=closed)
+    locations_of(settings)
+    kept = [each for each in dict.fromkeys((*named, *usual)) if each in every]
+    write_secret(folder.locations_file, json.dumps(kept[-REMEMBERED_MAX:]))
+    return settings
+
+
+def absolute_location(written: str) -> str:
+    """Return a folder or prefix as the service names it; a relative path is meant from here."""
+    return written if "://" in written else os.path.abspath(os.path.expanduser(written))
+
+
+def _usual_locations(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the folders of the user who starts the stack, but none that holds everything."""
+    try:
+        working = os.getcwd()
+    except OSError:  # It has been removed under us.
+        working = ""
+    temporary = environ.get("TMPDIR") or tempfile.gettempdir()
+    for path in (environ.get("HOME", ""), working, temporary):
+        if path.strip("/") and not is_system_path(os.path.realpath(path)):
+            yield os.path.realpath(path)
+
+
+def _remembered_locations(folder: StackFolder) -> list[str]:
+    try:
+        known = json.loads(folder.locations_file.read_text("utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder.locations_file} is not readable: {error}") from None
+    return [str(each) for each in known]

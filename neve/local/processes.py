@@ -44,7 +44,7 @@ class ProcessRef:
             same = abs(process.create_time() - self.started_s) < START_SLACK_S
         except psutil.Error:
             return None
-        return process if same and _lives(process) else None
+        return process if same and _is_alive(process) else None
 
     def alive(self) -> bool:
         """Return whether this very process still runs."""
@@ -71,7 +71,7 @@ def spawn(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subp
         )
 
 
-def members(mark: str, known: Iterable[ProcessRef] = ()) -> list[psutil.Process]:
+def processes_of_stack(mark: str, known: Iterable[ProcessRef] = ()) -> list[psutil.Process]:
     """Return the living processes of a stack, never this process itself.
 
     Args:
@@ -79,7 +79,7 @@ def members(mark: str, known: Iterable[ProcessRef] = ()) -> list[psutil.Process]
         known: Processes written down when they were started.
     """
     everyone = list(psutil.process_iter())
-    sure = [p for p in everyone if _carries(p, mark)]
+    sure = [p for p in everyone if _has_mark(p, mark)]
     sure += [p for reference in known if (p := reference.process()) is not None]
     sessions = {session for p in sure if (session := _session(p)) is not None}
     # A mark that leaked into this session must not end the user's shell.
@@ -88,10 +88,12 @@ def members(mark: str, known: Iterable[ProcessRef] = ()) -> list[psutil.Process]
     found |= {p.pid: p for p in everyone if _session(p) in sessions}
     for process in list(found.values()):
         found |= {child.pid: child for child in _children(process)}
-    return [p for p in found.values() if p.pid != os.getpid() and _lives(p)]
+    return [p for p in found.values() if p.pid != os.getpid() and _is_alive(p)]
 
 
-def end(mark: str, known: Iterable[ProcessRef] = (), spare: Iterable[int] = ()) -> list[int]:
+def end_processes(
+    mark: str, known: Iterable[ProcessRef] = (), spare: Iterable[int] = ()
+) -> list[int]:
     """End the processes of a stack; return the numbers of those that would not go.
 
     Args:
@@ -101,24 +103,24 @@ def end(mark: str, known: Iterable[ProcessRef] = (), spare: Iterable[int] = ()) 
     """
     written, spared = tuple(known), frozenset(spare)
     for _ in range(ROUNDS_MAX):
-        alive = [p for p in members(mark, written) if p.pid not in spared]
+        alive = [p for p in processes_of_stack(mark, written) if p.pid not in spared]
         if not alive:
             return []
         _signal(alive)
-    return [p.pid for p in members(mark, written) if p.pid not in spared]
+    return [p.pid for p in processes_of_stack(mark, written) if p.pid not in spared]
 
 
 def _signal(processes: list[psutil.Process]) -> None:
     """Ask, wait, kill. psutil compares the start time before it signals."""
     for process in processes:
-        _quietly(process.terminate)
+        _ignore_ended(process.terminate)
     _, stubborn = psutil.wait_procs(processes, timeout=GRACE_S)
     for process in stubborn:
-        _quietly(process.kill)
+        _ignore_ended(process.kill)
     psutil.wait_procs(stubborn, timeout=GRACE_S)
 
 
-def _quietly(signal: Callable[[], object]) -> None:
+def _ignore_ended(signal: Callable[[], object]) -> None:
     """Call a signalling method of a process that may be gone already."""
     try:
         signal()
@@ -126,7 +128,7 @@ def _quietly(signal: Callable[[], object]) -> None:
         return
 
 
-def _carries(process: psutil.Process, mark: str) -> bool:
+def _has_mark(process: psutil.Process, mark: str) -> bool:
     """Return whether a process was started with the mark."""
     try:
         return bool(process.environ().get(MARK_VARIABLE) == mark)
@@ -150,7 +152,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     """Return whether a process runs and is not merely waiting to be reaped."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)

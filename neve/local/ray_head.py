@@ -1,10 +1,4 @@
-"""The Ray head of a stack: its own ports, folder, token and session.
-
-Ray is told to treat the machine as one without a network (the switch that it uses
-on desktop systems): everything listens on the loopback address, and a laptop may
-change its network without losing the cluster. Every driver needs the same switch
-before it imports Ray; `environment` has it.
-"""
+"""The Ray head of a stack: its own ports, folder, token and session."""
 
 import json
 import subprocess
@@ -13,12 +7,30 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import neve
 from common.errors import ConfigError
-from neve.local.find import Java
-from neve.local.ports import LOOPBACK, free_ports
-from neve.local.processes import MARK_VARIABLE, ProcessRef, members
+from neve.local.machine import LOOPBACK, Java, free_ports
+from neve.local.processes import (
+    MARK_VARIABLE,
+    ProcessRef,
+    processes_of_stack,
+)
+
+# --------------------------------------------------------- Called by `ray start` in its own process
+
+
+def disable_client_server(ray_params: Any, head: bool) -> None:
+    """Leave out the client server.
+
+    Args:
+        ray_params: Ray's start parameters, changed in place.
+        head: Whether a head is started.
+    """
+    if head:
+        ray_params.ray_client_server_port = None
+
 
 START_WAIT_MAX_S = 300.0
 NODE_RESOURCE = "neve_node_local"
@@ -53,7 +65,7 @@ class RayHead:
         """Start the head, wait until it is up, and return its main processes.
 
         Args:
-            environ: The environment of all its processes, from `environment`.
+            environ: The environment of all its processes, from `stack_environment`.
             mark: The stack's, to find the processes by.
         """
         with self.log.open("ab") as output:
@@ -108,7 +120,7 @@ class RayHead:
         else:
             # Two heads must not share this port.
             metrics = {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
-        return {**metrics, "RAY_START_HOOK": "neve.local.ray_hook.adjust"}
+        return {**metrics, "RAY_START_HOOK": "neve.local.ray_head.disable_client_server"}
 
     def _log_bounds(self) -> dict[str, str]:
         """Return variables that keep the log files of Ray's own processes small."""
@@ -124,7 +136,7 @@ class RayHead:
         return f"{lines[-1] if lines else 'it said nothing'} (see {self.log})"
 
 
-def environment(
+def stack_environment(
     base: Mapping[str, str], *, mark: str, java: Java, token_file: Path, temporary: Path
 ) -> dict[str, str]:
     """Return the environment of everything in a stack, drivers included.
@@ -160,5 +172,5 @@ def _python_path(inherited: str) -> str:
 
 def _main_processes(mark: str) -> tuple[ProcessRef, ...]:
     """Return the processes without which the cluster is down."""
-    named = {p.name(): p for p in members(mark)}
+    named = {p.name(): p for p in processes_of_stack(mark)}
     return tuple(ProcessRef.of(role, named[role]) for role in ROLES if role in named)

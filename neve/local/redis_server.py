@@ -16,7 +16,7 @@ import psutil
 from common.clock import Clock
 from common.errors import ConfigError
 from neve.local.processes import ProcessRef, spawn
-from neve.local.state import write_secret
+from neve.local.stack_folder import write_secret
 
 START_WAIT_MAX_S = 60.0
 """A large append-only file takes its time to load."""

@@ -16,21 +16,33 @@ from typing import Self
 from common.clock import SystemClock
 from common.errors import ConfigError
 from neve.local.actors import PartError
-from neve.local.find import find_java
-from neve.local.locations import with_locations
 from neve.local.logs import StackLogs
-from neve.local.options import StackOptions
-from neve.local.parts import Progress, Starter, look_round
-from neve.local.processes import end
-from neve.local.ray_head import environment
-from neve.local.state import StackFolder, StackState
-from neve.local.supervisor import Orders, end_supervisor, start_supervisor
-from neve.local.temporary import base_folder, new_folder, remove_folder
+from neve.local.machine import find_java
+from neve.local.options import StackOptions, with_locations
+from neve.local.processes import end_processes
+from neve.local.ray_head import stack_environment
+from neve.local.stack_folder import (
+    StackFolder,
+    StackState,
+    base_folder,
+    new_folder,
+    remove_folder,
+)
+from neve.local.starter import (
+    Progress,
+    Starter,
+    inspect_machine,
+)
+from neve.local.supervisor import (
+    SupervisorOrders,
+    end_supervisor,
+    start_supervisor,
+)
 from neve.service_settings import (
     as_document,
     check_service,
-    differences,
     of_document,
+    setting_differences,
     shown_settings,
 )
 
@@ -162,7 +174,7 @@ class LocalStack:
         """
         inherited = os.environ if base is None else base
         java = find_java({**inherited, "JAVA_HOME": self._state.java_home})
-        return environment(
+        return stack_environment(
             inherited,
             mark=self._state.mark,
             java=java,
@@ -220,7 +232,7 @@ def _make_room(folder: StackFolder, options: StackOptions, on_progress: Progress
     if state.running():
         where = f" at {state.gateway_url}" if state.gateway_url else ""
         own, wanted = of_document(folder.load_settings()), shown_settings(options.service)
-        unlike = differences(own, wanted) if own else []
+        unlike = setting_differences(own, wanted) if own else []
         ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
         raise ConfigError(
             f"stack {state.name!r} is running already{where}: "
@@ -238,7 +250,7 @@ def _start(
     environ: Mapping[str, str],
 ) -> StackState:
     """Start all parts; on any failure, also an interrupt, end those that were started."""
-    machine = look_round(options, environ, private.parent)
+    machine = inspect_machine(options, environ, private.parent)
     clock = SystemClock()
     state = StackState(
         name=folder.path.name,
@@ -258,7 +270,7 @@ def _start(
         state = replace(state, ready=True)
         folder.save(state)
         if options.supervised:
-            orders = Orders(
+            orders = SupervisorOrders(
                 mark=state.mark,
                 folder=folder,
                 options=options,
@@ -281,8 +293,8 @@ def _end(folder: StackFolder, state: StackState) -> None:
     """End the supervisor, then the other processes, Redis last of all, and forget the stack."""
     end_supervisor(state)
     redis = [p.pid for p in state.processes if p.role == "redis" and p.alive()]
-    end(state.mark, state.processes, spare=redis)
-    if stubborn := end(state.mark, state.processes):
+    end_processes(state.mark, state.processes, spare=redis)
+    if stubborn := end_processes(state.mark, state.processes):
         raise ConfigError(
             f"processes {', '.join(map(str, stubborn))} of stack {state.name!r} do not end: "
             "end them by hand and try again"

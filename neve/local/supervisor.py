@@ -25,11 +25,15 @@ from common.clock import Clock, SystemClock
 from common.errors import CompactionError, ConfigError
 from common.telemetry import Log, event_log
 from neve.local.options import StackOptions
-from neve.local.parts import Machine, Starter
-from neve.local.processes import ProcessRef, end
+from neve.local.processes import ProcessRef, end_processes
 from neve.local.ray_head import ROLES as RAY_ROLES
 from neve.local.redis_server import RedisServer
-from neve.local.state import StackFolder, StackState, write_secret
+from neve.local.stack_folder import (
+    StackFolder,
+    StackState,
+    write_secret,
+)
+from neve.local.starter import Machine, Starter
 
 SUPERVISOR, REDIS = "supervisor", "redis"
 PROGRAM = "from neve.local.supervisor import main; main()"
@@ -44,7 +48,7 @@ END_WAIT_MAX_S = 10.0
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _PartFailures:
     """A part that was not well lately."""
 
     since_s: float
@@ -55,15 +59,15 @@ class _Trouble:
     error: str = ""
 
 
-class Pauses:
+class RestartPauses:
     """When to try to start a part again: at once, then less and less often."""
 
     def __init__(self) -> None:
-        self._troubles: dict[str, _Trouble] = {}
+        self._troubles: dict[str, _PartFailures] = {}
 
     def may_try(self, part: str, now_s: float) -> bool:
         """Return whether it is time to start a part that is not well."""
-        trouble = self._troubles.setdefault(part, _Trouble(since_s=now_s, next_s=now_s))
+        trouble = self._troubles.setdefault(part, _PartFailures(since_s=now_s, next_s=now_s))
         if trouble.well_s is not None:
             trouble.since_s, trouble.well_s = now_s, None
         return now_s >= trouble.next_s
@@ -106,7 +110,7 @@ class StackOverError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class SupervisorOrders:
     """What a supervisor is told, through its standard input: it holds secrets."""
 
     mark: str
@@ -120,11 +124,11 @@ class Orders:
 class Supervisor:
     """Looks at a stack from time to time."""
 
-    orders: Orders
+    orders: SupervisorOrders
     clock: Clock
     log: Log
     hang_max_s: float = HANG_MAX_S
-    pauses: Pauses = field(default_factory=Pauses)
+    pauses: RestartPauses = field(default_factory=RestartPauses)
     _heard_s: float | None = None
     """When Redis was heard last, by the clock."""
     _actors_wait: bool = False
@@ -210,7 +214,7 @@ class Supervisor:
         state = self._state()
         self._actors_wait = self.orders.options.actors
         redis = [each.pid for each in state.processes if each.role == REDIS]
-        if stubborn := end(state.mark, state.processes, spare=redis):
+        if stubborn := end_processes(state.mark, state.processes, spare=redis):
             raise ConfigError(f"processes {', '.join(map(str, stubborn))} do not end")
         options = self._options_now(state)
         starter = self._starter(options)
@@ -277,7 +281,7 @@ def _kill(reference: ProcessRef) -> None:
             process.wait(END_WAIT_MAX_S)
 
 
-def start_supervisor(orders: Orders, environ: Mapping[str, str]) -> ProcessRef:
+def start_supervisor(orders: SupervisorOrders, environ: Mapping[str, str]) -> ProcessRef:
     """Start the supervisor of a stack that is up.
 
     Args:
@@ -312,7 +316,7 @@ def end_supervisor(state: StackState) -> None:
 def main() -> None:
     """Run the supervisor on the orders that come through standard input."""
     orders = pickle.load(sys.stdin.buffer)
-    assert isinstance(orders, Orders), type(orders)
+    assert isinstance(orders, SupervisorOrders), type(orders)
     # Nothing that it starts may wait for what it reads.
     os.close(sys.stdin.fileno())
     os.open(os.devnull, os.O_RDONLY)

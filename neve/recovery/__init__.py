@@ -1,10 +1,14 @@
-"""Recovery: check, sweep, rebuild, back up and restore tables. Used by the gateway.
+"""Recovery: check, sweep, rebuild, back up and restore tables. The gateway offers it.
 
-findings   what may be wrong, and what would mend it     walk      tablets by the tile rule
-stored     what lies in a location, and whose it is      footers   what outputs say of themselves
-fsck       all checks in order;  check_*: each of them   repair    findings → conditional changes
-sweep      the listing sweep (`neve gc`)
-rebuild    metadata from manifest (`published`) and footers
-           counting, lineage, lineage_since: which files count (pure)
-backup     metadata as lines;  archive: the format;  restore: into this store
+scope               one table, its location, threads: what every tool works on
+findings            what may be wrong, where, and what would mend it
+stored_files        what lies in a location: by name, footer, partition
+location_ownership  whose a location is, and whether the store has gone back in time
+fsck/               metadata against itself and against storage; repairs
+only_copies         which files may hold the only copy of rows (pure)
+gc                  files of the service that no key knows
+table_creation      making a table; create, import, restore and rebuild end here
+rebuild/            metadata out of a location
+archive             the format of a backup
+backup              backup and restore
 """

@@ -1,25 +1,25 @@
-"""`neve backup`: the metadata of tables as an archive, and perhaps their files as copies.
+"""`neve backup`, `neve restore`: tables into an archive, and out of it as new tables.
 
-Per table: pin → tablets by the tile rule, each at one moment → (copies) → unpin, or leave
-the pin for a while. What is acknowledged before the backup begins is in it; what comes
-while it runs may be. Requests, reservations, history and garbage are not in it: a
-restored table starts at rest.
-
-Copies go where no table is and nothing lies: each target passes the checks of a new
-table's location before the first byte is copied, and a file is only ever made, never
-written over.
+The format of the archive stands in `neve.recovery.archive`. A backup may copy files beside the
+metadata.
 """
 
+import asyncio
 import shutil
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO
 
 from pyarrow import fs
 
-from common.errors import RefusedError, UnavailableError
+from common.errors import CompactionError, RefusedError, RequestError, UnavailableError
 from common.ids import IdSource
 from common.metadata.file_pin import FilePin
+from common.metadata.ports import TabletStore
 from common.metadata.table_walk import walk_tiles
+from common.model.location_identity import overlapping_pair
+from common.model.table import Table, TableState
 from common.model.tablet import Tablet
 from common.parquet.location import (
     Location,
@@ -27,10 +27,36 @@ from common.parquet.location import (
     open_location,
 )
 from common.parquet.service_files import table_to_plain, write_description
-from neve.recovery.archive import FORMAT, FORMAT_VERSION, Digest, file_to_plain, line_of
-from neve.recovery.founding import Neighbours, find_free_site, neighbours_of
-from neve.recovery.scope import Door, Scope, in_turn
-from neve.recovery.stored import list_location
+from common.redaction import redacted
+from common.storage_threads import StorageThreads
+from neve.recovery.archive import (
+    FORMAT,
+    FORMAT_VERSION,
+    Digest,
+    TabletDump,
+    file_to_plain,
+    line_of,
+    read_archive,
+)
+from neve.recovery.scope import (
+    TableAdmission,
+    TableScope,
+    gather_bounded,
+)
+from neve.recovery.stored_files import list_location
+from neve.recovery.table_creation import (
+    CreatedTable,
+    FreeSite,
+    OtherTables,
+    absent,
+    find_free_site,
+    former_ids_of,
+    make_table,
+    other_tables,
+)
+
+# ------------------------------------------------------------------------------------------- Backup
+
 
 CHUNK_BYTES = 1 << 20
 
@@ -46,7 +72,7 @@ class BackupOptions:
 
 
 async def backup(
-    scopes: Sequence[Scope], ids: IdSource, door: Door, options: BackupOptions
+    scopes: Sequence[TableScope], ids: IdSource, door: TableAdmission, options: BackupOptions
 ) -> AsyncIterator[bytes]:
     """Yield the lines of an archive of tables.
 
@@ -64,7 +90,7 @@ async def backup(
     """
     digest = Digest()
     store = scopes[0].store
-    targets = await _targets(scopes, door, options)
+    targets = await _copy_targets(scopes, door, options)
     yield digest.see(
         line_of(
             "archive",
@@ -81,7 +107,7 @@ async def backup(
 
 
 async def _backup_table(
-    scope: Scope, ids: IdSource, target: Location | None, options: BackupOptions
+    scope: TableScope, ids: IdSource, target: Location | None, options: BackupOptions
 ) -> AsyncIterator[bytes]:
     table = scope.table
     pin = ids.next("backup")
@@ -93,7 +119,7 @@ async def _backup_table(
                 for line in _tablet_lines(tablet):
                     yield line
                 if target is not None:
-                    await _copy(scope, tablet, target)
+                    await _copy_files(scope, tablet, target)
                     held.check()
                 tablets, files = tablets + 1, files + len(tablet.files)
                 size_bytes += sum(file.size_bytes for file in tablet.files.values())
@@ -104,8 +130,8 @@ async def _backup_table(
         yield line_of("table-end", tablets=tablets, files=files, size_bytes=size_bytes)
 
 
-async def _targets(
-    scopes: Sequence[Scope], door: Door, options: BackupOptions
+async def _copy_targets(
+    scopes: Sequence[TableScope], door: TableAdmission, options: BackupOptions
 ) -> dict[str, Location]:
     """Return where the files of each table are copied to, if that may be.
 
@@ -115,9 +141,9 @@ async def _targets(
             lies there; or no table may be there.
     """
     targets: dict[str, Location] = {}
-    near: Neighbours | None = None
+    near: OtherTables | None = None
     for scope in scopes if options.copy_to else ():
-        near = near or await neighbours_of(scope.store, scope.threads)
+        near = near or await other_tables(scope.store, scope.threads)
         site = await door.site(child_uri(options.copy_to or "", scope.table.name))
         free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
         target = open_location(free.site.uri)
@@ -144,8 +170,8 @@ def _tablet_lines(tablet: Tablet) -> list[bytes]:
     return [head, *(line_of("file", **file_to_plain(file)) for file in closed)]
 
 
-async def _copy(scope: Scope, tablet: Tablet, target: Location) -> None:
-    await in_turn(
+async def _copy_files(scope: TableScope, tablet: Tablet, target: Location) -> None:
+    await gather_bounded(
         scope.threads.run(target.uri, copy_file, scope.location, target, path)
         for path in tablet.files
     )
@@ -167,7 +193,7 @@ def copy_file(source: Location, target: Location, path: str) -> None:
                     shutil.copyfileobj(content, sink, CHUNK_BYTES)
                 return
             # Object stores are not asked to write on a condition: it is looked first.
-            _refuse_there(target, full)
+            _refuse_existing(target, full)
             with target.filesystem.open_output_stream(full) as sink:
                 shutil.copyfileobj(content, sink, CHUNK_BYTES)
     except FileExistsError as error:
@@ -179,10 +205,216 @@ def copy_file(source: Location, target: Location, path: str) -> None:
         raise UnavailableError(f"file {path} cannot be copied to {target.uri}: {error}") from error
 
 
-def _refuse_there(target: Location, full: str) -> None:
+def _refuse_existing(target: Location, full: str) -> None:
     if target.filesystem.get_file_info(full).type != fs.FileType.NotFound:
         raise FileExistsError(full)
 
 
 def _is_progress(line: bytes) -> bool:
     return line.startswith(b'{"kind":"progress"')
+
+
+# ------------------------------------------------------------------------------------------ Restore
+
+
+Dumped = tuple[Table, tuple[TabletDump, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """Which tables become what."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Name in the archive → new name."""
+    locations: Mapping[str, str] = field(default_factory=dict)
+    """Name in the archive → where its files are now."""
+    only: Sequence[str] = ()
+    """Names in the archive; none: all of them."""
+    adopt: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePorts:
+    """What a restore needs of the outside."""
+
+    store: TabletStore
+    threads: StorageThreads
+    ids: IdSource
+    door: TableAdmission
+    tell: Callable[[str], None]
+
+    def scope(self, table: Table) -> TableScope:
+        """Return a table as the other tools see it."""
+        return TableScope(
+            store=self.store, table=table, threads=self.threads, grace_s=0.0, tell=self.tell
+        )
+
+
+async def restore(
+    restorer: RestorePorts, source: IO[bytes], options: RestoreOptions
+) -> Sequence[CreatedTable]:
+    """Restore tables; those that are made before one fails stay.
+
+    Args:
+        restorer: Ports.
+        source: The archive; can be rewound.
+        options: Which tables.
+
+    Raises:
+        RequestError: The archive is not whole, or does not hold what is asked for, or what
+            it says of a table is nothing that `create` would take.
+        RefusedError: A name or location is taken, or another store's, or no table may be
+            there.
+    """
+    restorer.tell("reading the archive")
+    tables = await asyncio.to_thread(_read_tables, source)
+    _check_options(options, [each.name for each in tables])
+    wanted = [each for each in tables if _is_wanted(each, options)]
+    restorer.tell(f"checking {len(wanted)} tables")
+    near = await other_tables(restorer.store, restorer.threads)
+    checked = {each.name: _checked_table(restorer, each, options) for each in wanted}
+    _check_names(near, list(checked.values()))
+    places = {
+        name: await _restore_target(restorer, near, name, checked[name], options)
+        for name in checked
+    }
+    _check_locations_differ(list(places.values()))
+    founded: list[CreatedTable] = []
+    dumps = _wanted_tables(source, options)
+    while (dumped := await asyncio.to_thread(next, dumps, None)) is not None:
+        place = places[dumped[0].name]
+        founded.append(await _restore_one(restorer, place, dumped, dry_run=options.dry_run))
+    return founded
+
+
+def _read_tables(source: IO[bytes]) -> list[Table]:
+    """Go through a whole archive and return its tables."""
+    source.seek(0)
+    tables = [each for each in read_archive(source) if isinstance(each, Table)]
+    names = Counter(each.name for each in tables)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise RequestError(f"the archive holds table {twice[0]!r} twice")
+    return tables
+
+
+@dataclass(frozen=True, slots=True)
+class _RestoreTarget:
+    """A table as it is to be made, and where."""
+
+    table: Table
+    free: FreeSite
+
+
+def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOptions) -> Table:
+    """Return a table as it is to be made, its location aside, if `create` would make it.
+
+    Raises:
+        RequestError: It would not.
+    """
+    table = replace(
+        dumped,
+        id=restorer.ids.next("t"),
+        former_ids=former_ids_of(dumped),
+        name=options.names.get(dumped.name, dumped.name),
+        location=options.locations.get(dumped.name, dumped.location),
+    )
+    try:
+        return restorer.door.checked(table)
+    except RequestError as error:
+        raise _error_about(dumped.name, error) from error
+
+
+async def _restore_target(
+    restorer: RestorePorts, near: OtherTables, name: str, table: Table, options: RestoreOptions
+) -> _RestoreTarget:
+    """Return a table and where it is to be made, if `create` would make it there.
+
+    Raises:
+        RequestError: Its location is none.
+        RefusedError: No table may be there, or somebody else is.
+    """
+    try:
+        site = await restorer.door.site(table.location)
+        free = await find_free_site(
+            restorer.store, restorer.threads, site, neighbours=near, take_over=options.adopt
+        )
+    except (RequestError, RefusedError) as error:
+        raise _error_about(name, error) from error
+    return _RestoreTarget(replace(table, location=site.uri), free)
+
+
+def _error_about(name: str, error: CompactionError) -> CompactionError:
+    """Return an error that says which table of the archive it is about."""
+    return type(error)(f"table {redacted(name[:100])!r} of the archive: {error}")
+
+
+def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
+    """Refuse names that are taken, here or by another table of the archive.
+
+    Raises:
+        RefusedError: One is.
+    """
+    taken = {each.name for each in near.named}
+    for table in tables:
+        if table.name in taken:
+            raise RefusedError(
+                f"table {table.name!r} exists already: restore it under another name"
+            )
+        taken.add(table.name)
+
+
+def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
+    """Refuse tables that would share files with each other.
+
+    Raises:
+        RefusedError: Two would.
+    """
+    pair = overlapping_pair({each.table.name: each.free.site.identity for each in places})
+    if pair is not None:
+        raise RefusedError(
+            f"tables {pair[0]!r} and {pair[1]!r} of the archive would share files: give one of "
+            "them another location"
+        )
+
+
+def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
+    wanted = {*options.only, *options.names, *options.locations}
+    if unknown := sorted(wanted - {*names}):
+        raise RequestError(
+            f"the archive has no table {unknown[0]!r}; it has {', '.join(names) or 'none'}"
+        )
+
+
+def _wanted_tables(source: IO[bytes], options: RestoreOptions) -> Iterator[Dumped]:
+    """Yield the tables that are asked for, one in memory at a time."""
+    source.seek(0)
+    table: Table | None = None
+    tablets: list[TabletDump] = []
+    for each in read_archive(source):
+        if isinstance(each, TabletDump):
+            tablets.append(each)
+            continue
+        if table is not None and _is_wanted(table, options):
+            yield table, tuple(tablets)
+        table, tablets = each, []
+    if table is not None and _is_wanted(table, options):
+        yield table, tuple(tablets)
+
+
+def _is_wanted(table: Table, options: RestoreOptions) -> bool:
+    return not options.only or table.name in options.only
+
+
+async def _restore_one(
+    restorer: RestorePorts, place: _RestoreTarget, dumped: Dumped, *, dry_run: bool
+) -> CreatedTable:
+    table, scope = place.table, restorer.scope(place.table)
+    stored = await scope.run(list_location, scope.location)
+    tablets = dumped[1]
+    if dry_run:
+        files = [file for each in tablets for file in each.files]
+        missing = await absent(restorer.threads, scope.location, files, stored)
+        return CreatedTable(table=table, tablets=len(tablets), files=len(files), missing=missing)
+    live = dumped[0].state is TableState.LIVE
+    return await make_table(scope, place.free, tablets, stored=stored, live=live, complete=False)

@@ -8,7 +8,7 @@ from common.metadata.changes import Change, Guarded
 from common.model.tablet import TabletId
 
 
-class Code(StrEnum):
+class FindingCode(StrEnum):
     """What is wrong. Stable words, for programs."""
 
     MISSING = "missing"
@@ -57,10 +57,10 @@ class Code(StrEnum):
     """The store is older than the location: it has gone back in time."""
 
 
-NOTES = frozenset({Code.UNKNOWN, Code.FOREIGN})
+NOTES = frozenset({FindingCode.UNKNOWN, FindingCode.FOREIGN})
 """Codes of findings that are no damage."""
 
-UNDER_WAY = frozenset({Code.LAYOUT})
+UNDER_WAY = frozenset({FindingCode.LAYOUT})
 """Codes of findings whose repair lets others mend them: until then they are damage."""
 
 Act = Callable[[], None]
@@ -71,7 +71,7 @@ Act = Callable[[], None]
 class Finding:
     """One thing that is not as it should be."""
 
-    code: Code
+    code: FindingCode
     sentence: str
     repair: str = ""
     """What `--repair` does, or which option does it; empty: nothing does."""
@@ -92,7 +92,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class RepairedFinding:
     """What became of a finding when it was repaired."""
 
     finding: Finding

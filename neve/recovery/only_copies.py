@@ -17,8 +17,7 @@ known is waste in any case.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from neve.recovery.footers import OutputFooter
-from neve.recovery.stored import StoredFile, Whose
+from neve.recovery.stored_files import FileOrigin, OutputFooter, StoredFile
 
 CLOCKS_APART_S = 300.0
 """Most that the clocks of store and storage differ."""
@@ -64,7 +63,7 @@ class OnlyCopies:
             lost = [path for path in footer.inputs if not self._is_accounted(path, footer.attempt)]
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             return f"what became of its input {lost[0]}{more} is not known" if lost else ""
-        if file.whose is not Whose.APPENDED or self.lost_s is None:
+        if file.whose is not FileOrigin.APPENDED or self.lost_s is None:
             return ""
         if file.changed_s is not None and file.changed_s > self.lost_s + CLOCKS_APART_S:
             return ""

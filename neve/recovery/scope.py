@@ -25,15 +25,15 @@ AT_ONCE = 64
 """Pieces of work that are handed to the threads before the first is awaited."""
 
 
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 """Tell whoever waits how far it is."""
 
 
-def silent(_text: str) -> None:
+def ignore_progress(_text: str) -> None:
     """Tell nobody."""
 
 
-class Door(Protocol):
+class TableAdmission(Protocol):
     """What everything has to pass that shall become a table, whoever describes it.
 
     The same for what a user writes and for what an archive or a location says.
@@ -58,7 +58,7 @@ class Door(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class TableScope:
     """One table under a tool."""
 
     store: TabletStore
@@ -66,7 +66,7 @@ class Scope:
     threads: StorageThreads
     grace_s: float
     """Files younger than this may be about to be added or committed."""
-    tell: Tell = silent
+    tell: ReportProgress = ignore_progress
 
     @property
     def location(self) -> Location:
@@ -95,7 +95,7 @@ class Scope:
         return await self.run(read_owner, self.location)
 
 
-async def in_turn(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:
+async def gather_bounded(work: Iterable[Coroutine[object, object, T]]) -> Sequence[T]:
     """Return what all pieces of work return; a bounded number of them at a time."""
     done: list[T] = []
     some: list[Coroutine[object, object, T]] = []
@@ -122,4 +122,4 @@ async def identities_now(
         above = each.location.rpartition("/")[0]
         together.setdefault(above, {})[each.id] = each.location
     work = (threads.run(above, identities_of, some) for above, some in together.items())
-    return {table: found for each in await in_turn(work) for table, found in each.items()}
+    return {table: found for each in await gather_bounded(work) for table, found in each.items()}

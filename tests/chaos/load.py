@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from common.ids import call_id
 from neve.client import Client
-from neve.client_errors import UnavailableError
+from neve.client.errors import UnavailableError
 from tests.chaos.batches import Kind, by_tablet, drawn, rows_of
 from tests.chaos.journal import Journal
 from tests.chaos.story import Story

@@ -13,8 +13,8 @@ import redis
 
 from common.parquet.location import open_location
 from neve.client import Client
-from neve.client_errors import UnavailableError
-from neve.local.processes import MARK_VARIABLE, members
+from neve.client.errors import UnavailableError
+from neve.local.processes import MARK_VARIABLE, processes_of_stack
 from tests.chaos.batches import KINDS
 from tests.chaos.journal import Journal, replayed
 from tests.chaos.load import answered
@@ -172,7 +172,7 @@ class Rest:
 def check_nobody_is_left(story: Story, service: Service) -> None:
     """No process of a stack that was ended lives."""
     state = service.stack.state
-    left = [*members(state.mark, state.processes), *_marked(state.mark)]
+    left = [*processes_of_stack(state.mark, state.processes), *_marked(state.mark)]
     if left:
         story.fail(f"after down: processes are left: {left}")
 

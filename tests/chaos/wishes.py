@@ -10,8 +10,8 @@ from typing import Any
 
 from common.ids import call_id
 from neve.client import Client
-from neve.client_errors import CallerError, RefusedError
-from neve.client_requests import Request
+from neve.client.errors import CallerError, RefusedError
+from neve.client.requests import Request
 from tests.chaos.batches import MODS, Kind
 from tests.chaos.journal import Journal
 from tests.chaos.load import answered

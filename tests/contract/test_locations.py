@@ -38,7 +38,7 @@ from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.parquet_bytes.targets import STORED_STEP_BYTES
 from compactor.rewrite.plan.inputs import read_footer
 from coordinator.storage.storage_access import ArrowStorage
-from neve.recovery.stored import list_location
+from neve.recovery.stored_files import list_location
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 
 ROWS = pa.table({"k": range(5000), "v": [1] * 5000, "s": [f"é{n}" for n in range(5000)]})

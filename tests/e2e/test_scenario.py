@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from common.model.group import Service as PlannedBy
-from neve.client_requests import Request
+from neve.client.requests import Request
 from neve.local import LocalStack, StackOptions
 from tests.support.patience import SERVICE_S
 from tests.support.scenario import (

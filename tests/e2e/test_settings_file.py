@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from neve.api_work import Finished
+from neve.api.work import Finished
 from neve.local import LocalStack
 from neve.local.stack import stop
-from neve.local.state import StackFolder
+from neve.local.stack_folder import StackFolder
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.plugin_package import install, settings_file
 from tests.support.stack import Service, words_of

@@ -22,7 +22,7 @@ from compactor.spark.application import executor_bytes
 from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import members
+from neve.local.processes import processes_of_stack
 from neve.local.ray_head import NODE_RESOURCE
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
@@ -64,7 +64,7 @@ def spark_processes(stack: LocalStack) -> list[str]:
 
 
 def stack_members(stack: LocalStack) -> list[psutil.Process]:
-    return members(stack.state.mark, stack.state.processes)
+    return processes_of_stack(stack.state.mark, stack.state.processes)
 
 
 def shown(process: psutil.Process) -> str:

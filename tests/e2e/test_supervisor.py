@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import members
+from neve.local.processes import processes_of_stack
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.stack import SETTINGS, Service
 
@@ -69,6 +69,6 @@ def test_nothing_rises_after_the_end(service: Service) -> None:
     redis.kill()
     service.stack.stop()
     state = service.stack.state
-    assert members(state.mark, state.processes) == []
+    assert processes_of_stack(state.mark, state.processes) == []
     assert not service.stack.folder.state_file.exists()
     assert LocalStack.attach(home=service.folder, name="supervised") is None

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from common.parquet.location import Location, open_location
-from neve.client_errors import NeveError
+from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
-from neve.recovery.stored import Whose, list_location
+from neve.recovery.stored_files import FileOrigin, list_location
 from tests.support.readers import check_table
 from tests.support.s3_server import VARIABLES, s3_server
 from tests.support.stack import SETTINGS, Service
@@ -53,7 +53,7 @@ def rows(first: int, count: int, version: int) -> pa.Table:
 
 def stored(location: Location) -> set[str]:
     found = list_location(location).values()
-    return {each.path for each in found if each.whose in (Whose.OUTPUT, Whose.APPENDED)}
+    return {each.path for each in found if each.whose in (FileOrigin.OUTPUT, FileOrigin.APPENDED)}
 
 
 def test_append_compact_scan_and_collect(service: Service) -> None:

@@ -23,11 +23,15 @@ import httpx
 import psutil
 
 from common.errors import CompactionError
-from neve.api import ARROW_STREAM
-from neve.cli import row_files
+from neve.api.tables import ARROW_STREAM
+from neve.cli import rows
 from neve.client import Client
-from neve.client_errors import NeveError, ProtocolError, UnavailableError
-from neve.gateway.append import DECODED_FACTOR_MAX
+from neve.client.errors import (
+    NeveError,
+    ProtocolError,
+    UnavailableError,
+)
+from neve.gateway.ingest.append import DECODED_FACTOR_MAX
 from tests.hostile import bases
 from tests.hostile.mutate import Sound, damaged_file, damaged_stream
 from tests.hostile.service import BODY_BYTES_MAX, READERS, Service
@@ -177,7 +181,7 @@ class Run:
         for name, body in self._sound_arrow.items():
             path = self._folder / f"{name}.arrow"
             path.write_bytes(body)
-            assert row_files.read(path, tuple).num_rows == bases.ROWS
+            assert rows.read_rows(path, tuple).num_rows == bases.ROWS
 
     def block(self, number: int, only: int | None = None) -> None:
         """Give the inputs of a block, up to one that ends the gateway.
@@ -258,7 +262,7 @@ class Run:
         path = self._folder / f"{seed}.arrow"
         path.write_bytes(body)
         try:
-            row_files.read(path, tuple)
+            rows.read_rows(path, tuple)
             self.outcome.count("Arrow file", "read")
         except CompactionError as error:
             died = "it ends the process" in str(error)

@@ -12,7 +12,11 @@ from common.errors import RefusedError as Refused
 from common.parquet import location
 from common.parquet.location import child_uri, open_location
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, RefusedError
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    RefusedError,
+)
 from neve.recovery.backup import copy_file
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server

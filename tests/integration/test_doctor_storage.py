@@ -18,7 +18,7 @@ from common.parquet.location import (
     s3_filesystem,
     try_location,
 )
-from neve.recovery.stored import list_location
+from neve.recovery.stored_files import list_location
 from tests.support.s3_server import REGION, VARIABLES, S3Server, s3_server
 from tests.support.shell import Shell
 

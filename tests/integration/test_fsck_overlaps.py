@@ -21,8 +21,12 @@ from common.model.tablet import (
     OperationStep,
     TabletId,
 )
-from neve.recovery.findings import Code
-from neve.recovery.repair import Options, Report, check_and_repair
+from neve.recovery.findings import FindingCode
+from neve.recovery.fsck.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
+)
 from tests.support.recovery import Ground, ground_on, key, rows
 from tests.support.redis_server import RedisServer
 from tests.support.store_harness import applied
@@ -55,14 +59,14 @@ class Site:
         await self.ground.harness.write(hset(keys.files, {path: entry}))
         applied(await self.ground.store.apply(RecountRecord(tablet=self.tablet(number))))
 
-    async def check(self) -> Report:
+    async def check(self) -> RepairReport:
         before = await self.ground.dump()
-        report = await check_and_repair(self.ground.scope(self.table), Options())
+        report = await check_and_repair(self.ground.scope(self.table), RepairOptions())
         assert await self.ground.dump() == before
         return report
 
-    async def repair(self) -> Report:
-        return await check_and_repair(self.ground.scope(self.table), Options(repair=True))
+    async def repair(self) -> RepairReport:
+        return await check_and_repair(self.ground.scope(self.table), RepairOptions(repair=True))
 
     async def held(self) -> list[tuple[bytes | None, bytes, list[str]]]:
         tablets = await self.ground.store.read_range(self.table.id)
@@ -85,7 +89,7 @@ SOUND = [
 ]
 
 
-def sentence(report: Report, code: Code = Code.OVERLAP) -> str:
+def sentence(report: RepairReport, code: FindingCode = FindingCode.OVERLAP) -> str:
     (found,) = (each for each in report.checked.findings if each.code is code)
     return f"{found.sentence} | {found.repair}"
 
@@ -109,7 +113,7 @@ async def test_files_go_to_the_tablets_that_hold_them_and_doubles_go(site: Site)
     await site.put(2, "a.parquet", 50)
     found = await site.check()
     assert "3 of its files" in sentence(found)
-    assert "their bounds overlap" in sentence(found, Code.DOUBLE)
+    assert "their bounds overlap" in sentence(found, FindingCode.DOUBLE)
     assert all(each.done for each in (await site.repair()).settled)
     assert await site.held() == [
         (None, key(100), ["a.parquet", "low.parquet"]),
@@ -169,7 +173,7 @@ async def test_nothing_is_mended_where_somebody_works(site: Site) -> None:
 
 async def test_a_double_stays_where_its_keys_are(site: Site) -> None:
     await site.put(2, "a.parquet", 50)
-    assert "leave it in tablet" in sentence(await site.check(), Code.DOUBLE)
+    assert "leave it in tablet" in sentence(await site.check(), FindingCode.DOUBLE)
     assert (await site.repair()).settled[0].done
     assert await site.held() == SOUND
     assert (await site.check()).checked.findings == []
@@ -178,4 +182,4 @@ async def test_a_double_stays_where_its_keys_are(site: Site) -> None:
 async def test_a_double_that_no_tablet_holds_is_told(site: Site) -> None:
     for number in (0, 1):
         await site.put(number, "over.parquet", 50, 150)
-    assert "none of them holds all its keys" in sentence(await site.repair(), Code.DOUBLE)
+    assert "none of them holds all its keys" in sentence(await site.repair(), FindingCode.DOUBLE)

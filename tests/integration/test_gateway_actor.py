@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.settings import GatewaySettings, Settings
-from neve.client_connect import connect
-from neve.client_errors import NeveError
+from neve.client.connect import connect
+from neve.client.errors import NeveError
 from neve.local import LocalStack, StackOptions
 from tests.support.patience import PATIENCE_S, SERVICE_S
 

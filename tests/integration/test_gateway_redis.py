@@ -15,8 +15,12 @@ import pytest
 from common.metadata.redis import connect
 from common.settings import StoreSettings
 from neve.client import Client
-from neve.client_errors import NeveError, RefusedError, UnavailableError
-from neve.client_http import Connection, new_call
+from neve.client.errors import (
+    NeveError,
+    RefusedError,
+    UnavailableError,
+)
+from neve.client.http import Connection, new_call
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, executable, running

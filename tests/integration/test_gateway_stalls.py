@@ -27,12 +27,12 @@ from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
 from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
 from coordinator.storage.storage_access import ArrowStorage
-from neve.api import Added
+from neve.api.tables import Added
 from neve.client import Client
-from neve.client_errors import CallerError, RefusedError
-from neve.client_http import new_call
+from neve.client.errors import CallerError, RefusedError
+from neve.client.http import new_call
 from neve.recovery.gc import collect_orphans
-from neve.recovery.scope import Scope
+from neve.recovery.scope import TableScope
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.gateway import Gateway, serving
 from tests.support.redis_server import RedisServer, executable, running
@@ -67,7 +67,7 @@ class Others:
         old_s = time.time() - 1000.0
         for path in self.folder.rglob("_neve/append/*"):
             os.utime(path, (old_s, old_s))
-        scope = Scope(store=self.store, table=table, threads=self.threads, grace_s=GRACE_S)
+        scope = TableScope(store=self.store, table=table, threads=self.threads, grace_s=GRACE_S)
         self.swept += (await collect_orphans(scope, delete=True)).given
         clock = SystemClock()
         rules = GarbageRules(grace_s=GRACE_S, clock_skew_max_s=0.0, retired_s=60.0)

@@ -28,11 +28,19 @@ from coordinator.storage.generations import Generations
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
 from coordinator.store_actions import ShellContext
-from neve.recovery.findings import Code
+from neve.recovery.findings import FindingCode
+from neve.recovery.fsck.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
+)
 from neve.recovery.gc import collect_orphans
-from neve.recovery.lineage_since import ON_ITS_WAY_S
-from neve.recovery.rebuild import Rebuilder, RebuildOptions, rebuild
-from neve.recovery.repair import Options, Report, check_and_repair
+from neve.recovery.rebuild.live_files import COMMIT_DELAY_MAX_S
+from neve.recovery.rebuild.table_rebuild import (
+    RebuildOptions,
+    RebuildPorts,
+    rebuild,
+)
 from tests.support.recovery import Ground, Moment, go_back, moment, rows
 from tests.support.store_harness import applied
 
@@ -84,13 +92,13 @@ class Site:
                 await self.collector.collect(found)
             await asyncio.sleep(2 * RULES.grace_s)
 
-    async def fsck(self, **options: bool) -> Report:
-        return await check_and_repair(self.ground.scope(self.table), Options(**options))
+    async def fsck(self, **options: bool) -> RepairReport:
+        return await check_and_repair(self.ground.scope(self.table), RepairOptions(**options))
 
     def age(self) -> None:
         """Let all files look as if they had been there long before the manifest."""
         for path in self.ground.place(self.table, "").rglob("*.parquet"):
-            then_s = path.stat().st_mtime - 2 * ON_ITS_WAY_S
+            then_s = path.stat().st_mtime - 2 * COMMIT_DELAY_MAX_S
             os.utime(path, (then_s, then_s))
 
     def rows(self) -> list[tuple[int, int]]:
@@ -137,7 +145,7 @@ async def is_rebuilt(site: Site) -> None:
     applied(await ground.store.apply(DropTable(table=site.table.id)))
     await site.collect()
     assert await ground.store.names() == {}
-    rebuilder = Rebuilder(
+    rebuilder = RebuildPorts(
         store=ground.store, threads=ground.threads, ids=RandomIds(), door=ground.door
     )
     done = await rebuild(rebuilder, site.table.location, RebuildOptions(name="events"))
@@ -185,8 +193,8 @@ async def test_a_release_after_the_acceptance_keeps_the_output(ground: Ground) -
     site, output = await compacted_and_forgotten(ground, reserved=True)
     report = await site.fsck()
     codes = {(each.code, each.path) for each in report.checked.findings}
-    assert (Code.EVIDENCE, output) in codes
-    assert (Code.MISSING, "b.parquet") in codes
+    assert (FindingCode.EVIDENCE, output) in codes
+    assert (FindingCode.MISSING, "b.parquet") in codes
     await site.fsck(accept=True)
     (tablet,) = [each.id for each in await ground.store.read_range(site.table.id) if each.running]
     (attempt,) = (await ground.store.tablet(tablet)).running
@@ -199,7 +207,7 @@ async def test_a_release_after_the_acceptance_keeps_the_output(ground: Ground) -
     assert ground.place(site.table, output).exists()
     assert "output may be the only copy" in site.said
     report = await site.fsck(repair=True)
-    assert (Code.EVIDENCE, output) in {(e.code, e.path) for e in report.checked.findings}
+    assert (FindingCode.EVIDENCE, output) in {(e.code, e.path) for e in report.checked.findings}
     await is_rebuilt(site)
 
 

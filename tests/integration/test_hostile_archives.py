@@ -17,7 +17,11 @@ from common.settings import Settings, StoreSettings
 from coordinator.core.scan_rules import recheck_at_s
 from coordinator.registry import planner_for
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, RefusedError
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    RefusedError,
+)
 from tests.support.gateway import Gateway, serving
 from tests.support.hostile_archives import (
     Line,

@@ -15,7 +15,7 @@ from common.parquet import location as object_store
 from common.parquet.location import open_location
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
-from neve.client_errors import RefusedError
+from neve.client.errors import RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 

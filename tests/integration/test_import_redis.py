@@ -17,9 +17,9 @@ from common.ids import RandomIds
 from common.metadata.redis import connect
 from common.settings import StoreSettings
 from coordinator.storage.manifests import ManifestPublisher
-from neve.api_import import ImportProgress
+from neve.api.tables import ImportProgress
 from neve.client import Client
-from neve.client_errors import RefusedError
+from neve.client.errors import RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.redis_server import RedisServer, empty, executable, running
 from tests.support.spark_session import local_session

@@ -15,13 +15,17 @@ import pytest
 from common.model.outcome import RowCounts
 from common.model.table import Table, TableState
 from common.parquet.location import Location
-from neve.recovery import founding
-from neve.recovery.findings import Code
-from neve.recovery.gc import collect_orphans
-from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
-from neve.recovery.repair import Options, check_and_repair
-from neve.recovery.stored import list_location
-from neve.recovery.sweep import find_orphans
+from neve.recovery import table_creation
+from neve.recovery.findings import FindingCode
+from neve.recovery.fsck.repair import RepairOptions, check_and_repair
+from neve.recovery.gc import collect_orphans, find_orphans
+from neve.recovery.rebuild.table_rebuild import (
+    RebuildOptions,
+    RebuildPorts,
+    RebuildResult,
+    rebuild,
+)
+from neve.recovery.stored_files import list_location
 from tests.integration.test_rebuild_manifest import SETTINGS, publish
 from tests.integration.test_recovery_gc import emptied
 from tests.support.recovery import Ground, go_back, moment, rows
@@ -37,12 +41,12 @@ def disk() -> Iterator[Faults]:
         yield faults
 
 
-async def rebuilt(ground: Ground, table: Table, *, delay_s: float = 0.0) -> Rebuilt:
+async def rebuilt(ground: Ground, table: Table, *, delay_s: float = 0.0) -> RebuildResult:
     """Lose Redis, and make a table anew."""
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = Rebuilder(
+    rebuilder = RebuildPorts(
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,
@@ -102,9 +106,9 @@ async def test_a_file_that_is_listed_and_gone_is_missing(ground: Ground, disk: F
     await ground.add(table, "a.parquet", 1)
     disk.delete(ground.place(table, "a.parquet"))
 
-    report = await check_and_repair(ground.scope(table), Options())
+    report = await check_and_repair(ground.scope(table), RepairOptions())
 
-    assert [each.code for each in report.checked.findings] == [Code.MISSING]
+    assert [each.code for each in report.checked.findings] == [FindingCode.MISSING]
 
 
 async def test_a_file_that_is_not_listed_is_not_forgotten(ground: Ground, disk: Faults) -> None:
@@ -112,7 +116,7 @@ async def test_a_file_that_is_not_listed_is_not_forgotten(ground: Ground, disk: 
     await ground.add(table, "a.parquet", 1)
     disk.missed.add("a.parquet")
 
-    await check_and_repair(ground.scope(table), Options(repair=True, forget_missing=True))
+    await check_and_repair(ground.scope(table), RepairOptions(repair=True, forget_missing=True))
 
     assert await ground.paths(table) == ["a.parquet"]
 
@@ -146,7 +150,7 @@ async def test_what_is_listed_late_is_told_and_the_table_stays_paused(
         disk.missed.clear()
         return list_location(location)
 
-    monkeypatch.setattr(founding, "list_location", listed)
+    monkeypatch.setattr(table_creation, "list_location", listed)
     done = await rebuilt(ground, table)
 
     assert done.lost == {
@@ -179,7 +183,7 @@ async def test_a_file_that_went_is_missed_though_it_is_listed(
         disk.delete(ground.place(table, "a.parquet"))
         return list_location(location)
 
-    monkeypatch.setattr(founding, "list_location", listed)
+    monkeypatch.setattr(table_creation, "list_location", listed)
     done = await rebuilt(ground, table)
 
     assert done.lost.keys() == {"a.parquet"}

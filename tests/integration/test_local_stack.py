@@ -22,12 +22,12 @@ from common.clock import SystemClock
 from common.config import load_settings
 from common.errors import ConfigError
 from neve.local import LocalStack, StackOptions
-from neve.local.find import find_redis_server
 from neve.local.logs import StackLogs
-from neve.local.processes import ProcessRef, members
+from neve.local.machine import find_redis_server
+from neve.local.processes import ProcessRef, processes_of_stack
 from neve.local.redis_server import RedisServer
 from neve.local.stack import stop
-from neve.local.state import StackFolder
+from neve.local.stack_folder import StackFolder
 from tests.support import redis_server
 from tests.support.neighbour import kind_that_refuses, listeners, reachable
 from tests.support.patience import PATIENCE_S
@@ -49,7 +49,7 @@ def begin(home: Path, name: str = "one", options: StackOptions = BARE) -> LocalS
 
 
 def alive(stack: LocalStack) -> list[psutil.Process]:
-    return members(stack.state.mark, stack.state.processes)
+    return processes_of_stack(stack.state.mark, stack.state.processes)
 
 
 def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_start_that_was_killed_is_cleaned_up(home: Path) -> None:
     assert state is not None
     assert not state.ready
     assert stop(folder)
-    assert members(state.mark, state.processes) == []
+    assert processes_of_stack(state.mark, state.processes) == []
     assert not Path(state.private_folder).exists()
 
 
@@ -289,5 +289,5 @@ def test_a_number_that_was_handed_out_again_is_left_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
         process = psutil.Process(bystander.pid)
         older = ProcessRef("raylet", bystander.pid, process.create_time() - 100)
-        assert members("no such mark", [older]) == []
+        assert processes_of_stack("no such mark", [older]) == []
         bystander.kill()

@@ -12,8 +12,13 @@ from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.parquet.manifest import POINTER_PATH, manifest_folders
 from coordinator.storage.manifests import ManifestPublisher
-from neve.recovery.lineage_since import ON_ITS_WAY_S
-from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
+from neve.recovery.rebuild.live_files import COMMIT_DELAY_MAX_S
+from neve.recovery.rebuild.table_rebuild import (
+    RebuildOptions,
+    RebuildPorts,
+    RebuildResult,
+    rebuild,
+)
 from tests.support.recovery import Ground, key, rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
@@ -25,11 +30,11 @@ async def publish(ground: Ground, table: Table) -> None:
     assert await manifests.look(table)
 
 
-async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> Rebuilt:
+async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> RebuildResult:
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = Rebuilder(
+    rebuilder = RebuildPorts(
         store=ground.store, threads=ground.threads, ids=ground.ids, door=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
@@ -41,7 +46,7 @@ def age(ground: Ground, table: Table, *paths: str) -> None:
     """Let files look as if they had been there long before anything else."""
     for path in paths:
         place = ground.place(table, path)
-        then_s = place.stat().st_mtime - ON_ITS_WAY_S - 60
+        then_s = place.stat().st_mtime - COMMIT_DELAY_MAX_S - 60
         os.utime(place, (then_s, then_s))
 
 

@@ -14,10 +14,15 @@ from common.metadata.keys import TabletKeys
 from common.model.service_paths import GENERATION_PATH
 from common.model.table import Table, TableState
 from neve.recovery.archive import TabletDump, read_archive
-from neve.recovery.backup import BackupOptions, backup
+from neve.recovery.backup import (
+    BackupOptions,
+    RestoreOptions,
+    RestorePorts,
+    backup,
+    restore,
+)
+from neve.recovery.fsck.repair import RepairOptions, check_and_repair
 from neve.recovery.gc import collect_orphans
-from neve.recovery.repair import Options, check_and_repair
-from neve.recovery.restore import RestoreOptions, Restorer, restore
 from tests.support.recovery import Ground
 from tests.support.store_harness import applied
 
@@ -30,8 +35,8 @@ async def archive_of(ground: Ground, *tables: Table, **options: object) -> bytes
     return b"".join([line async for line in backup(scopes, ground.ids, ground.door, chosen)])
 
 
-def restorer(ground: Ground) -> Restorer:
-    return Restorer(
+def restorer(ground: Ground) -> RestorePorts:
+    return RestorePorts(
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,
@@ -83,7 +88,7 @@ async def test_a_table_is_the_same_in_another_store(ground: Ground) -> None:
     assert restored.state is TableState.LIVE
     assert (restored.schema, restored.settings) == (table.schema, table.settings)
     assert await shape(ground, restored) == wanted
-    report = await check_and_repair(ground.scope(restored), Options())
+    report = await check_and_repair(ground.scope(restored), RepairOptions())
     assert [each.code.value for each in report.checked.findings] == ["unknown", "unknown"]
     (tablet, _) = await ground.store.read_range(restored.id)
     compacted = await ground.compact(restored, tablet.id, *tablet.files)

@@ -23,15 +23,19 @@ from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId
 from common.parquet.file_inspection import inspect_file
 from common.parquet.service_files import OWNER_PATH, written_generation
 from common.rows.rules import RowRules
-from neve.gateway.recovery_views import fsck_view
-from neve.recovery.findings import Code
-from neve.recovery.repair import Options, Report, check_and_repair
+from neve.gateway.recovery import fsck_view
+from neve.recovery.findings import FindingCode
+from neve.recovery.fsck.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
+)
 from tests.support.misordered import last_first, told_otherwise, write_misordered
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
-EVERYTHING = Options(repair=True, adopt=True, accept=True, forget_missing=True)
+EVERYTHING = RepairOptions(repair=True, adopt=True, accept=True, forget_missing=True)
 
 
 @dataclass(frozen=True)
@@ -165,35 +169,35 @@ async def scribbled(site: Site) -> None:
 
 
 Damage = Callable[[Site], Awaitable[None]]
-DAMAGES: dict[Damage, Code] = {
-    missing: Code.MISSING,
-    orphaned_output: Code.ORPHANED,
-    orphaned_append: Code.ORPHANED,
-    orphaned_part: Code.ORPHANED,
-    overwritten: Code.DIFFERENT,
-    outside: Code.OUTSIDE,
-    hole: Code.HOLE,
-    lost_bounds: Code.HOLE,
-    overlapping: Code.OVERLAP,
-    counts: Code.COUNTS,
-    stale_reservation: Code.STALE_RESERVATION,
-    stale_marks: Code.STALE_MARKS,
-    stale_garbage: Code.STALE_GARBAGE,
-    stale_pin: Code.STALE_PIN,
-    foreign: Code.OWNER,
-    unowned: Code.OWNER,
-    rolled_back: Code.GENERATION,
-    scribbled: Code.GENERATION,
+DAMAGES: dict[Damage, FindingCode] = {
+    missing: FindingCode.MISSING,
+    orphaned_output: FindingCode.ORPHANED,
+    orphaned_append: FindingCode.ORPHANED,
+    orphaned_part: FindingCode.ORPHANED,
+    overwritten: FindingCode.DIFFERENT,
+    outside: FindingCode.OUTSIDE,
+    hole: FindingCode.HOLE,
+    lost_bounds: FindingCode.HOLE,
+    overlapping: FindingCode.OVERLAP,
+    counts: FindingCode.COUNTS,
+    stale_reservation: FindingCode.STALE_RESERVATION,
+    stale_marks: FindingCode.STALE_MARKS,
+    stale_garbage: FindingCode.STALE_GARBAGE,
+    stale_pin: FindingCode.STALE_PIN,
+    foreign: FindingCode.OWNER,
+    unowned: FindingCode.OWNER,
+    rolled_back: FindingCode.GENERATION,
+    scribbled: FindingCode.GENERATION,
 }
 
 
-async def run(site: Site, options: Options | None = None) -> Report:
-    return await check_and_repair(site.ground.scope(site.table), options or Options())
+async def run(site: Site, options: RepairOptions | None = None) -> RepairReport:
+    return await check_and_repair(site.ground.scope(site.table), options or RepairOptions())
 
 
-def codes(report: Report) -> list[Code]:
+def codes(report: RepairReport) -> list[FindingCode]:
     """Return what was found, notes about files of users aside."""
-    return [each.code for each in report.checked.findings if each.code is not Code.UNKNOWN]
+    return [each.code for each in report.checked.findings if each.code is not FindingCode.UNKNOWN]
 
 
 async def test_a_sound_table_has_nothing_to_mend(site: Site) -> None:
@@ -231,17 +235,17 @@ async def test_what_needs_a_word_of_its_own(site: Site, damage: Damage, option: 
     await damage(site)
     before = await site.ground.dump()
 
-    await run(site, Options(repair=True))
+    await run(site, RepairOptions(repair=True))
 
     assert await site.ground.dump() == before
-    await run(site, Options(**{option: True}))  # type: ignore[arg-type]  # by name
+    await run(site, RepairOptions(**{option: True}))  # type: ignore[arg-type]  # by name
     assert codes(await run(site)) == []
 
 
 async def test_a_missing_file_takes_its_own_row_only(site: Site) -> None:
     await missing(site)
 
-    await run(site, Options(forget_missing=True))
+    await run(site, RepairOptions(forget_missing=True))
 
     assert await site.ground.paths(site.table) == sorted(["b.parquet", site.output])
 
@@ -251,7 +255,7 @@ async def test_an_unreadable_file_is_told_and_left(site: Site) -> None:
 
     report = await run(site, EVERYTHING)
 
-    assert codes(report) == [Code.CORRUPT]
+    assert codes(report) == [FindingCode.CORRUPT]
     assert "a.parquet" in await site.ground.paths(site.table)
 
 
@@ -264,7 +268,7 @@ async def test_a_flipped_byte_is_found_by_decoding(site: Site) -> None:
     full.write_bytes(content)
 
     assert codes(await run(site)) == []
-    assert codes(await run(site, Options(deep=True))) == [Code.CORRUPT]
+    assert codes(await run(site, RepairOptions(deep=True))) == [FindingCode.CORRUPT]
 
 
 async def test_entries_that_are_too_narrow_are_found_by_decoding(site: Site) -> None:
@@ -272,11 +276,11 @@ async def test_entries_that_are_too_narrow_are_found_by_decoding(site: Site) -> 
     narrow = replace(tablet.files["b.parquet"], key_max=key(3), version_max=b"\x01")
     await site.write(hset(site.keys.files, {"b.parquet": FILE.pack(narrow)}))
 
-    found = await run(site, Options(repair=True, deep=True))
+    found = await run(site, RepairOptions(repair=True, deep=True))
 
-    assert codes(found) == [Code.DIFFERENT]
+    assert codes(found) == [FindingCode.DIFFERENT]
     assert "keys outside" in found.checked.findings[0].sentence
-    assert codes(await run(site, Options(deep=True))) == []
+    assert codes(await run(site, RepairOptions(deep=True))) == []
 
 
 async def misordered_file(site: Site, path: str = "m.parquet") -> None:
@@ -295,28 +299,30 @@ async def test_files_of_which_spark_misses_rows_are_found_and_tagged(
     await misordered_file(site)
     before = await site.ground.dump()
 
-    found = await run(site, Options(deep=deep))
+    found = await run(site, RepairOptions(deep=deep))
 
     (finding,) = found.checked.findings
-    assert (finding.code, finding.path) == (Code.LAYOUT, "m.parquet")
+    assert (finding.code, finding.path) == (FindingCode.LAYOUT, "m.parquet")
     assert "such as Spark, may miss rows of the file: column 1 of row group 0" in finding.sentence
     wanted = "`neve compact events --selector layout` rewrites it"
     assert finding.repair == f"tag the file; then {wanted}"
     assert await site.ground.dump() == before, "a dry run writes no key"
     assert not fsck_view(site.table, found).sound
 
-    tagged = await run(site, Options(deep=deep, repair=True))
+    tagged = await run(site, RepairOptions(deep=deep, repair=True))
 
     assert [(each.done, each.outcome) for each in tagged.settled] == [(True, "")]
     assert not fsck_view(site.table, tagged).sound, "it is rewritten by a compaction, not yet"
     file = (await site.ground.store.tablet(site.first)).files["m.parquet"]
     assert file.tags == (("late", "true"), ("layout", "faulty"))
-    again = await run(site, Options(deep=deep, repair=True))
-    assert [(each.code, each.repair) for each in again.checked.findings] == [(Code.LAYOUT, wanted)]
+    again = await run(site, RepairOptions(deep=deep, repair=True))
+    assert [(each.code, each.repair) for each in again.checked.findings] == [
+        (FindingCode.LAYOUT, wanted)
+    ]
     assert again.settled == ()
 
     await site.ground.compact(site.table, site.first, "a.parquet", "m.parquet")
-    assert (await run(site, Options(deep=deep))).checked.findings == []
+    assert (await run(site, RepairOptions(deep=deep))).checked.findings == []
 
 
 async def test_what_a_footer_says_of_row_groups_is_looked_at_by_decoding(site: Site) -> None:
@@ -330,9 +336,9 @@ async def test_what_a_footer_says_of_row_groups_is_looked_at_by_decoding(site: S
     applied(await site.ground.store.apply(change))
 
     assert codes(await run(site)) == []
-    found = await run(site, Options(deep=True, repair=True))
+    found = await run(site, RepairOptions(deep=True, repair=True))
 
-    assert codes(found) == [Code.LAYOUT]
+    assert codes(found) == [FindingCode.LAYOUT]
     assert "row group 0 is said to begin at byte" in found.checked.findings[0].sentence
     file = (await site.ground.store.tablet(site.first)).files["w.parquet"]
     assert file.has_faulty_layout
@@ -344,9 +350,9 @@ async def test_a_file_that_changed_keeps_its_tags_when_its_entry_is_written_anew
     await misordered_file(site)
     write_misordered(site.place("m.parquet"), rows(12, 13), order=last_first)
 
-    report = await run(site, Options(repair=True))
+    report = await run(site, RepairOptions(repair=True))
 
-    assert codes(report) == [Code.DIFFERENT]
+    assert codes(report) == [FindingCode.DIFFERENT]
     file = (await site.ground.store.tablet(site.first)).files["m.parquet"]
     assert file.rows == 2
     assert file.tags == (("late", "true"), ("layout", "faulty"))
@@ -361,7 +367,7 @@ async def test_files_of_users_are_told_and_left(site: Site) -> None:
 
     found = [(each.code, each.path) for each in report.checked.findings]
     # c and d were replaced: they wait for the collector and are known.
-    assert found == [(Code.UNKNOWN, "other.parquet")]
+    assert found == [(FindingCode.UNKNOWN, "other.parquet")]
     assert await site.ground.dump() == before
     assert site.place("other.parquet").exists()
 
@@ -370,7 +376,7 @@ async def test_a_table_of_another_store_is_mended_only_after_adoption(site: Site
     await foreign(site)
     await orphaned_append(site)
 
-    report = await run(site, Options(repair=True))
+    report = await run(site, RepairOptions(repair=True))
 
     assert [each.done for each in report.settled] == [False]
     assert "--adopt" in report.settled[0].outcome
@@ -391,7 +397,7 @@ async def test_work_that_goes_on_is_no_damage(site: Site) -> None:
 async def test_what_cannot_be_decoded_is_told(site: Site) -> None:
     await site.write(hset(site.keys.files, {"a.parquet": b"\x09"}))
 
-    assert Code.UNDECODABLE in codes(await run(site, EVERYTHING))
+    assert FindingCode.UNDECODABLE in codes(await run(site, EVERYTHING))
 
 
 async def test_a_selection_of_files_that_are_gone_is_told(site: Site) -> None:
@@ -400,12 +406,12 @@ async def test_a_selection_of_files_that_are_gone_is_told(site: Site) -> None:
     flags = hset(site.keys.record, {"s": 1})
     await site.write(set_string(site.keys.selection, selection), request, flags)
 
-    assert codes(await run(site, EVERYTHING)) == [Code.STALE_SELECTION]
+    assert codes(await run(site, EVERYTHING)) == [FindingCode.STALE_SELECTION]
 
 
 async def test_accepting_lets_the_coordinator_count_on(site: Site) -> None:
     await rolled_back(site)
-    await run(site, Options(accept=True))
+    await run(site, RepairOptions(accept=True))
 
     assert await site.ground.store.generation(site.table.id) == 13
     assert written_generation(site.ground.location(site.table)) == 12

@@ -14,9 +14,8 @@ from common.ids import call_id
 from common.metadata.changes import AddFiles
 from common.model.outcome import RowCounts
 from common.model.service_paths import GENERATION_PATH
-from neve.recovery.findings import Code
-from neve.recovery.gc import collect_orphans
-from neve.recovery.sweep import find_orphans
+from neve.recovery.findings import FindingCode
+from neve.recovery.gc import collect_orphans, find_orphans
 from tests.support.recovery import Ground, rows
 from tests.support.store_harness import applied, refused
 
@@ -39,7 +38,9 @@ async def test_orphans_go_to_the_collector_and_nothing_else(ground: Ground) -> N
     dry = await collect_orphans(ground.scope(table), delete=False)
 
     assert await ground.dump() == before
-    assert [each.path for each in seen.findings if each.code is Code.ORPHANED] == [orphan.path]
+    assert [each.path for each in seen.findings if each.code is FindingCode.ORPHANED] == [
+        orphan.path
+    ]
     assert (dry.orphans, dry.orphan_bytes, dry.given) == (1, orphan.size_bytes, 0)
     done = await collect_orphans(ground.scope(table), delete=True)
     assert done.given == 1

@@ -13,10 +13,15 @@ from common.model.outcome import AttemptEnd
 from common.model.service_paths import DESCRIPTION_PATH
 from common.model.table import Table, TableState
 from common.parquet.service_files import OWNER_PATH
-from neve.recovery import rebuild as rebuilding
-from neve.recovery.evidence import facts_of
-from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
-from neve.recovery.repair import Options, check_and_repair
+from neve.recovery.fsck.repair import RepairOptions, check_and_repair
+from neve.recovery.rebuild import table_rebuild as rebuilding
+from neve.recovery.rebuild.evidence import facts_of
+from neve.recovery.rebuild.table_rebuild import (
+    RebuildOptions,
+    RebuildPorts,
+    RebuildResult,
+    rebuild,
+)
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied, release
 
@@ -29,8 +34,8 @@ async def lose_redis(ground: Ground) -> None:
     await ground.store.store_id()
 
 
-async def rebuilt(ground: Ground, table: Table, **options: object) -> Rebuilt:
-    rebuilder = Rebuilder(
+async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildResult:
+    rebuilder = RebuildPorts(
         store=ground.store, threads=ground.threads, ids=ground.ids, door=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
@@ -39,7 +44,7 @@ async def rebuilt(ground: Ground, table: Table, **options: object) -> Rebuilt:
 
 
 async def sound(ground: Ground, table: Table) -> bool:
-    report = await check_and_repair(ground.scope(table), Options(deep=True))
+    report = await check_and_repair(ground.scope(table), RepairOptions(deep=True))
     return all(each.code.value in ("unknown", "orphaned") for each in report.checked.findings)
 
 

@@ -21,8 +21,17 @@ from common.metadata.redis import connect
 from common.settings import StoreSettings
 from neve.cli.app import build
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, ProtocolError, RefusedError
-from neve.client_recovery import _write_archive, checked_line, lines_of
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    ProtocolError,
+    RefusedError,
+)
+from neve.client.recovery import (
+    _write_archive,
+    checked_line,
+    lines_of,
+)
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.redis_server import RedisServer, empty, executable, running
 

@@ -21,9 +21,13 @@ from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
 from coordinator.storage.generations import Generations
 from coordinator.storage.storage_access import ArrowStorage
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, RefusedError
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    RefusedError,
+)
 from neve.recovery.gc import collect_orphans
-from neve.recovery.scope import Scope
+from neve.recovery.scope import TableScope
 from tests.support.gateway import Gateway, serving
 from tests.support.redis_server import RedisServer, empty, executable, running
 
@@ -112,7 +116,9 @@ def swept_and_collected(gateway: Gateway, name: str) -> int:
     async def sweep() -> int:
         table = await gateway.store.table_named(name)
         assert table is not None
-        scope = Scope(store=gateway.store, table=table, threads=StorageThreads(2), grace_s=-LONG_S)
+        scope = TableScope(
+            store=gateway.store, table=table, threads=StorageThreads(2), grace_s=-LONG_S
+        )
         given = (await collect_orphans(scope, delete=True)).given
         rules = GarbageRules(grace_s=-LONG_S, clock_skew_max_s=0.0)
         collector = GarbageCollector(

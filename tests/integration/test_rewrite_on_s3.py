@@ -23,7 +23,7 @@ from compactor.rewrite.parquet_bytes.excerpts import (
     RowStretch,
     arrow_column,
 )
-from neve.recovery.stored import list_location
+from neve.recovery.stored_files import list_location
 from tests.support.assignments import an_assignment
 from tests.support.readers import at_hand, check_counts
 from tests.support.s3_server import VARIABLES, s3_server

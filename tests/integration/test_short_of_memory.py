@@ -24,7 +24,7 @@ from compactor.core.progress import RewriteResult
 from compactor.rewrite.memory_guard import BEGUN
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
-from neve.local.find import find_java
+from neve.local.machine import find_java
 from tests.support.patience import SERVICE_S
 from tests.support.tables_on_disk import assignment_over, keyed_table, settings
 

@@ -26,7 +26,7 @@ from compactor.spark import driver_protocol
 from compactor.spark.child import SIGN_INTERVAL_S
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine
-from neve.local.find import find_java
+from neve.local.machine import find_java
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
 pytestmark = [pytest.mark.slow]

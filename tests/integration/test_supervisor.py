@@ -17,12 +17,28 @@ import redis
 
 from common.clock import SystemClock
 from neve.local.options import StackOptions
-from neve.local.parts import Starter, look_round
-from neve.local.processes import ProcessRef, end, members
+from neve.local.processes import (
+    ProcessRef,
+    end_processes,
+    processes_of_stack,
+)
 from neve.local.redis_server import AppendSync
-from neve.local.state import StackFolder, StackState
-from neve.local.supervisor import PAUSES_S, WELL_S, Orders, Pauses, StackOverError, Supervisor
-from neve.local.temporary import base_folder, new_folder, remove_folder
+from neve.local.stack_folder import (
+    StackFolder,
+    StackState,
+    base_folder,
+    new_folder,
+    remove_folder,
+)
+from neve.local.starter import Starter, inspect_machine
+from neve.local.supervisor import (
+    PAUSES_S,
+    WELL_S,
+    RestartPauses,
+    StackOverError,
+    Supervisor,
+    SupervisorOrders,
+)
 
 OPTIONS = StackOptions(actors=False, redis_appendfsync=AppendSync.ALWAYS)
 
@@ -35,7 +51,7 @@ class Stack:
         self.folder.make()
         self.told: list[tuple[str, dict[str, Any]]] = []
         mark = secrets.token_hex(8)
-        machine = look_round(OPTIONS, os.environ, home)
+        machine = inspect_machine(OPTIONS, os.environ, home)
         self.private_folder = new_folder(base_folder())
         state = StackState(
             name="one",
@@ -46,7 +62,7 @@ class Stack:
         )
         self.private_folder.mkdir(mode=0o700)
         state.temporary.mkdir()
-        self.orders = Orders(
+        self.orders = SupervisorOrders(
             mark=mark,
             folder=self.folder,
             options=OPTIONS,
@@ -87,7 +103,7 @@ class Stack:
         return [event for event, _ in self.told]
 
     def end(self) -> None:
-        end(self.orders.mark)
+        end_processes(self.orders.mark)
         remove_folder(self.private_folder)
 
     def _hear(self, event: str, **fields: Any) -> None:
@@ -161,7 +177,7 @@ def test_nothing_is_started_for_a_stack_that_is_over(stack: Stack, how: str) -> 
         stack.folder.save(replace(state, mark="another"))
     with pytest.raises(StackOverError):
         stack.supervisor.look()
-    assert members(stack.orders.mark) == []
+    assert processes_of_stack(stack.orders.mark) == []
     assert stack.folder.state_file.exists() is (how == "started anew")
 
 
@@ -170,13 +186,13 @@ def test_what_was_started_while_the_stack_ended_is_ended_again(stack: Stack) -> 
     stack.kill_redis()
     with stack.folder.locked(), pytest.raises(StackOverError):
         stack.supervisor.look()
-    assert members(stack.orders.mark) == []
+    assert processes_of_stack(stack.orders.mark) == []
     with contextlib.suppress(redis.ConnectionError):
         raise AssertionError(f"somebody answers: {stack.link.ping()}")
 
 
 def test_pauses_grow_and_end() -> None:
-    pauses, now_s = Pauses(), 100.0
+    pauses, now_s = RestartPauses(), 100.0
     for pause_s in (*PAUSES_S[1:], PAUSES_S[-1]):
         assert pauses.may_try("redis", now_s)
         pauses.tried("redis", now_s, "no")

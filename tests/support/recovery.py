@@ -37,9 +37,9 @@ from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from coordinator.core.assignment import compose_assignment, output_prefix
-from neve.gateway.create import TableDoor
-from neve.gateway.storage import Locations
-from neve.recovery.scope import Scope
+from neve.gateway.table_locations import Locations
+from neve.gateway.tables import GatewayAdmission
+from neve.recovery.scope import TableScope
 from tests.support.living_folder import files_below
 from tests.support.store_harness import Harness, applied
 
@@ -69,9 +69,9 @@ class Ground:
         return self.harness.store
 
     @property
-    def door(self) -> TableDoor:
+    def door(self) -> GatewayAdmission:
         """Lets tables in anywhere on this machine."""
-        return TableDoor(Locations(("/",)), self.threads, ("default",))
+        return GatewayAdmission(Locations(("/",)), self.threads, ("default",))
 
     async def table(
         self, name: str = "events", *, splits: tuple[int, ...] = (100,), **fields: Any
@@ -165,9 +165,9 @@ class Ground:
         applied(await self.store.apply(change))
         return [file.path for file in change.outputs]
 
-    def scope(self, table: Table, *, grace_s: float = -60.0) -> Scope:
+    def scope(self, table: Table, *, grace_s: float = -60.0) -> TableScope:
         """Return the table as tools see it; nothing is too young unless told so."""
-        return Scope(store=self.store, table=table, threads=self.threads, grace_s=grace_s)
+        return TableScope(store=self.store, table=table, threads=self.threads, grace_s=grace_s)
 
     def location(self, table: Table) -> Location:
         return open_location(table.location)

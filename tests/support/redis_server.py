@@ -14,7 +14,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.metadata.redis.keyspace import RedisKeyspace
-from neve.local.find import find_redis_server
+from neve.local.machine import find_redis_server
 from tests.support.patience import PATIENCE_S
 
 

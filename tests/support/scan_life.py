@@ -30,7 +30,7 @@ from coordinator.scan.full_scan import FullScan
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.scan.scan_ranges import LocalRangeScans
 from coordinator.scan.scanner import Scanner
-from neve.local.processes import members
+from neve.local.processes import processes_of_stack
 from tests.support.many_tablets import Many, key_of, many_tablets
 from tests.support.patience import PATIENCE_S
 
@@ -74,7 +74,7 @@ def kill_a_task() -> None:
     """Kill a process that scans a piece, as soon as there is one."""
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
-        for process in members(os.environ["SCAN_MARK"]):
+        for process in processes_of_stack(os.environ["SCAN_MARK"]):
             with suppress(psutil.Error):
                 if " ".join(process.cmdline()).startswith(f"ray::{TASK}"):
                     process.kill()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 from common.settings import StoreSettings
 from common.wire import NAMESPACE
-from neve.local.ports import LOOPBACK
+from neve.local.machine import LOOPBACK
 from neve.local.ray_head import NODE_RESOURCE_AMOUNT
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import SETTINGS, Service

@@ -23,7 +23,7 @@ from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY
-from neve.recovery.sweep import _known
+from neve.recovery.gc import _known_paths
 from tests.support.sim_disk import LAST_KEY, key_bytes, key_number
 from tests.support.sim_loop import SimLoop, World
 from tests.support.sim_truth import Truth
@@ -232,7 +232,7 @@ class SimSweeper(SimClient):
         listed = [path for path in disk.files if path.startswith(folder)]
         tell: Callable[[str], None] = lambda _what: None  # noqa: E731  # nobody listens
         scope: Any = SimpleNamespace(store=self.store, table=table, tell=tell)
-        known = (await _known(scope)).paths
+        known = (await _known_paths(scope)).paths
         first = await self.store.tablet_ids(table.id, None, 1)
         found = []
         for path in listed:

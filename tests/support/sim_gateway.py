@@ -26,10 +26,10 @@ from common.rows.row_facts import RowFacts
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.settings import GatewaySettings, Settings
-from neve import api
-from neve.gateway.add import add_files
-from neve.gateway.append import append_rows
-from neve.gateway.scan import Wanted, scanned
+from neve.api import tables as api
+from neve.gateway.ingest.add import add_files
+from neve.gateway.ingest.append import append_rows
+from neve.gateway.scan import ScanOptions, open_scan
 from neve.gateway.services import Services
 from neve.gateway.table_files import TableFiles
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number
@@ -205,7 +205,9 @@ class SimGateway:
         refusals = self._truth.seen["refusals"]
         slow_until_s = self._world.now_s() + SLOW_MAX_S
         try:
-            async with scanned(self._services, table, Wanted(columns=self.columns)) as pieces:
+            async with open_scan(
+                self._services, table, ScanOptions(columns=self.columns)
+            ) as pieces:
                 async for piece in pieces:
                     rows += self._told(piece)
                     if self._world.now_s() < slow_until_s:

@@ -32,15 +32,14 @@ from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
 from coordinator.storage import generations
-from neve import api
-from neve.gateway import add
-from neve.recovery import lineage_since
+from neve.api import tables as api
+from neve.gateway.ingest import add
 from neve.recovery.findings import NOTES
-from neve.recovery.footers import read_output_footer
-from neve.recovery.published import read_published
-from neve.recovery.rebuild import RebuildOptions
-from neve.recovery.repair import Options as Repairs
-from neve.recovery.stored import Whose, whose
+from neve.recovery.fsck.repair import RepairOptions as Repairs
+from neve.recovery.rebuild import live_files
+from neve.recovery.rebuild.evidence import read_published_manifest
+from neve.recovery.rebuild.table_rebuild import RebuildOptions
+from neve.recovery.stored_files import FileOrigin, file_origin, read_output_footer
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
@@ -398,11 +397,13 @@ def untold_rows(place: Path) -> list[Row]:
     was given up shortly before the manifest may count.
     """
     location = open_location(place.as_uri())
-    published = read_published(location)
+    published = read_published_manifest(location)
     told = {*(published.files if published else ())}
     paths = [str(path.relative_to(place)) for path in place.rglob("*.parquet")]
     for path in paths:
-        if whose(path) is Whose.OUTPUT and (footer := read_output_footer(location, path)):
+        if file_origin(path) is FileOrigin.OUTPUT and (
+            footer := read_output_footer(location, path)
+        ):
             told.update(footer.inputs)
     calls = {found.call for path in told if (found := append_try_of(path)) is not None}
     untold = [
@@ -471,7 +472,7 @@ def live_by(seed: int, storage_faults: StorageFaults | None = None) -> Lake:
 SOONER: Sequence[Setting] = (
     (generations, "INTERVAL_S", COUNTED_S),
     (generations, "LOOK_AGAIN_S", LOOK_AGAIN_S),
-    (lineage_since, "ON_ITS_WAY_S", ON_ITS_WAY_S),
+    (live_files, "ON_ITS_WAY_S", ON_ITS_WAY_S),
     (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
 )
 """What takes minutes takes seconds."""

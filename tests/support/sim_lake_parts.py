@@ -23,14 +23,22 @@ from compactor.rewrite.verify import verify
 from compactor.service.table_storage import TableStorage
 from coordinator.store_actions import ShellContext
 from coordinator.wiring import storage_loops
-from neve import api
-from neve.gateway.create import TableDoor, create_table
-from neve.gateway.dropping import drop_table
+from neve.api import tables as api
 from neve.gateway.table_files import StoredFiles, TableFiles
-from neve.recovery.gc import Collected, collect_orphans
-from neve.recovery.rebuild import Rebuilder, RebuildOptions, Rebuilt, rebuild
-from neve.recovery.repair import Options, Report, check_and_repair
-from neve.recovery.scope import Scope
+from neve.gateway.tables import GatewayAdmission, create_table, drop_table
+from neve.recovery.fsck.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
+)
+from neve.recovery.gc import GcResult, collect_orphans
+from neve.recovery.rebuild.table_rebuild import (
+    RebuildOptions,
+    RebuildPorts,
+    RebuildResult,
+    rebuild,
+)
+from neve.recovery.scope import TableScope
 from tests.support.sim_compactor import SimEngine, Traits
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_gateway import SimGateway
@@ -181,33 +189,33 @@ class LakeGateway(SimGateway):
             found = await self._services.table(name)
             return await drop_table(self._services, found, delete_files=delete_files)
 
-    async def gc(self, name: str) -> Collected:
+    async def gc(self, name: str) -> GcResult:
         """Do what the route does: hand what no key knows to the collector."""
         with self._answering():
             return await collect_orphans(await self._scope(name), delete=True)
 
-    async def fsck(self, name: str, options: Options) -> Report:
+    async def fsck(self, name: str, options: RepairOptions) -> RepairReport:
         """Do what the route does."""
         with self._answering():
             return await check_and_repair(await self._scope(name), options)
 
-    async def rebuild(self, location: str, options: RebuildOptions) -> Rebuilt:
+    async def rebuild(self, location: str, options: RebuildOptions) -> RebuildResult:
         """Do what the route does."""
         services = self._services
         with self._answering():
-            rebuilder = Rebuilder(
+            rebuilder = RebuildPorts(
                 store=services.store,
                 threads=services.footers,
                 ids=services.ids,
-                door=TableDoor.of(services),
+                door=GatewayAdmission.of(services),
                 tell=partial(self._world.tell, self.name),
                 listing_delay_s=services.settings.gateway.listing_delay_s,
             )
             return await rebuild(rebuilder, location, options)
 
-    async def _scope(self, name: str) -> Scope:
+    async def _scope(self, name: str) -> TableScope:
         services, rules = self._services, self._services.settings.coordinator
-        return Scope(
+        return TableScope(
             store=services.store,
             table=await services.table(name),
             threads=services.footers,

@@ -15,9 +15,9 @@ from common.errors import ConflictError, RefusedError, RequestError, Unavailable
 from common.metadata.store import KeyspaceStore
 from common.model.table import Table
 from common.parquet.location import open_location
-from neve.recovery.findings import Code
-from neve.recovery.published import Published, read_published
-from neve.recovery.repair import Options
+from neve.recovery.findings import FindingCode
+from neve.recovery.fsck.repair import RepairOptions
+from neve.recovery.rebuild.evidence import PublishedManifest, read_published_manifest
 from tests.support.sim_callers import GatewayLink, body_of
 from tests.support.sim_clients import SimClient, call_id_of
 from tests.support.sim_compactor import Network
@@ -31,11 +31,11 @@ HELD_MAX_S = 3.0
 """How long an engine goes on with a manifest: shorter than the grace."""
 HARMLESS = frozenset(
     {
-        Code.UNKNOWN,
-        Code.FOREIGN,
-        Code.ORPHANED,
-        Code.STALE_PIN,
-        Code.STALE_RESERVATION,
+        FindingCode.UNKNOWN,
+        FindingCode.FOREIGN,
+        FindingCode.ORPHANED,
+        FindingCode.STALE_PIN,
+        FindingCode.STALE_RESERVATION,
     }
 )
 """What a check may find while things happen."""
@@ -152,7 +152,7 @@ class LakeReader(LakeUser):
         loop = asyncio.get_running_loop()
         location, ledger = open_location(table.location), self.lake.ledger
         try:
-            published = await loop.run_in_executor(None, read_published, location)
+            published = await loop.run_in_executor(None, read_published_manifest, location)
         except UnavailableError:
             return
         if published is None or published.table != table.id:
@@ -167,7 +167,7 @@ class LakeReader(LakeUser):
         self.truth.seen["manifests read"] += 1
 
 
-def read_files(table: Table, published: Published) -> list[Row]:
+def read_files(table: Table, published: PublishedManifest) -> list[Row]:
     """Return the rows of all files that a manifest names."""
     place = place_of(table)
     return [row for path in published.files for row in rows_of(pq.read_table(place / path))]
@@ -184,11 +184,11 @@ class LakeKeeper(LakeUser):
                 self.truth.seen["sweeps"] += 1
                 self.truth.seen["orphans given"] += done.given
             return
-        report = await self.answer("fsck", table.name, Options())
+        report = await self.answer("fsck", table.name, RepairOptions())
         if not isinstance(report, Exception) and self.table is table:
             self.truth.seen["checks"] += 1
             found = report.checked.findings
             # What cannot be read once is told, and mended by nobody.
-            fine = HARMLESS | ({Code.CORRUPT} if self.truth.storage_fails else frozenset())
+            fine = HARMLESS | ({FindingCode.CORRUPT} if self.truth.storage_fails else frozenset())
             bad = [each for each in found if each.code not in fine]
             assert not bad or self.truth.sleeps, f"a check finds damage: {bad}"

@@ -17,7 +17,7 @@ from functools import partial
 import psutil
 import redis
 
-from neve.api_work import Job
+from neve.api.work import Job
 from tests.support.ledger import OWN_FOLDER, LedgerTable, bag_rows
 from tests.support.living_folder import files_below
 from tests.support.stack import CATCHES_MAX, SLOW, Service, words_of

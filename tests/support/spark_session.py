@@ -7,7 +7,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from neve.local.find import find_java
+from neve.local.machine import find_java
 
 
 @cache

@@ -20,11 +20,11 @@ from typing import TypeVar
 import psutil
 
 from common.settings import CompactorSettings, CoordinatorSettings, GatewaySettings, Settings
-from neve.api_work import Job
+from neve.api.work import Job
 from neve.client import Client
-from neve.client_errors import UnavailableError
+from neve.client.errors import UnavailableError
 from neve.local import LocalStack, StackOptions
-from neve.local.processes import members
+from neve.local.processes import processes_of_stack
 from tests.support.ledger import LedgerTable
 from tests.support.patience import SERVICE_S
 
@@ -159,7 +159,7 @@ class Service:
 
     def processes(self) -> list[psutil.Process]:
         """Return the stack's living processes."""
-        return members(self.stack.state.mark, self.stack.state.processes)
+        return processes_of_stack(self.stack.state.mark, self.stack.state.processes)
 
     def actor(self, kind: str) -> psutil.Process:
         """Return the process of the only actor of a class, once it lives.

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from neve.api_import import ImportReport
+from neve.api.tables import ImportReport
 from tests.support.living_folder import files_below
 from tests.support.stack import Service
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from neve.client_errors import NotFoundError, RefusedError
+from neve.client.errors import NotFoundError, RefusedError
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import COMPACTORS, Service
 

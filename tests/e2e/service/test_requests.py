@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from neve.client import Client
-from neve.client_errors import RequestFailedError
+from neve.client.errors import RequestFailedError
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.patience import SERVICE_S
 from tests.support.stack import Service

@@ -12,9 +12,14 @@ import pytest
 
 from common.errors import RefusedError, RequestError
 from common.parquet.location import Location, open_location
-from neve.importing import listing
-from neve.importing.footers import Footer, look
-from neve.importing.listing import Found, check_place, list_directory
+from neve.import_survey import files
+from neve.import_survey.files import (
+    FooterFacts,
+    FoundFile,
+    check_import_location,
+    list_directory,
+    read_import_footer,
+)
 
 ROWS = pa.table({"id": [1, 2], "v": [1, None], "s": ["a", "b"], "n": pa.nulls(2, pa.int64())})
 
@@ -44,7 +49,11 @@ def test_files_are_listed_and_oddities_told(tmp_path: Path) -> None:
 
     found = list_directory(place(tmp_path))
 
-    assert found.files == [Found("_m=2/c", 1), Found("b.parquet", 5), Found("m=1/a.parquet", 5)]
+    assert found.files == [
+        FoundFile("_m=2/c", 1),
+        FoundFile("b.parquet", 5),
+        FoundFile("m=1/a.parquet", 5),
+    ]
     assert found.ignored == 3
     assert {path: why.split(";")[0] for path, why in found.misfits.items()} == {
         "back\\slash": "its name has empty parts, '..', a backslash or a zero byte",
@@ -62,24 +71,24 @@ def test_another_tables_folder_is_refused(tmp_path: Path) -> None:
         list_directory(place(tmp_path))
     (tmp_path / "a/b/c").mkdir()
     with pytest.raises(RefusedError, match=r"lies in .*a/b, which belongs to the store store-1"):
-        check_place(place(tmp_path / "a/b/c"), "store-1")
+        check_import_location(place(tmp_path / "a/b/c"), "store-1")
     with pytest.raises(RefusedError, match="belongs to the store store-1, this one is store-2"):
-        check_place(place(tmp_path / "a/b"), "store-2")
-    check_place(place(tmp_path / "a/b"), "store-1")
+        check_import_location(place(tmp_path / "a/b"), "store-2")
+    check_import_location(place(tmp_path / "a/b"), "store-1")
 
 
 def test_a_place_is_a_directory_and_reached_without_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    check_place(place(tmp_path / "real"), "s")
+    check_import_location(place(tmp_path / "real"), "s")
     with pytest.raises(RequestError, match=r"goes through a link; give the place itself: .*/real"):
-        check_place(place(tmp_path / "link"), "s")
+        check_import_location(place(tmp_path / "link"), "s")
     with pytest.raises(RequestError, match="is no directory"):
-        check_place(place(tmp_path / "none"), "s")
+        check_import_location(place(tmp_path / "none"), "s")
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "FILES_MAX", 2)
+    monkeypatch.setattr(files, "FILES_MAX", 2)
     for name in "abc":
         (tmp_path / name).write_text("1")
     with pytest.raises(RequestError, match="holds more than 2 files"):
@@ -87,14 +96,16 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class TestFooters:
-    def said(self, folder: Path, name: str = "a") -> Footer | str:
+    def said(self, folder: Path, name: str = "a") -> FooterFacts | str:
         size_bytes = (folder / name).stat().st_size
-        return look(place(folder), Found(name, size_bytes), ["v", "s", "n", "none"])
+        return read_import_footer(
+            place(folder), FoundFile(name, size_bytes), ["v", "s", "n", "none"]
+        )
 
     def test_what_a_footer_says(self, tmp_path: Path) -> None:
         pq.write_table(ROWS, tmp_path / "a", row_group_size=1)
         said = self.said(tmp_path)
-        assert isinstance(said, Footer)
+        assert isinstance(said, FooterFacts)
         assert (said.rows, said.schema) == (2, ROWS.schema)
         told = {name: (each.nulls, each.low, each.high) for name, each in said.columns.items()}
         assert told == {"v": (1, 1, 1), "s": (0, "a", "b"), "n": (2, None, None)}
@@ -102,7 +113,7 @@ class TestFooters:
     def test_a_file_without_statistics_does_not_tell(self, tmp_path: Path) -> None:
         pq.write_table(ROWS, tmp_path / "a", write_statistics=False)
         said = self.said(tmp_path)
-        assert isinstance(said, Footer)
+        assert isinstance(said, FooterFacts)
         assert said.columns["v"].nulls is None
 
     @pytest.mark.parametrize(

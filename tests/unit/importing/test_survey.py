@@ -15,22 +15,19 @@ from common.model.key_values import KeyType
 from common.model.table import Column as TableColumn
 from common.rows.partitions import value_of_folder
 from common.rows.schema import columns_of
-from neve.importing.folders import type_of_values, usual_columns
-from neve.importing.footers import Column, Footer
-from neve.importing.listing import Found, is_hidden
-from neve.importing.survey import survey
-from neve.importing.values import Survey, Wanted
+from neve.import_survey.files import ColumnStatistics, FooterFacts, FoundFile, is_hidden
+from neve.import_survey.survey import ImportOptions, Survey, survey, type_of_values, usual_columns
 
 KEYED = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("x", pa.string())])
-WANTED = Wanted(key=("id",), version_column="v")
+WANTED = ImportOptions(key=("id",), version_column="v")
 
 
-def footer(schema: pa.Schema = KEYED, rows: int = 10, **columns: Column) -> Footer:
-    return Footer(schema, rows, {"v": Column(0), **columns})
+def footer(schema: pa.Schema = KEYED, rows: int = 10, **columns: ColumnStatistics) -> FooterFacts:
+    return FooterFacts(schema, rows, {"v": ColumnStatistics(0), **columns})
 
 
-def surveyed(files: dict[str, Footer | str], wanted: Wanted = WANTED) -> Survey:
-    return survey([(Found(path, 100), said) for path, said in sorted(files.items())], wanted)
+def surveyed(files: dict[str, FooterFacts | str], wanted: ImportOptions = WANTED) -> Survey:
+    return survey([(FoundFile(path, 100), said) for path, said in sorted(files.items())], wanted)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +85,7 @@ def test_schemas_widen_and_the_minority_does_not_fit() -> None:
     narrow = KEYED.set(0, pa.field("id", pa.int32()))
     more = KEYED.append(pa.field("y", pa.float64()))
     other = KEYED.set(2, pa.field("x", pa.int64()))
-    files: dict[str, Footer | str] = {f"f{n}": footer() for n in range(3)}
+    files: dict[str, FooterFacts | str] = {f"f{n}": footer() for n in range(3)}
     found = surveyed(files | {"a": footer(other), "g": footer(narrow), "h": footer(more)})
     assert [each.path for each in found.files] == ["f0", "f1", "f2", "g", "h"]
     assert {each.name: each.type for each in found.columns}["id"] == "int64"
@@ -107,7 +104,9 @@ def test_schemas_widen_and_the_minority_does_not_fit() -> None:
         (footer(KEYED.append(pa.field("x", pa.string()))), "more than once"),
     ],
 )
-def test_a_file_that_does_not_fit_is_told_with_its_reason(said: Footer | str, why: str) -> None:
+def test_a_file_that_does_not_fit_is_told_with_its_reason(
+    said: FooterFacts | str, why: str
+) -> None:
     found = surveyed({"bad": said, "good": footer(), "good2": footer()})
     assert list(found.misfits) == ["bad"]
     assert why in found.misfits["bad"]
@@ -115,26 +114,34 @@ def test_a_file_that_does_not_fit_is_told_with_its_reason(said: Footer | str, wh
 
 
 def test_versions_that_are_null_or_that_nobody_tells_of_are_counted() -> None:
-    found = surveyed({"a": footer(v=Column(None)), "b": footer(), "c": footer(v=Column(3))})
+    found = surveyed(
+        {"a": footer(v=ColumnStatistics(None)), "b": footer(), "c": footer(v=ColumnStatistics(3))}
+    )
     assert (found.untold, found.unversioned_rows, found.misfits) == (1, 3, {})
 
 
 def test_a_file_with_nulls_where_the_table_allows_none_does_not_fit() -> None:
     columns = columns_of(KEYED.set(1, KEYED.field(1).with_nullable(nullable=False)))
-    wanted = Wanted(key=("id",), version_column="v", columns=columns)
-    files = {"bad": footer(v=Column(3)), "good": footer(), "untold": footer(v=Column(None))}
+    wanted = ImportOptions(key=("id",), version_column="v", columns=columns)
+    files = {
+        "bad": footer(v=ColumnStatistics(3)),
+        "good": footer(),
+        "untold": footer(v=ColumnStatistics(None)),
+    }
     found = surveyed(files, wanted)
     assert found.misfits == {"bad": "its column v holds nulls, but must not be null"}
     assert [each.path for each in found.files] == ["good", "untold"]
 
 
 class TestFolders:
-    wanted = Wanted()
+    wanted = ImportOptions()
     schema = pa.schema([("x", pa.int64())])
 
     def of(self, *paths: str, **wanted: Any) -> Survey:
-        files: dict[str, Footer | str] = {path: Footer(self.schema, 1, {}) for path in paths}
-        return surveyed(files, Wanted(**wanted))
+        files: dict[str, FooterFacts | str] = {
+            path: FooterFacts(self.schema, 1, {}) for path in paths
+        }
+        return surveyed(files, ImportOptions(**wanted))
 
     def test_folders_are_columns(self) -> None:
         found = self.of("m=1/d=2024-01-31/a", "m=01/d=2024-02-01/a", "m=1/d=2024-01-31/b")
@@ -171,22 +178,22 @@ class TestFolders:
 
     def test_a_column_in_the_file_has_the_type_of_the_file(self) -> None:
         schema = self.schema.append(pa.field("m", pa.int64(), nullable=False))
-        files: dict[str, Footer | str] = {
-            "m=1/a": Footer(schema, 1, {"m": Column(0, 1, 1)}),
-            "m=2/b": Footer(schema, 1, {"m": Column(0, 2, 3)}),
-            "m=3/c": Footer(schema, 1, {"m": Column(None)}),
-            "m=4/d": Footer(self.schema, 1, {}),
+        files: dict[str, FooterFacts | str] = {
+            "m=1/a": FooterFacts(schema, 1, {"m": ColumnStatistics(0, 1, 1)}),
+            "m=2/b": FooterFacts(schema, 1, {"m": ColumnStatistics(0, 2, 3)}),
+            "m=3/c": FooterFacts(schema, 1, {"m": ColumnStatistics(None)}),
+            "m=4/d": FooterFacts(self.schema, 1, {}),
         }
-        found = surveyed(files, Wanted())
+        found = surveyed(files, ImportOptions())
         assert found.columns[1] == TableColumn("m", "int64", nullable=True)
         assert found.misfits == {"m=2/b": "its column m holds 2 to 3, but its folder says '2'"}
         with pytest.raises(RequestError, match="cannot be chosen"):
-            surveyed(files, Wanted(partition_types={"m": "string"}))
+            surveyed(files, ImportOptions(partition_types={"m": "string"}))
 
 
 def test_files_that_join_a_table_must_fit_it() -> None:
     columns = (TableColumn("id", "int64"), TableColumn("v", "int64"), TableColumn("x", "string"))
-    wanted = Wanted(key=("id",), version_column="v", columns=columns, partition_by=())
+    wanted = ImportOptions(key=("id",), version_column="v", columns=columns, partition_by=())
     wide = KEYED.append(pa.field("y", pa.int8()))
     found = surveyed({"a": footer(), "b": footer(wide), "c": footer(wide.remove(3))}, wanted)
     assert found.columns == columns
@@ -199,7 +206,7 @@ def test_the_order_of_files_does_not_matter(seed: int) -> None:
     chance = random.Random(seed)
     types = [pa.int32(), pa.int64(), pa.string()]
     files = [
-        (Found(f"f{n}", n), footer(KEYED.set(2, pa.field("x", chance.choice(types)))))
+        (FoundFile(f"f{n}", n), footer(KEYED.set(2, pa.field("x", chance.choice(types)))))
         for n in range(12)
     ]
     first = survey(files, WANTED)
@@ -215,7 +222,7 @@ def test_the_order_of_files_does_not_matter(seed: int) -> None:
 def test_the_union_of_most_files_is_taken() -> None:
     narrow, text = (KEYED.set(2, pa.field("x", kind)) for kind in (pa.int32(), pa.string()))
     wide = KEYED.set(2, pa.field("x", pa.int64()))
-    files: dict[str, Footer | str] = {f"s{n}": footer(text) for n in range(3)}
+    files: dict[str, FooterFacts | str] = {f"s{n}": footer(text) for n in range(3)}
     files |= {"n1": footer(narrow), "n2": footer(narrow), "w1": footer(wide), "w2": footer(wide)}
     found = surveyed(files)
     assert [each.path for each in found.files] == ["n1", "n2", "w1", "w2"]

@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from neve.local.checks import check_memory, object_folder
-from neve.local.find import RedisProgram, find_java, find_redis_server
-from neve.local.ports import free_ports, is_free
-from neve.local.state import StackFolder, StackState
-from neve.local.temporary import (
+from neve.local.machine import (
+    RedisProgram,
+    check_memory,
+    find_java,
+    find_redis_server,
+    free_ports,
+    is_free,
+    object_folder,
+)
+from neve.local.stack_folder import (
     BASE_CHARACTERS_MAX,
     SOCKET_CHARACTERS_MAX,
+    StackFolder,
+    StackState,
     base_folder,
     new_folder,
 )

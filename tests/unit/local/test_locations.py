@@ -10,9 +10,9 @@ import pytest
 
 from common.errors import ConfigError, RefusedError
 from common.settings import GatewaySettings
-from neve.gateway.storage import locations_of
-from neve.local.locations import with_locations
-from neve.local.state import StackFolder
+from neve.gateway.table_locations import locations_of
+from neve.local.options import with_locations
+from neve.local.stack_folder import StackFolder
 
 
 @pytest.fixture

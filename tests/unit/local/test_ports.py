@@ -9,7 +9,13 @@ from contextlib import ExitStack
 import pytest
 
 from common.errors import ConfigError
-from neve.local.ports import LOOPBACK, TRIES_MAX, bound, free_ports, is_free
+from neve.local.machine import (
+    LOOPBACK,
+    TRIES_MAX,
+    free_ports,
+    is_free,
+    start_on_free_port,
+)
 
 
 @pytest.fixture
@@ -29,8 +35,8 @@ def listen(sockets: ExitStack, port: int) -> None:
 
 def test_two_that_want_the_same_port_both_come_up(sockets: ExitStack) -> None:
     port = free_ports(1)[0]
-    first = bound(lambda wanted: listen(sockets, wanted), port, insisted=False)
-    second = bound(lambda wanted: listen(sockets, wanted), port, insisted=False)
+    first = start_on_free_port(lambda wanted: listen(sockets, wanted), port, insisted=False)
+    second = start_on_free_port(lambda wanted: listen(sockets, wanted), port, insisted=False)
     assert first == port
     assert second != port
     assert not is_free(first)
@@ -41,7 +47,7 @@ def test_who_insists_on_a_taken_port_is_told(sockets: ExitStack) -> None:
     port = free_ports(1)[0]
     listen(sockets, port)
     with pytest.raises(ConfigError, match=f"does not come up at {port}"):
-        bound(lambda wanted: listen(sockets, wanted), port, insisted=True)
+        start_on_free_port(lambda wanted: listen(sockets, wanted), port, insisted=True)
 
 
 def test_another_reason_is_not_tried_again() -> None:
@@ -52,7 +58,7 @@ def test_another_reason_is_not_tried_again() -> None:
         raise ConfigError("no token")
 
     with pytest.raises(ConfigError, match="no token"):
-        bound(start, free_ports(1)[0], insisted=False)
+        start_on_free_port(start, free_ports(1)[0], insisted=False)
     assert len(tried) == 1
 
 
@@ -65,5 +71,5 @@ def test_tries_are_bounded_where_somebody_is_always_quicker(sockets: ExitStack) 
         listen(sockets, port)
 
     with pytest.raises(ConfigError, match="does not come up"):
-        bound(start, free_ports(1)[0], insisted=False)
+        start_on_free_port(start, free_ports(1)[0], insisted=False)
     assert len(tried) == len(set(tried)) == TRIES_MAX

@@ -19,8 +19,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from neve.cli import doctor, row_files
-from neve.cli import doctor_checks as checks
+from neve.cli import doctor
+from neve.cli import doctor as checks
+from neve.cli import rows as row_files
 from neve.cli.app import build
 from tests.support.gateway import GROUP, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
@@ -175,7 +176,7 @@ def test_a_damaged_file_is_refused_before_anything_is_sent(
     for each in (broken, damaged, odd, parquet):
         neve.run("append", "events", str(each), code=1, says=f"file {each} cannot be read: ")
     assert neve.json("scan", "events", "--count")["rows"] == 0
-    told = row_files._failed(odd, -signal.SIGSEGV, "")
+    told = row_files._read_error(odd, -signal.SIGSEGV, "")
     assert str(told).endswith("cannot be read: it ends the process that reads it (SIGSEGV)")
 
 
@@ -354,11 +355,11 @@ def test_the_doctor_warns_of_a_server_with_known_faults(tmp_path: Path) -> None:
     server.chmod(0o755)
     environ = {"PATH": str(tmp_path)}
 
-    found = doctor._run("redis server", lambda: checks.redis_server(environ, wheels=False))
+    found = doctor._run("redis server", lambda: checks.check_redis_server(environ, wheels=False))
     assert found.state == "warning"
     assert found.found.startswith(f"Redis 6.2.14 in {server}: ")
     assert found.found.endswith("wanted 6.2.24")
-    assert doctor._run("redis server", lambda: checks.redis_server(environ)).state == "ok"
+    assert doctor._run("redis server", lambda: checks.check_redis_server(environ)).state == "ok"
 
 
 def test_every_verb_has_json_and_help() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from neve.client_connect import connect, find_target
-from neve.client_errors import CallerError, UnavailableError
+from neve.client.connect import connect, find_target
+from neve.client.errors import CallerError, UnavailableError
 from tests.support.patience import PATIENCE_S
 
 

@@ -6,9 +6,14 @@ from dataclasses import asdict
 
 import pytest
 
-from neve.api import Added, Column, File, Table
-from neve.client_decode import decode, decode_list
-from neve.client_errors import ProtocolError
+from neve.api.tables import (
+    Added,
+    Column,
+    File,
+    Table,
+)
+from neve.client.errors import ProtocolError
+from neve.client.http import decode, decode_list
 
 TABLE = {
     "id": "t-1",

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from common.digests import call_time_s
-from neve.api import CALL_HEADER, PROBLEM
-from neve.client_errors import (
+from neve.api.tables import CALL_HEADER, PROBLEM
+from neve.client.errors import (
     CallerError,
     NeveError,
     NotFoundError,
@@ -20,7 +20,12 @@ from neve.client_errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from neve.client_http import RETRY_S, TRIES_MIN, Connection, new_call
+from neve.client.http import (
+    RETRY_S,
+    TRIES_MIN,
+    Connection,
+    new_call,
+)
 
 Answer = Callable[[httpx.Request], httpx.Response]
 

@@ -10,11 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from neve import api_requests, client_requests
-from neve.client_errors import NotFoundError, RequestFailedError, UnavailableError
-from neve.client_http import Connection
-from neve.client_progress import sentence
-from neve.client_requests import Request
+from neve.api import requests as api
+from neve.client import requests
+from neve.client.errors import (
+    NotFoundError,
+    RequestFailedError,
+    UnavailableError,
+)
+from neve.client.http import Connection
+from neve.client.requests import Request, sentence
 
 TOLD: dict[str, Any] = {
     "id": "req-1",
@@ -27,8 +31,8 @@ TOLD: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_requests, "POLL_FIRST_S", 0.001)
-    monkeypatch.setattr(client_requests, "POLL_MAX_S", 0.002)
+    monkeypatch.setattr(requests, "POLL_FIRST_S", 0.001)
+    monkeypatch.setattr(requests, "POLL_MAX_S", 0.002)
 
 
 def following(*answers: dict[str, Any] | int) -> Request:
@@ -77,7 +81,7 @@ def test_a_wait_has_an_end_and_the_request_goes_on() -> None:
 def test_an_outage_is_waited_out_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert following(*[503] * 9, TOLD | {"state": "done"}).wait().state == "done"
 
-    monkeypatch.setattr(client_requests, "OUTAGE_MAX_S", 0.0)
+    monkeypatch.setattr(requests, "OUTAGE_MAX_S", 0.0)
     with pytest.raises(UnavailableError):
         following(503).wait()
     with pytest.raises(NotFoundError):
@@ -98,17 +102,17 @@ def test_a_bar_is_shown_on_standard_error_if_it_is_wanted() -> None:
         ({"state": "cancelling"}, "cancelling · 1/3 tablets · 2 wait · 1 job runs · 1 m 05 s left"),
         ({"state": "failed", "cause": "too late"}, "failed: too late"),
         (
-            {"progress": api_requests.Progress(tablets=2, selected=1, pending=1, running=2)},
+            {"progress": api.Progress(tablets=2, selected=1, pending=1, running=2)},
             "0/2 tablets · 1 selected · 1 pending · 2 jobs run",
         ),
-        ({"progress": api_requests.Progress(tablets=1, eta_s=7260)}, "0/1 tablets · 2 h 01 m left"),
+        ({"progress": api.Progress(tablets=1, eta_s=7260)}, "0/1 tablets · 2 h 01 m left"),
         ({"progress": None}, "active"),
     ],
 )
 def test_a_line_says_how_far_it_is(told: dict[str, Any], line: str) -> None:
-    given = TOLD | {"progress": api_requests.Progress(**TOLD["progress"])} | told
+    given = TOLD | {"progress": api.Progress(**TOLD["progress"])} | told
 
-    assert sentence(api_requests.Request(**given)) == line
+    assert sentence(api.Request(**given)) == line
 
 
 def test_it_names_itself() -> None:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import neve
-from neve.api_requests import Plugin
+from neve.api.requests import Plugin
 from neve.client import Client
-from neve.client_errors import CallerError
+from neve.client.errors import CallerError
 from tests.support.gateway import Gateway, serving
 from tests.support.shell import Shell
 

@@ -28,11 +28,15 @@ from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
-from neve.api import Added
+from neve.api.tables import Added
 from neve.client import Client
-from neve.client_errors import CallerError, RefusedError, UnknownOutcomeError
-from neve.client_http import Connection, new_call
-from neve.client_requests import Request
+from neve.client.errors import (
+    CallerError,
+    RefusedError,
+    UnknownOutcomeError,
+)
+from neve.client.http import Connection, new_call
+from neve.client.requests import Request
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell

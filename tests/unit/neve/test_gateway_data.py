@@ -12,10 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from neve.api import ARROW_STREAM, CALL_HEADER
+from neve.api.tables import ARROW_STREAM, CALL_HEADER
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, RefusedError
-from neve.client_http import new_call
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    RefusedError,
+)
+from neve.client.http import new_call
 from tests.support.gateway import TOKEN, Gateway, serving
 
 SCHEMA = pa.schema(

@@ -12,7 +12,7 @@ import pytest
 from common.clock import SystemClock
 from common.model.tablet import TabletId
 from neve.client import Client
-from neve.client_errors import NotFoundError
+from neve.client.errors import NotFoundError
 from tests.support.gateway import Gateway, serving
 from tests.support.memory_store import MemoryStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from neve.client_errors import RefusedError
+from neve.client.errors import RefusedError
 from tests.support.gateway import serving
 
 ROWS = pa.table({"n": [1, 2]})

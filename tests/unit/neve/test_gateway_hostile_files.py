@@ -17,9 +17,9 @@ import pytest
 
 from common.readers.pool import open_readers, use_readers
 from common.settings import ReaderSettings
-from neve.api import ARROW_STREAM
+from neve.api.tables import ARROW_STREAM
 from neve.client import Client
-from neve.client_errors import CallerError
+from neve.client.errors import CallerError
 from tests.support.gateway import TOKEN, Gateway, serving
 
 HOSTILE = Path(__file__).parents[2] / "data" / "hostile" / "aborts.parquet"

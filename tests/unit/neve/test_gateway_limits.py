@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from common.wire import CoordinatorStatus
-from neve.api import ARROW_STREAM
-from neve.api_recovery import ARCHIVE
-from neve.gateway.bodies import IN_MEMORY_BYTES_MAX
-from neve.gateway.connections import LEAST, connections_max
-from neve.gateway.guard import TEXT_BYTES_MAX
-from neve.gateway.routes_data import APPENDS_AT_ONCE
+from neve.api.recovery import ARCHIVE
+from neve.api.tables import ARROW_STREAM
+from neve.gateway.authentication import TEXT_BYTES_MAX
+from neve.gateway.ingest.routes import APPENDS_AT_ONCE
+from neve.gateway.request_bodies import IN_MEMORY_BYTES_MAX
+from neve.gateway.server import LEAST, connections_max
 from tests.support.gateway import TOKEN, FakeCoordinator, Gateway, serving
 from tests.support.patience import PATIENCE_S
 

@@ -11,7 +11,7 @@ from common.clock import SystemClock
 from common.metadata.commands import hgetall
 from common.metadata.keys import TabletKeys
 from common.model.tablet import TabletId
-from neve.client_errors import CallerError
+from neve.client.errors import CallerError
 from tests.support.gateway import serving
 from tests.support.memory_store import MemoryStore
 

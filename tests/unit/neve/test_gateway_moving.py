@@ -25,9 +25,9 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import PLUS_INFINITY, OperationKind, OperationStep, TabletId
 from neve.client import Client
-from neve.client_errors import RefusedError
-from neve.client_http import new_call
-from neve.gateway.split_hints import TABLETS_MAX, SplitHints
+from neve.client.errors import RefusedError
+from neve.client.http import new_call
+from neve.gateway.services import TABLETS_MAX, SplitHints
 from tests.support.gateway import Gateway, serving
 from tests.support.memory_store import MemoryStore
 

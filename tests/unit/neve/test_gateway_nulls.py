@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from neve.client import Client
-from neve.client_errors import CallerError, RefusedError
+from neve.client.errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving
 
 FREE = pa.schema(

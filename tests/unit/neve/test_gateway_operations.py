@@ -24,14 +24,14 @@ from coordinator.core.split_merge.operation_steps import (
     next_change,
 )
 from neve.client import Client
-from neve.client_errors import (
+from neve.client.errors import (
     CallerError,
     NotFoundError,
     RefusedError,
     RequestFailedError,
     UnavailableError,
 )
-from neve.gateway.operations import middle_first
+from neve.gateway.split_merge import middle_first
 from tests.support.gateway import Gateway, serving
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

@@ -14,7 +14,7 @@ from common.errors import RequestError
 from common.model.table import Column, Table
 from common.rows.partitions import partition_of, partition_of_path, partition_values
 from neve.client import Client
-from neve.client_errors import CallerError
+from neve.client.errors import CallerError
 from tests.support.gateway import serving
 
 DAY = date(2024, 1, 31)

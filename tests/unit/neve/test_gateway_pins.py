@@ -30,12 +30,16 @@ from common.parquet.location import open_location
 from common.parquet.service_files import claim_location
 from common.rows.schema import columns_of
 from common.settings import GatewaySettings, Settings
-from neve.api import STREAM_PROBLEM
-from neve.client_data import _stream_of
-from neve.gateway.append import append_rows
-from neve.gateway.dry_run import dry_run
-from neve.gateway.export import exported
-from neve.gateway.scan import scanned, streamed, wanted
+from neve.api.tables import STREAM_PROBLEM
+from neve.client.rows import _stream_of
+from neve.gateway.ingest.append import append_rows
+from neve.gateway.requests import dry_run
+from neve.gateway.scan import (
+    arrow_stream,
+    manifest_json,
+    open_scan,
+    scan_options,
+)
 from neve.gateway.services import Services
 from tests.support.gateway import FakeCoordinator, plan_all
 from tests.support.memory_store import MemoryStore
@@ -86,7 +90,9 @@ class Stage:
     async def rows(self, then: Callable[[int], Coroutine[Any, Any, None]]) -> list[int]:
         """Scan, and do something after each piece; return the ids."""
         found: list[int] = []
-        async with scanned(self.services, self.table, wanted(self.table, None, None, None)) as got:
+        async with open_scan(
+            self.services, self.table, scan_options(self.table, None, None, None)
+        ) as got:
             async for piece in got:
                 found += piece.column("id").to_pylist()
                 await then(len(found))
@@ -188,8 +194,8 @@ def test_rows_that_were_read_without_protection_are_not_told(tmp_path: Path) -> 
 def test_a_stream_ends_with_the_reason(tmp_path: Path) -> None:
     async def tell(stage: Stage) -> None:
         chunks = []
-        asked = wanted(stage.table, None, None, None)
-        async for chunk in streamed(stage.services, stage.table, asked):
+        asked = scan_options(stage.table, None, None, None)
+        async for chunk in arrow_stream(stage.services, stage.table, asked):
             chunks.append(chunk)
             if len(chunks) == 1:
                 stage.store.silent = True
@@ -208,7 +214,7 @@ def test_a_stream_ends_with_the_reason(tmp_path: Path) -> None:
 def test_other_readers_of_files_hold_them_too(tmp_path: Path) -> None:
     async def tell(stage: Stage) -> None:
         stage.store.silent = True
-        listing = exported(stage.services, stage.table)
+        listing = manifest_json(stage.services, stage.table)
         await anext(listing)
         await asyncio.sleep(LEASE_S + 1)
         with pytest.raises(ConflictError):

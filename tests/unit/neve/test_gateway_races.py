@@ -23,8 +23,8 @@ from common.model.job import Kind
 from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
 from neve.client import Client
-from neve.client_errors import RefusedError
-from neve.client_http import new_call
+from neve.client.errors import RefusedError
+from neve.client.http import new_call
 from tests.support.gateway import Gateway, serving
 from tests.support.memory_store import MemoryStore
 

@@ -18,10 +18,14 @@ from common.metadata.changes import (
 )
 from common.model.request import RequestState
 from common.model.tablet import TabletId
-from neve.api_requests import Plugin
+from neve.api.requests import Plugin
 from neve.client import Client
-from neve.client_errors import CallerError, NotFoundError, RefusedError
-from neve.client_http import new_call
+from neve.client.errors import (
+    CallerError,
+    NotFoundError,
+    RefusedError,
+)
+from neve.client.http import new_call
 from tests.support.gateway import Gateway, serving
 
 SCHEMA = pa.schema(

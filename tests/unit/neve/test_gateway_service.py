@@ -21,13 +21,17 @@ from common.metadata.changes import (
 from common.model.job import Kind
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS
-from neve.api import ARROW_STREAM, PROBLEM
+from neve.api.tables import ARROW_STREAM, PROBLEM
 from neve.client import Client
-from neve.client_errors import CallerError, NotFoundError, UnavailableError
+from neve.client.errors import (
+    CallerError,
+    NotFoundError,
+    UnavailableError,
+)
 from neve.gateway import problems
-from neve.gateway.guard import OPEN_PATHS, TEXT_BYTES_MAX
+from neve.gateway.authentication import OPEN_PATHS, TEXT_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
-from neve.gateway.scan_places import ScanPlaces
+from neve.gateway.scan_slots import ScanSlots
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 
@@ -161,14 +165,14 @@ def test_what_nobody_expected_is_logged_and_tells_nothing(gateway: Gateway) -> N
 )
 def test_outcomes_of_changes_are_told(outcome: Refused | Unknown, error: str, status: int) -> None:
     with pytest.raises(CompactionError) as caught:
-        problems.applied(outcome)
+        problems.require_applied(outcome)
 
-    answer = problems.problem(caught.value)
+    answer = problems.problem_response(caught.value)
     assert (answer.status_code, f'"error":"{error}"' in bytes(answer.body).decode()) == (
         status,
         True,
     )
-    assert problems.applied(Applied()) == Applied()
+    assert problems.require_applied(Applied()) == Applied()
 
 
 def test_each_branch_has_its_status() -> None:
@@ -203,7 +207,7 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    assert b'code="404",method="other",route="none"' in metrics.text(None, ScanPlaces(1, 1))
+    assert b'code="404",method="other",route="none"' in metrics.text(None, ScanSlots(1, 1))
 
 
 def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:

@@ -20,7 +20,7 @@ from common.parquet.file_inspection import FileFacts
 from common.parquet.service_files import LocationOwner
 from common.storage_threads import StorageThreads
 from neve.client import Client
-from neve.client_errors import NeveError, UnavailableError
+from neve.client.errors import NeveError, UnavailableError
 from neve.gateway import services
 from neve.gateway.table_files import RowReader, StoredFiles
 from tests.support.gateway import TOKEN, Gateway, Storage, serving

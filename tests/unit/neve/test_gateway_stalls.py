@@ -27,7 +27,7 @@ from common.metadata.changes import (
 from common.model.tablet import TabletId
 from common.settings import Settings
 from neve.client import Client
-from neve.client_errors import CallerError, RefusedError
+from neve.client.errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.memory_store import MemoryStore
 

@@ -11,7 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, NotFoundError, RefusedError
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    NotFoundError,
+    RefusedError,
+)
 from tests.support.gateway import Gateway, serving
 
 SCHEMA = pa.schema(

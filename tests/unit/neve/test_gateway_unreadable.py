@@ -14,11 +14,11 @@ from common.metadata.keys import TABLES, TableKeys, TabletKeys
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import TabletId
-from neve.api import TabletPage
-from neve.cli.render import table as rendered
+from neve.api.tables import TabletPage
+from neve.cli.render import render_table as rendered
 from neve.client import Client
-from neve.client_decode import decode
-from neve.client_errors import NeveError
+from neve.client.errors import NeveError
+from neve.client.http import decode
 from tests.support.gateway import serving
 from tests.support.memory_store import MemoryStore
 

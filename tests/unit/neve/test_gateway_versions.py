@@ -16,7 +16,7 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.tablet import PLUS_INFINITY, TabletId
 from neve.client import Client
-from neve.client_errors import CallerError, RefusedError
+from neve.client.errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.memory_store import MemoryStore
 

@@ -17,11 +17,15 @@ import pytest
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.metadata.changes import AddFiles, Change, ChangeTable, CreateTable, Outcome
-from neve.api_import import ImportProgress, ImportReport
+from neve.api.tables import ImportProgress, ImportReport
 from neve.client import Client
-from neve.client_errors import CallerError, NeveError, RefusedError
-from neve.gateway import import_batches
-from neve.gateway.import_batches import batch_call
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    RefusedError,
+)
+from neve.gateway import imports
+from neve.gateway.imports import batch_call_id
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell
@@ -160,7 +164,7 @@ def test_killed_anywhere_and_repeated_the_result_is_the_same(
     step: int,
     after: bool,
 ) -> None:
-    monkeypatch.setattr(import_batches, "BATCH_FILES", 2)
+    monkeypatch.setattr(imports, "BATCH_FILES", 2)
     rows = hive(tmp_path / "lake")
     store.left, store.after = step, after  # table, three batches, live
 
@@ -187,10 +191,12 @@ def test_killed_anywhere_and_repeated_the_result_is_the_same(
 
 def test_a_batch_of_the_same_paths_is_the_same_call() -> None:
     now_s = 1_700_000_000.0
-    first = batch_call("t", ["a", "b"], now_s)
-    assert batch_call("t", ["b", "a"], now_s + 60) == first
-    assert len({first, batch_call("t", ["a"], now_s), batch_call("u", ["a", "b"], now_s)}) == 3
-    assert batch_call("t", ["a", "b"], now_s + 3600) != first
+    first = batch_call_id("t", ["a", "b"], now_s)
+    assert batch_call_id("t", ["b", "a"], now_s + 60) == first
+    assert (
+        len({first, batch_call_id("t", ["a"], now_s), batch_call_id("u", ["a", "b"], now_s)}) == 3
+    )
+    assert batch_call_id("t", ["a", "b"], now_s + 3600) != first
     assert first[14] == "7"
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import ConfigError, RefusedError, RequestError
-from neve.client_errors import NeveError
-from neve.gateway.storage import Locations, normal_location
+from neve.client.errors import NeveError
+from neve.gateway.table_locations import Locations, normal_location
 from tests.support.gateway import serving
 from tests.support.memory_store import MemoryStore
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Column, Table
-from neve.gateway.scan import wanted
+from neve.gateway.scan import scan_options
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.shell import Shell
 
@@ -81,6 +81,6 @@ def test_other_partitions_are_not_looked_at() -> None:
         version_column="v",
         partition_by=("year", "month"),
     )
-    by_partition = wanted(table, None, "2025,4", "2025,4").partitions
+    by_partition = scan_options(table, None, "2025,4", "2025,4").partitions
     assert by_partition is not None
-    assert wanted(table, None, "2025,4,2", "2025,4,9").partitions == by_partition
+    assert scan_options(table, None, "2025,4,2", "2025,4,9").partitions == by_partition

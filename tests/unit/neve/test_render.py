@@ -9,9 +9,21 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from common.wire import AttemptProgress
-from neve import api, api_limits, api_requests, api_work
-from neve.cli import limits, render, render_offline, render_requests, render_work
-from neve.client_decode import decode
+from neve.api import (
+    requests as requests_api,
+)
+from neve.api import (
+    tables as tables_api,
+)
+from neve.api import (
+    work as work_api,
+)
+from neve.cli import (
+    render,
+    requests,
+    work,
+)
+from neve.client.http import decode
 from neve.gateway.views import compactor_view, job_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
@@ -20,11 +32,11 @@ PAGES = Path(__file__).parent / "testdata" / "render.txt"
 WIDE = 160
 
 COLUMNS = (
-    api.Column(name="id", type="int64", nullable=False),
-    api.Column(name="note", type="string"),
+    tables_api.Column(name="id", type="int64", nullable=False),
+    tables_api.Column(name="note", type="string"),
 )
 SETTINGS = {"ratio": 3.0, "target_bytes": 512 * 1024**2, "ttl_s": None, "hold_expiry_s": 120.0}
-TABLE = api.Table(
+TABLE = tables_api.Table(
     id="t-1",
     name="events",
     location="s3://lake/events",
@@ -34,23 +46,25 @@ TABLE = api.Table(
     version_column="v",
     settings=SETTINGS,
 )
-FILE = api.File(
+FILE = tables_api.File(
     path="a.parquet", tablet="0180000000000000640123", size_bytes=2048, rows=1200, key_min="[1]"
 )
 TABLETS = (
-    api.Tablet(tablet="0180", files=2, size_bytes=4096, rows=9, end="[100]", running=1),
-    api.Tablet(tablet="last", files=0, size_bytes=0, rows=0, end="+inf", failures=1),
-    api.Tablet(tablet="01", files=1, size_bytes=9, rows=1, partition="day=1", selected=True),
-    api.Tablet(tablet="02", files=1, size_bytes=9, rows=1, end="[2]", waiting=1),
-    api.Tablet(tablet="03", files=1, size_bytes=9, rows=1, end="[3]", operation="split (cut)"),
+    tables_api.Tablet(tablet="0180", files=2, size_bytes=4096, rows=9, end="[100]", running=1),
+    tables_api.Tablet(tablet="last", files=0, size_bytes=0, rows=0, end="+inf", failures=1),
+    tables_api.Tablet(tablet="01", files=1, size_bytes=9, rows=1, partition="day=1", selected=True),
+    tables_api.Tablet(tablet="02", files=1, size_bytes=9, rows=1, end="[2]", waiting=1),
+    tables_api.Tablet(
+        tablet="03", files=1, size_bytes=9, rows=1, end="[3]", operation="split (cut)"
+    ),
 )
-STATUS = api_work.Status(
+STATUS = work_api.Status(
     coordinator="coord-1",
     started_s=STARTED_S,
     now_s=STARTED_S + 4000,
     groups=(
-        decode(api_work.Group, {name: getattr(GROUP, name) for name in GROUP.__slots__}),
-        api_work.Group(
+        decode(work_api.Group, {name: getattr(GROUP, name) for name in GROUP.__slots__}),
+        work_api.Group(
             group="large",
             queued=2,
             queued_bytes=1,
@@ -74,7 +88,7 @@ STATUS = api_work.Status(
     quarantined=0,
     errors=("planner `ratio` failed for events",),
 )
-FINISHED = api_work.Finished(
+FINISHED = work_api.Finished(
     attempt="att-1",
     job="job-1",
     tablet="last",
@@ -92,33 +106,33 @@ FINISHED = api_work.Finished(
     ended_s=2.5,
     reason="2 files of similar size",
 )
-EXPLAINED = api_work.Explanation(
+EXPLAINED = work_api.Explanation(
     tablet="last",
     table="events",
     sentences=("nothing runs here", "its planner wanted nothing 5 s ago"),
     left={"a.parquet": "it is alone"},
 )
-PLAN = api_work.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
+PLAN = work_api.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
 OFFLINE = {
     "jobs": [
         {"files": ["a", "b"], "group": "small", "kind": "SYSTEM", "priority": 2, "reason": "alike"}
     ],
     "left": {"c": "too large"},
 }
-REQUEST = api_requests.Request(
+REQUEST = requests_api.Request(
     id="req-1",
     table="events",
     state="active",
     submitted_at_s=STARTED_S,
-    keys=api_requests.Keys(start="[1]", end="[9]", end_included=False),
-    selector=api_requests.Plugin(name="age", options={"older_than": "1h"}),
+    keys=requests_api.Keys(start="[1]", end="[9]", end_included=False),
+    selector=requests_api.Plugin(name="age", options={"older_than": "1h"}),
     transform="set note = 'b'",
-    output=api_requests.Output(codec="gzip", row_group_bytes=64 * 1024**2),
+    output=requests_api.Output(codec="gzip", row_group_bytes=64 * 1024**2),
     hints={"pace": "slow"},
     boost=5,
     deadline_at_s=STARTED_S + 600,
-    cancelled=(api_requests.Keys(end="[2]"),),
-    progress=api_requests.Progress(
+    cancelled=(requests_api.Keys(end="[2]"),),
+    progress=requests_api.Progress(
         tablets=2,
         selected=1,
         done=1,
@@ -129,7 +143,7 @@ REQUEST = api_requests.Request(
         eta_s=65.0,
     ),
     tablets=(
-        api_requests.RequestTablet(
+        requests_api.RequestTablet(
             tablet="0180",
             state="selected",
             reason="one job runs of it",
@@ -138,10 +152,10 @@ REQUEST = api_requests.Request(
             bytes_left=4096,
             running=1,
         ),
-        api_requests.RequestTablet(tablet="last", state="done", reason="done here", end="+inf"),
+        requests_api.RequestTablet(tablet="last", state="done", reason="done here", end="+inf"),
     ),
 )
-FAILED = api_requests.Request(
+FAILED = requests_api.Request(
     id="req-0",
     table="events",
     state="failed",
@@ -149,7 +163,7 @@ FAILED = api_requests.Request(
     cause="its deadline has passed",
     ended_at_s=STARTED_S + 90,
 )
-DRY_RUN = api_requests.DryRun(
+DRY_RUN = requests_api.DryRun(
     table="events",
     tablets=2,
     files=5,
@@ -158,10 +172,10 @@ DRY_RUN = api_requests.DryRun(
     rows_in_range=None,
     transform="delete where id > 1",
     per_tablet=(
-        api_requests.DryTablet(
+        requests_api.DryTablet(
             tablet="0180", files=3, size_bytes=4096, rows=1500, rows_in_range=7, end="[5]"
         ),
-        api_requests.DryTablet(
+        requests_api.DryTablet(
             tablet="02",
             files=2,
             size_bytes=4096,
@@ -174,8 +188,8 @@ DRY_RUN = api_requests.DryRun(
 )
 
 LIMITS = [
-    decode(api_limits.Limit, asdict(SCOPE)),
-    api_limits.Limit(kind="volume", name="default", limit_bytes_s=None, moved_bytes=5),
+    decode(work_api.Limit, asdict(SCOPE)),
+    work_api.Limit(kind="volume", name="default", limit_bytes_s=None, moved_bytes=5),
 ]
 WAITING = replace(
     RUNNING,
@@ -186,13 +200,13 @@ WAITING = replace(
 )
 
 SHOWN: dict[str, Callable[[], RenderableType]] = {
-    "tables": lambda: render.tables([TABLE]),
-    "nothing": lambda: render.tables([]),
-    "table": lambda: render.table(TABLE),
-    "files": lambda: render.files([FILE]),
-    "tablets": lambda: render.tablets(TABLETS),
-    "added": lambda: render.added(
-        api.Added(
+    "tables": lambda: render.render_tables([TABLE]),
+    "nothing": lambda: render.render_tables([]),
+    "table": lambda: render.render_table(TABLE),
+    "files": lambda: render.render_files([FILE]),
+    "tablets": lambda: render.render_tablets(TABLETS),
+    "added": lambda: render.add_sentence(
+        tables_api.Added(
             call="c",
             files=(FILE,),
             rows=1200,
@@ -201,11 +215,13 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
             tablets=(FILE.tablet,),
         )
     ),
-    "added-again": lambda: render.added(
-        api.Added(call="c", files=(), rows=1200, size_bytes=2048, file_count=1, repeated=True)
+    "added-again": lambda: render.add_sentence(
+        tables_api.Added(
+            call="c", files=(), rows=1200, size_bytes=2048, file_count=1, repeated=True
+        )
     ),
-    "call-append": lambda: render.call(
-        api.Call(
+    "call-append": lambda: render.call_sentence(
+        tables_api.Call(
             call="c",
             state="accepted",
             kind="append",
@@ -216,23 +232,23 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
             tablets=("0180", "last"),
         )
     ),
-    "call-compact": lambda: render.call(
-        api.Call(call="c", state="accepted", kind="compact", at_s=STARTED_S, request="req-1")
+    "call-compact": lambda: render.call_sentence(
+        tables_api.Call(call="c", state="accepted", kind="compact", at_s=STARTED_S, request="req-1")
     ),
-    "call-unknown": lambda: render.call(api.Call(call="c", state="unknown")),
-    "call-too-old": lambda: render.call(api.Call(call="c", state="too-old")),
-    "status": lambda: render_work.status(STATUS),
-    "jobs": lambda: render_work.jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60),
-    "limits": lambda: limits.listing(LIMITS),
-    "queue": lambda: render_work.queue([queued_view(QUEUED)]),
-    "plan": lambda: render_work.plan(PLAN),
-    "explain": lambda: render_work.explanations([EXPLAINED]),
-    "history": lambda: render_work.history([FINISHED]),
-    "requests": lambda: render_requests.requests([REQUEST, FAILED]),
-    "request": lambda: render_requests.request(REQUEST),
-    "failed-request": lambda: render_requests.request(FAILED),
-    "dry-run": lambda: render_requests.dry_run(DRY_RUN),
-    "offline": lambda: render_offline.offline(OFFLINE),
+    "call-unknown": lambda: render.call_sentence(tables_api.Call(call="c", state="unknown")),
+    "call-too-old": lambda: render.call_sentence(tables_api.Call(call="c", state="too-old")),
+    "status": lambda: work.render_status(STATUS),
+    "jobs": lambda: work.render_jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60),
+    "limits": lambda: work.render_limits(LIMITS),
+    "queue": lambda: work.render_queue([queued_view(QUEUED)]),
+    "plan": lambda: work.render_plan(PLAN),
+    "explain": lambda: work.render_explanations([EXPLAINED]),
+    "history": lambda: work.render_history([FINISHED]),
+    "requests": lambda: requests.render_requests([REQUEST, FAILED]),
+    "request": lambda: requests.render_request(REQUEST),
+    "failed-request": lambda: requests.render_request(FAILED),
+    "dry-run": lambda: requests.render_dry_run(DRY_RUN),
+    "offline": lambda: work.render_offline_plan(OFFLINE),
 }
 
 
@@ -255,10 +271,10 @@ def test_every_listing_looks_as_it_did(golden: Callable[[Path, Answer], None]) -
 
 
 def test_totals_are_shown_once_they_are_known() -> None:
-    known = api.Table(
+    known = tables_api.Table(
         id="t", name="t", location="x", state="live", schema=(), tablets=3, files=4, size_bytes=5
     )
 
-    shown = text_of(render.table(known))
+    shown = text_of(render.render_table(known))
     assert "size        5 B" in shown
     assert "rows        -" in shown

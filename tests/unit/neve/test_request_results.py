@@ -6,7 +6,7 @@ from common.metadata.keys import HISTORY_MAX
 from common.metadata.ports import HistoryEntry
 from common.model.request import Request
 from common.model.tablet import PLUS_INFINITY, TabletId
-from neve.gateway.request_results import summed
+from neve.gateway.requests import sum_commits
 
 REQUEST = Request(id="r1", table="t1", submitted_at_s=100.0)
 
@@ -54,7 +54,7 @@ def test_what_lies_between_two_jobs_counts_on_neither_side() -> None:
         entry("ab", "", (9, 0), end="failed"),
         entry("kl", "m", (50, 50), request=None),
     ]
-    found = summed(REQUEST, history)
+    found = sum_commits(REQUEST, history)
     assert (found.jobs, found.files_before, found.files_after) == (2, 3, 1)
     assert (found.rows_before, found.rows_after) == (12, 7)
     assert (found.bytes_before, found.bytes_after) == (120, 70)
@@ -64,9 +64,9 @@ def test_what_lies_between_two_jobs_counts_on_neither_side() -> None:
 
 def test_a_history_that_does_not_go_back_far_enough_is_told() -> None:
     newer = [entry("a", "b", (1, 1), request=None, ended_s=150.0)] * HISTORY_MAX
-    assert not summed(REQUEST, newer).complete
+    assert not sum_commits(REQUEST, newer).complete
     older = [*newer[1:], entry("a", "b", (1, 1), request=None, ended_s=99.0)]
-    assert summed(REQUEST, older).complete
+    assert sum_commits(REQUEST, older).complete
 
 
 def test_rows_that_were_changed_are_told_and_those_deleted_counted_once() -> None:
@@ -75,5 +75,5 @@ def test_rows_that_were_changed_are_told_and_those_deleted_counted_once() -> Non
         entry("b", "y", (8, 5), deleted=3, rows_deleted=3),
         entry("c", "z", (8, 7), deleted=1),  # Of an earlier release.
     ]
-    found = summed(REQUEST, history)
+    found = sum_commits(REQUEST, history)
     assert (found.changed, found.deleted) == (4, 6)

@@ -19,10 +19,9 @@ from common.parquet.location import open_location
 from common.parquet.write import write_table
 from common.rows.merge import scan_tables
 from common.rows.rules import RowRules
-from neve.gateway import scan_tablet, scan_weights
-from neve.gateway.scan import before
-from neve.gateway.scan_tablet import TabletReader
-from neve.gateway.scan_weights import ScanWeights
+from neve.gateway import table_files
+from neve.gateway.scan import key_before
+from neve.gateway.table_files import ScanWeights, TabletReader
 from tests.support.tables_on_disk import KEYED, bag_table, keyed_table, random_rows
 
 
@@ -55,7 +54,7 @@ def test_pieces_add_up_to_the_whole(
 ) -> None:
     chance = random.Random(seed)
     reader, tablet = tablet_on_disk(tmp_path, chance, count=1 + seed % 4)
-    monkeypatch.setattr(scan_tablet, "PIECE_BYTES", 400)
+    monkeypatch.setattr(table_files, "PIECE_BYTES", 400)
     table = keyed_table(tmp_path)
     location, rules = open_location(table.location), RowRules.of(table)
     every = [read_rows(location, path, rules) for path in tablet.files]
@@ -110,7 +109,7 @@ def test_as_many_rows_are_counted_as_are_scanned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ttl: float | None
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(scan_tablet, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(table_files, "PIECE_BYTES", 3000)
     make = bag_table if seed % 3 == 2 else keyed_table
     table = make(tmp_path, settings=TableSettings(ttl_s=ttl))
     every = [
@@ -120,7 +119,7 @@ def test_as_many_rows_are_counted_as_are_scanned(
     spans: list[tuple[bytes | None, bytes | None]] = [(None, None)]
     if table.key:
         keys = sorted(filter(None, (file.key_max for file in tablet.files.values())))
-        spans += [(before(keys[0]), None), (None, keys[0]), (keys[0][:6], keys[-1])]
+        spans += [(key_before(keys[0]), None), (None, keys[0]), (keys[0][:6], keys[-1])]
     for span in spans:
         counted, scanned = counts(table, tablet, *span)
         assert counted == scanned
@@ -222,9 +221,9 @@ def _damage(path: Path, column: str) -> None:
 
 
 def test_bytes_before_a_key_leave_nothing_between() -> None:
-    assert before(b"") is None
-    assert before(b"\x01\x00") == b"\x01"
-    low = before(b"\x01\x80")
+    assert key_before(b"") is None
+    assert key_before(b"\x01\x00") == b"\x01"
+    low = key_before(b"\x01\x80")
     assert low is not None
     assert b"\x01\x7f" + b"\xff" * 8 < low < b"\x01\x80"
 
@@ -232,7 +231,7 @@ def test_bytes_before_a_key_leave_nothing_between() -> None:
 def test_pieces_are_small_also_where_long_texts_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan_tablet, "PIECE_BYTES", 6 * MEBI)
+    monkeypatch.setattr(table_files, "PIECE_BYTES", 6 * MEBI)
     table = keyed_table(tmp_path)
     tablet = tablet_of(
         table, *(numbered(*range(5_000), name=["x" * 20_000] * 5_000) for _ in range(2))
@@ -259,7 +258,7 @@ def test_weights_are_remembered_and_the_oldest_forgotten(
         looked.append(len(columns))
         return 7
 
-    monkeypatch.setattr(scan_weights, "decoded_bytes", told)
+    monkeypatch.setattr(table_files, "decoded_bytes", told)
     weights = ScanWeights(known_max=2)
 
     assert weights.of(place, files, ["k"]) == dict.fromkeys(tablet.files, 7)

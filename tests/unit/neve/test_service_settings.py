@@ -13,10 +13,10 @@ from neve.service_settings import (
     HIDDEN,
     ShownSetting,
     as_document,
-    differences,
     load_service_settings,
     of_document,
     remarks,
+    setting_differences,
     shown_settings,
 )
 from tests.support.shell import Shell
@@ -33,7 +33,7 @@ def test_a_list_is_the_same_after_it_was_saved() -> None:
     settings = load_service_settings(environ={}, flags=["gateway.locations=/data, s3://lake"])
     shown = shown_settings(settings)
     saved = json.loads(json.dumps(as_document(shown)))
-    assert differences(of_document(saved), shown) == []
+    assert setting_differences(of_document(saved), shown) == []
     assert {each.name: each.text for each in shown}["gateway.locations"] == "/data, s3://lake"
 
 
@@ -165,8 +165,8 @@ def test_secrets_are_not_shown() -> None:
 def test_two_services_are_compared_setting_by_setting() -> None:
     running = list(shown_by_name("compactor.slots=5", "groups.default.cores=1").values())
     wanted = list(shown_by_name("gateway.port=1").values())
-    assert differences(running, running) == []
-    assert differences(of_document(as_document(running)), wanted) == [
+    assert setting_differences(running, running) == []
+    assert setting_differences(of_document(as_document(running)), wanted) == [
         "compactor.slots = 2 (default), running with 5",
         "gateway.port = 1 (flag --set gateway.port), running with 8642",
         "groups.default.cores is not asked for",

@@ -11,10 +11,9 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import TableSettings
-from neve import api
-from neve.offline import plan_offline
-from neve.offline.document import read_groups
-from neve.offline.settings import read_settings
+from neve.api import tables as api
+from neve.offline import plan_offline, read_groups
+from neve.setting_values import read_settings
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))
 FOUR = [{"path": name, "size": 10} for name in "abcd"]

@@ -26,11 +26,11 @@ from compactor.rewrite import general_merge
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from neve.gateway.table_files import StoredFiles
-from neve.recovery.check_file import FileCheck, check_file
-from neve.recovery.findings import Code
-from neve.recovery.published import read_published
-from neve.recovery.stored import StoredFile
-from neve.recovery.sweep import _look
+from neve.recovery.findings import FindingCode
+from neve.recovery.fsck.file_checks import FileCheck, check_file
+from neve.recovery.gc import _read_orphan
+from neve.recovery.rebuild.evidence import read_published_manifest
+from neve.recovery.stored_files import StoredFile
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,
@@ -93,7 +93,7 @@ def reads_manifest(table: Table, disk: Faults) -> None:
     part = write_part(location, folder, 0, [])
     write_pointer(location, folder, {"format": "neve-manifest", "version": 1, "parts": [part]})
     disk.silent["part-00000.parquet"] = ERRORS[0]
-    read_published(location)
+    read_published_manifest(location)
 
 
 def verifies(table: Table, disk: Faults) -> None:
@@ -110,7 +110,7 @@ def appends(table: Table, disk: Faults) -> None:
 
 
 def sweeps(table: Table, _disk: Faults) -> None:
-    _look(open_location(table.location), table, StoredFile("a.parquet", 1, 1.0))
+    _read_orphan(open_location(table.location), table, StoredFile("a.parquet", 1, 1.0))
 
 
 @pytest.mark.parametrize("work", [opens, reads_manifest, verifies, appends, sweeps])
@@ -136,7 +136,7 @@ def test_a_check_goes_on_where_one_file_cannot_be_read(disk: Faults, tmp_path: P
     found = check_file(how, TabletId(table.id, PLUS_INFINITY), facts.data_file(added_at_s=1.0))
 
     assert found is not None
-    assert found.code is Code.CORRUPT
+    assert found.code is FindingCode.CORRUPT
 
 
 def test_a_damaged_file_is_told_as_such(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from common.model.service_paths import (
     append_file_names,
     append_try_of,
 )
-from neve.recovery.append_tries import abandoned
-from neve.recovery.stored import StoredFile
+from neve.recovery.rebuild.live_files import unadded_tries
+from neve.recovery.stored_files import StoredFile
 
 CALL, OTHER = (f"018bcfe5-6be8-746d-8000-00000000000{number}" for number in (1, 2))
 
@@ -27,7 +27,7 @@ def left(added: list[str], held: list[str], newest: str = "") -> set[str]:
         path: StoredFile(path, 10, 2000.0 if newest and newest in path else 1000.0)
         for path in added
     }
-    return {*abandoned(added, held, stored)}
+    return {*unadded_tries(added, held, stored)}
 
 
 def test_a_name_tells_its_try() -> None:

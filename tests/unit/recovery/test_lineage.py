@@ -6,11 +6,16 @@ import itertools
 
 import pytest
 
-from neve.recovery.footers import OutputFooter
-from neve.recovery.lineage import Attempt, Lineage, attempts_of, trace
+from neve.recovery.rebuild.live_files import (
+    AttemptOutputs,
+    Lineage,
+    attempts_of,
+    trace_lineage,
+)
+from neve.recovery.stored_files import OutputFooter
 
 
-def attempt(name: str, inputs: str, *, count: int = 1, **more: object) -> Attempt:
+def attempt(name: str, inputs: str, *, count: int = 1, **more: object) -> AttemptOutputs:
     """Return an attempt over files named by letters, with outputs `<name>0`, `<name>1`."""
     paths = tuple(f"{name}{number}" for number in range(count))
     plain: dict[str, object] = {
@@ -20,17 +25,17 @@ def attempt(name: str, inputs: str, *, count: int = 1, **more: object) -> Attemp
         "outputs": paths,
         "found": paths,
     }
-    return Attempt(**plain | more)  # type: ignore[arg-type]  # by name
+    return AttemptOutputs(**plain | more)  # type: ignore[arg-type]  # by name
 
 
-def traced(base: str, *attempts: Attempt) -> Lineage:
+def traced(base: str, *attempts: AttemptOutputs) -> Lineage:
     """Return the lineage, the same for every order of attempts."""
-    answers = [trace(base.split(), each) for each in itertools.permutations(attempts)]
+    answers = [trace_lineage(base.split(), each) for each in itertools.permutations(attempts)]
     assert all(each == answers[0] for each in answers)
     return answers[0]
 
 
-CASES: list[tuple[str, str, list[Attempt], str, str]] = [
+CASES: list[tuple[str, str, list[AttemptOutputs], str, str]] = [
     ("nothing happened", "a b", [], "a b", ""),
     ("inputs still there", "a b c", [attempt("x", "a b")], "c x0", ""),
     ("inputs collected", "c", [attempt("x", "a b")], "c x0", ""),
@@ -85,7 +90,7 @@ CASES: list[tuple[str, str, list[Attempt], str, str]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_what_counts(base: str, attempts: list[Attempt], files: str, lost: str) -> None:
+def test_what_counts(base: str, attempts: list[AttemptOutputs], files: str, lost: str) -> None:
     found = traced(base, *attempts)
 
     assert {*found.files} == {*files.split()}

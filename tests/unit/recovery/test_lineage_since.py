@@ -8,26 +8,30 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.store_values import AcceptedLoss
-from neve.recovery.lineage import Attempt, Lineage
-from neve.recovery.lineage_since import ON_ITS_WAY_S, trace_since
-from neve.recovery.published import Published
-from neve.recovery.stored import StoredFile
+from neve.recovery.rebuild.evidence import PublishedManifest
+from neve.recovery.rebuild.live_files import (
+    COMMIT_DELAY_MAX_S,
+    AttemptOutputs,
+    Lineage,
+    trace_since_manifest,
+)
+from neve.recovery.stored_files import StoredFile
 
 BEGUN_S = 10_000.0
-OLD_S = BEGUN_S - ON_ITS_WAY_S - 1
+OLD_S = BEGUN_S - COMMIT_DELAY_MAX_S - 1
 
 
-def attempt(name: str, inputs: str, found: str | None = None, count: int = 1) -> Attempt:
+def attempt(name: str, inputs: str, found: str | None = None, count: int = 1) -> AttemptOutputs:
     """Return an attempt over files named by letters, with outputs `<name>0`, `<name>1`."""
     outputs = tuple(f"{name}{number}" for number in range(count))
     there = outputs if found is None else tuple(found.split())
-    return Attempt(
+    return AttemptOutputs(
         id=name, inputs=tuple(inputs.split()), request=None, outputs=outputs, found=there
     )
 
 
 def traced(
-    named: str, young: str, old: str, *attempts: Attempt, loss: AcceptedLoss | None = None
+    named: str, young: str, old: str, *attempts: AttemptOutputs, loss: AcceptedLoss | None = None
 ) -> Lineage:
     """Return the lineage, the same for every order of attempts.
 
@@ -41,7 +45,7 @@ def traced(
     stored = {path: StoredFile(path, 1, BEGUN_S) for path in young.split()}
     stored |= {path: StoredFile(path, 1, OLD_S) for path in old.split()}
     made = {path for each in attempts for path in each.found}
-    published = Published(
+    published = PublishedManifest(
         number=7,
         begun_s=BEGUN_S,
         table="t",
@@ -50,14 +54,15 @@ def traced(
     )
     added = sorted(stored.keys() - made)
     answers = [
-        trace_since(published, stored, added, each) for each in itertools.permutations(attempts)
+        trace_since_manifest(published, stored, added, each)
+        for each in itertools.permutations(attempts)
     ]
     assert all(each == answers[0] for each in answers)
     return answers[0]
 
 
 X, Y = attempt("x", "a b"), attempt("y", "x0 c")
-CASES: list[tuple[str, tuple[str, str, str], list[Attempt], str, str]] = [
+CASES: list[tuple[str, tuple[str, str, str], list[AttemptOutputs], str, str]] = [
     ("nothing happened since", ("a b", "", "a b"), [], "a b", ""),
     ("a file came since", ("a", "b", "a"), [], "a b", ""),
     ("one that was never added, or is replaced", ("a", "", "a b"), [], "a", ""),
@@ -120,7 +125,7 @@ CASES: list[tuple[str, tuple[str, str, str], list[Attempt], str, str]] = [
 
 @pytest.mark.parametrize(("story", "where", "attempts", "files", "lost"), CASES)
 def test_which_files_count(
-    story: str, where: tuple[str, str, str], attempts: list[Attempt], files: str, lost: str
+    story: str, where: tuple[str, str, str], attempts: list[AttemptOutputs], files: str, lost: str
 ) -> None:
     found = traced(*where, *attempts)
     assert found.files == tuple(sorted(files.split())), story
@@ -131,10 +136,12 @@ def test_which_files_count(
 
 
 FORGOTTEN = AcceptedLoss(since_s=OLD_S, until_s=OLD_S)
-BEFORE = AcceptedLoss(since_s=OLD_S - 2 * ON_ITS_WAY_S - 2, until_s=OLD_S - ON_ITS_WAY_S - 1)
-AFTER = AcceptedLoss(since_s=OLD_S + ON_ITS_WAY_S + 1, until_s=BEGUN_S)
+BEFORE = AcceptedLoss(
+    since_s=OLD_S - 2 * COMMIT_DELAY_MAX_S - 2, until_s=OLD_S - COMMIT_DELAY_MAX_S - 1
+)
+AFTER = AcceptedLoss(since_s=OLD_S + COMMIT_DELAY_MAX_S + 1, until_s=BEGUN_S)
 V = attempt("v", "x0 d")
-LOSSES: list[tuple[str, tuple[str, str, str], list[Attempt], str]] = [
+LOSSES: list[tuple[str, tuple[str, str, str], list[AttemptOutputs], str]] = [
     ("an append was forgotten", ("a", "", "a b"), [], "a b"),
     ("a commit was forgotten, its inputs are gone", ("a b", "", "x0"), [X], "x0"),
     ("a commit was forgotten, its inputs were removed", ("c", "", "c x0"), [X], "c x0"),
@@ -150,7 +157,7 @@ LOSSES: list[tuple[str, tuple[str, str, str], list[Attempt], str]] = [
 
 @pytest.mark.parametrize(("story", "where", "attempts", "files"), LOSSES)
 def test_what_counts_of_the_time_of_which_the_store_has_lost_changes(
-    story: str, where: tuple[str, str, str], attempts: list[Attempt], files: str
+    story: str, where: tuple[str, str, str], attempts: list[AttemptOutputs], files: str
 ) -> None:
     found = traced(*where, *attempts, loss=FORGOTTEN)
     assert found.files == tuple(sorted(files.split())), story
@@ -180,9 +187,16 @@ def test_why_a_file_does_not_count() -> None:
 
 def test_a_storage_that_tells_no_times_leaves_everything_young() -> None:
     stored = {path: StoredFile(path, 1, None) for path in ("a", "b")}
-    published = Published(number=1, begun_s=BEGUN_S, table="t", files={"a": "last"})
-    assert trace_since(published, stored, ["a", "b"], []).files == ("a", "b")
+    published = PublishedManifest(number=1, begun_s=BEGUN_S, table="t", files={"a": "last"})
+    assert trace_since_manifest(published, stored, ["a", "b"], []).files == ("a", "b")
     stored["x0"] = StoredFile("x0", 1, None)
     forgotten = replace(published, loss=FORGOTTEN)
-    assert trace_since(published, stored, ["a", "b"], [attempt("x", "c")]).files == ("a", "b")
-    assert trace_since(forgotten, stored, ["a", "b"], [attempt("x", "c")]).files == ("a", "b", "x0")
+    assert trace_since_manifest(published, stored, ["a", "b"], [attempt("x", "c")]).files == (
+        "a",
+        "b",
+    )
+    assert trace_since_manifest(forgotten, stored, ["a", "b"], [attempt("x", "c")]).files == (
+        "a",
+        "b",
+        "x0",
+    )

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from neve.recovery.footers import OutputFooter
 from neve.recovery.only_copies import CLOCKS_APART_S, OnlyCopies, Orphan
-from neve.recovery.stored import StoredFile
+from neve.recovery.stored_files import OutputFooter, StoredFile
 
 pytestmark = pytest.mark.unit
 FOLDER = "_neve/last"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from common.rows.stream_size import stream_memory_bytes
-from neve.gateway.append import read_stream
+from neve.gateway.ingest.append import read_stream
 from neve.gateway.problems import TooLargeError
 
 ROWS = pa.table(

@@ -1,0 +1,222 @@
+"""Wire models of the work on tables: jobs, plans, compactors, groups, limits, the service.
+
+Same conventions as `neve.api.tables`; nothing of the project is imported.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A job that would be planned now, or (with an id) that waits in a queue."""
+
+    tablet: str
+    files: tuple[str, ...]
+    input_bytes: int
+    group: str
+    priority: int
+    kind: str
+    reason: str
+    id: str | None = None
+    table: str = ""
+    place: int | None = None
+    age_s: float | None = None
+    cost_bytes: int = 0
+    """What it will read and write, if its outputs are as large as its inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would be planned now; `left`: path → why no job takes it.
+
+    Every tablet is read at one moment: without jobs, wanted or running, it is at rest.
+    """
+
+    jobs: tuple[PlannedJob, ...] = ()
+    left: dict[str, str] = field(default_factory=dict)
+    running: int = 0
+    """Jobs under way; what they leave behind may want further ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job that runs."""
+
+    id: str
+    attempt: str
+    table: str
+    tablet: str
+    kind: str
+    group: str
+    compactor: str
+    inputs: int
+    input_bytes: int
+    since_s: float
+    state: str = ""
+    fraction: float = 0.0
+    reason: str = ""
+    throttled: bool = False
+    """Whether it had to wait for its part of a limit lately."""
+    granted_bytes_s: float | None = None
+    """That part; None: there is no limit."""
+    moved_bytes: int = 0
+    """Read and written so far."""
+    waited_s: float = 0.0
+    quiet_s: float = 0.0
+    """How long ago it made progress: read, wrote or worked something out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished attempt, from the history."""
+
+    attempt: str
+    job: str
+    tablet: str
+    kind: str
+    end: str
+    group: str
+    compactor: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_out: int
+    started_s: float
+    ended_s: float
+    reason: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a tablet is as it is; `left`: path → why no job takes it."""
+
+    tablet: str
+    table: str
+    sentences: tuple[str, ...]
+    left: dict[str, str] = field(default_factory=dict)
+    queued: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredWatermark:
+    """A tablet takes rows again of versions at which tombstones were dropped."""
+
+    tablet: str
+    before: str | None
+    """The watermark as it was; None: there was none."""
+    after: str | None
+    may_rise: str
+    """Which deleted rows can be seen again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compactor:
+    """A compactor as the coordinator sees it."""
+
+    compactor: str
+    group: str
+    node: str
+    slots: int
+    busy: int
+    heard_ago_s: float
+    draining: bool = False
+    failures: int = 0
+    backing_off_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A compaction group: one queue and the compactors that serve it."""
+
+    group: str
+    queued: int
+    queued_bytes: int
+    queued_cost_bytes: int
+    running: int
+    compactors: int
+    waiting_takes: int
+    accepted: int
+    rejected: int
+    evicted: int
+    oldest_age_s: float
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting of the running service; secrets are hidden."""
+
+    name: str
+    """Its full name, such as `compactor.slots`."""
+    value: Any
+    """Sizes in bytes, durations in seconds."""
+    text: str
+    """The value as people read it."""
+    source: str
+    """Where it comes from: `default`, a file, an environment variable, a flag, `this stack`."""
+    change: str
+    """What a change needs: `restart`, or the verb that changes the running service, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The service as a whole."""
+
+    coordinator: str
+    started_s: float
+    now_s: float
+    groups: tuple[Group, ...]
+    compactors: tuple[Compactor, ...]
+    tables: int
+    tablets_known: int
+    committed: int
+    failed: int
+    released: int
+    conflicts: int
+    quarantined: int
+    turns: int = 0
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What keeps jobs from running, such as a group without compactors; a sentence each."""
+    store_warnings: tuple[str, ...] = ()
+    """What is wrong with the store: little memory, eviction, no log, replicas; a sentence each."""
+
+
+# ----------------------------------------------------------------------- Limits on bytes per second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitWish:
+    """A limit to set."""
+
+    limit: int | str
+    """Bytes per second, or a size such as `50MB`; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What the rewrites of a compaction group, or of a volume, may move, and what they do."""
+
+    kind: str
+    """`group` or `volume`."""
+    name: str
+    limit_bytes_s: int | None
+    """None: no limit."""
+    is_default: bool = True
+    """Whether it comes from the settings of the service."""
+    rate_bytes_s: int | None = None
+    """The limit, or less while the storage is slow."""
+    granted_bytes_s: float | None = None
+    """What its jobs may be using together; None: some have no limit."""
+    attempts: int = 0
+    throttled: int = 0
+    """Jobs that had to wait lately."""
+    moved_bytes: int = 0
+    """Read and written since the coordinator was started."""
+    waited_s: float = 0.0
+    """Time that tasks have waited since then."""

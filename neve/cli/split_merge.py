@@ -1,0 +1,169 @@
+"""`neve table split`, `merge` and `operations`: the bounds of tablets."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from neve.api import split_merge as api
+from neve.api.split_merge import Operation
+from neve.cli.render import grid
+from neve.cli.session import Name, Session, verb
+from neve.client.errors import CallerError
+
+
+def render_operations(found: Sequence[Operation]) -> RenderableType:
+    """Return a listing of splits and merges."""
+    return grid(
+        [
+            ("OPERATION", ""),
+            ("KIND", ""),
+            ("AT", ""),
+            ("TABLETS", ""),
+            ("SINCE (UTC)", ""),
+            ("STEP", ""),
+            ("WAITS FOR", ""),
+            ("BEGAN BECAUSE", ""),
+        ],
+        [
+            (
+                each.id,
+                each.kind,
+                each.at,
+                ", ".join(each.tablets),
+                datetime.fromtimestamp(each.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                each.step,
+                each.waits,
+                each.reason,
+            )
+            for each in found
+        ],
+    )
+
+
+# -------------------------------------------------------------------------------------------- Verbs
+
+
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is over.")]
+Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
+Abandon = Annotated[
+    bool,
+    typer.Option("--abandon", help="Give up what is under way, all of it or that of --tablet."),
+]
+
+
+def register(table: typer.Typer) -> None:
+    """Add the verbs to `neve table`."""
+    verb(table, "split")(split)
+    verb(table, "merge")(merge)
+    verb(table, "operations")(operations)
+
+
+def split(
+    session: Session,
+    name: Name,
+    *,
+    at: Annotated[str | None, typer.Option(help="Last key of the left half.")] = None,
+    tablet: Annotated[
+        str | None, typer.Option(help="By its end; keys are chosen that balance its bytes.")
+    ] = None,
+    into: Annotated[
+        int | None, typer.Option(help="With --tablet: how many parts; more than 2 waits.")
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    abandon: Abandon = False,
+) -> None:
+    """Split a tablet in two or more, or abandon splits under way."""
+    if abandon:
+        if at is not None or into is not None or wait:
+            raise CallerError("--abandon goes with --tablet only")
+        _abandon_operations(session, name, "split", tablet)
+        return
+    if into is not None and tablet is None:
+        raise CallerError("--into goes with --tablet")
+    parts = into or 2
+    wait = wait or parts > 2
+    _check_wait(wait, timeout)
+    begun = session.client.split(
+        name,
+        at=at,
+        tablet=tablet,
+        into=parts,
+        wait=wait,
+        timeout_s=timeout,
+        told=lambda each: session.say(f"split at {each.at} begins"),
+    )
+    _show_started(session, name, begun, wait=wait)
+
+
+def merge(
+    session: Session,
+    name: Name,
+    *,
+    tablet: Annotated[
+        str | None, typer.Option(help="By its end; it is merged with the next one.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="A key of the first tablet to merge.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="A key of the last; more than two wait.")
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    abandon: Abandon = False,
+) -> None:
+    """Merge neighbouring tablets, or abandon merges under way."""
+    if abandon:
+        if start is not None or end is not None or wait:
+            raise CallerError("--abandon goes with --tablet only")
+        _abandon_operations(session, name, "merge", tablet)
+        return
+    if tablet is None and start is None and end is None:
+        raise CallerError("give --tablet, or --from and --to")
+    _check_wait(wait, timeout)
+    begun = session.client.merge(
+        name,
+        tablet=tablet,
+        start=start,
+        end=end,
+        wait=wait,
+        timeout_s=timeout,
+        told=lambda each: session.say(f"merge at {each.at} begins"),
+    )
+    _show_started(session, name, begun, wait=wait)
+
+
+def operations(session: Session, name: Name) -> None:
+    """List the splits and merges under way, and what they wait for."""
+    found = session.client.operations(name)
+    session.show(found, lambda: render_operations(found))
+
+
+def _check_wait(wait: bool, timeout: float | None) -> None:
+    if timeout is not None and not wait:
+        raise CallerError("--timeout goes with --wait")
+
+
+def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:
+    """Give up all operations of a kind, or that of one tablet."""
+    found = session.client.operations(name, tablet=tablet)
+    given_up = [each for each in found if each.kind == kind]
+    for each in given_up:
+        session.client.abandon(name, each.id)
+    told = ", ".join(f"{kind} at {each.at}" for each in given_up)
+    session.show(given_up, f"abandoned: {told}" if given_up else f"no {kind} is under way")
+
+
+def _show_started(session: Session, name: str, begun: api.StartedOperation, *, wait: bool) -> None:
+    operation = begun.operation
+    if operation is None:
+        session.show(begun, "nothing to do: the tablets are so already")
+    elif wait:
+        session.show(begun, f"{operation.kind} of {name} is over")
+    else:
+        follow = f"`neve table operations {name}` tells what it waits for"
+        session.show(begun, f"{operation.kind} at {operation.at} begins; {follow}")

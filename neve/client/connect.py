@@ -1,0 +1,163 @@
+"""Where is the service? Arguments, else the environment, else the stack of this machine.
+
+Reads the state file of a local stack as plain JSON; nothing of the project but the
+client is imported here.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neve.client import Client
+from neve.client.errors import CallerError, UnavailableError
+
+URL_VARIABLE = "NEVE_URL"
+TOKEN_VARIABLE = "NEVE_TOKEN"
+HOME_VARIABLE = "NEVE_HOME"
+STACK_VARIABLE = "NEVE_STACK"
+RETRY_VARIABLE = "NEVE_RETRY_S"
+RETRY_MAX_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A service and how it was found."""
+
+    url: str
+    token: str | None
+    source: str
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    stack: str | None = None,
+    timeout_s: float = 60.0,
+) -> Client:
+    """Return a client for the service that is meant.
+
+    Args:
+        url: Of the service; left out: `NEVE_URL`, or the running stack of this machine.
+        token: Bearer token; left out: `NEVE_TOKEN`, or that stack's.
+        stack: Name of a stack of this machine, if several run.
+        timeout_s: Longest wait for one answer.
+
+    Raises:
+        UnavailableError: No URL was given, and no stack runs on this machine.
+        CallerError: Several stacks run and none is named, or `NEVE_RETRY_S` is no number of
+            seconds.
+    """
+    target = find_target(url, token, stack=stack)
+    return Client(target.url, token=target.token, timeout_s=timeout_s, retry_s=_retry_s())
+
+
+def _retry_s() -> float | None:
+    """Return how long calls are repeated, by `NEVE_RETRY_S`, or None if it is not set."""
+    text = os.environ.get(RETRY_VARIABLE)
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= RETRY_MAX_S:
+        raise CallerError(
+            f"{RETRY_VARIABLE} is {text!r}, expected seconds from 0 to {RETRY_MAX_S:.0f}"
+        )
+    return seconds
+
+
+def find_target(
+    url: str | None = None,
+    token: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    stack: str | None = None,
+) -> Target:
+    """Return URL and token of the service that is meant.
+
+    The first of these that is there: the URL and the stack that are given, those of the
+    environment, the only stack that runs. A token of a local stack is used for that stack's
+    URL only.
+
+    Args:
+        url: Given by the user, or None.
+        token: Given by the user, or None.
+        environ: Where the variables are looked up; None: those of the process.
+        stack: Name of a local stack, given by the user; None: `NEVE_STACK`, if it is set.
+
+    Raises:
+        UnavailableError: No URL was given, and no stack runs, or not the one that is named.
+        CallerError: Several run, and none is named.
+    """
+    environ = os.environ if environ is None else environ
+    token = token or environ.get(TOKEN_VARIABLE) or None
+    stacks = _running_stacks(environ)
+    wanted, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
+    if wanted and (url or not stack):
+        own = (each.token for each in stacks.values() if each.url == wanted.rstrip("/"))
+        return Target(wanted, token or next(own, None), source)
+    local = _choose_stack(stacks, stack or environ.get(STACK_VARIABLE) or None)
+    return Target(local.url, token or local.token, local.source)
+
+
+def _choose_stack(stacks: Mapping[str, Target], name: str | None) -> Target:
+    """Return the stack that is meant: the one that is named, else the only one."""
+    if name is not None and name in stacks:
+        return stacks[name]
+    names = ", ".join(sorted(stacks))
+    if name is not None:
+        others = f"; running: {names}" if stacks else ""
+        raise UnavailableError(
+            f"no stack {name!r} runs on this machine{others}: start it with"
+            f" `neve up --stack {name}`"
+        )
+    if not stacks:
+        raise UnavailableError(
+            "no service is known: give a URL (--url or NEVE_URL), "
+            "or start one on this machine with `neve up`"
+        )
+    if len(stacks) > 1:
+        raise CallerError(
+            f"{len(stacks)} stacks run on this machine: {names}; say which one is meant with"
+            f" --stack or {STACK_VARIABLE}"
+        )
+    return next(iter(stacks.values()))
+
+
+def _running_stacks(environ: Mapping[str, str]) -> dict[str, Target]:
+    """Return the stacks of this machine that run and have a gateway, by name."""
+    home = Path(environ.get(HOME_VARIABLE) or Path.home() / ".neve").expanduser()
+    found = {
+        path.parent.name: _target_of_folder(path.parent)
+        for path in sorted(home.glob("*/state.json"))
+    }
+    return {name: target for name, target in found.items() if target is not None}
+
+
+def _target_of_folder(folder: Path) -> Target | None:
+    """Return where the stack of a folder answers; None: it does not run."""
+    try:
+        state: Any = json.loads((folder / "state.json").read_text())
+        token = (folder / "token").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    url = state.get("gateway_url") if isinstance(state, dict) else None
+    if not isinstance(url, str) or not url or not _is_alive(state):
+        return None
+    return Target(url.rstrip("/"), token, f"stack {folder.name!r}")
+
+
+def _is_alive(state: Mapping[str, Any]) -> bool:
+    """Return whether the processes that a state file names are there: none is left of a crash."""
+    for process in state.get("processes") or ():
+        try:
+            os.kill(int(process["pid"]), 0)
+        except ProcessLookupError:
+            return False
+        except (OSError, KeyError, TypeError, ValueError):
+            continue  # It is another user's, or the file is not what we think: ask the gateway.
+    return True

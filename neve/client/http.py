@@ -1,0 +1,317 @@
+"""One HTTP call of the client: token, call id, bounded retries, and its answer as a value.
+
+Errors of transport and service become the exceptions of `neve.client.errors`. What the calls mean
+stands in the modules beside this one.
+"""
+
+import json
+import secrets
+import time  # noqa: TID251  the client may import no clock of the project
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, TypeVar, cast
+
+import httpx
+
+from neve.api.tables import CALL_HEADER, PROBLEM
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    ProtocolError,
+    UnavailableError,
+    UnknownOutcomeError,
+    error_of,
+)
+
+# ---------------------------------------------------------------------------- Wire models from JSON
+
+
+T = TypeVar("T")
+
+
+def decode(kind: type[T], value: Any) -> T:
+    """Return a value of an annotated type from its JSON form.
+
+    Names that the class does not know are left out: the server may be newer.
+
+    Raises:
+        ProtocolError: A field that must be there is not, or has another form.
+    """
+    try:
+        return cast("T", _decode(kind, value, kind.__name__))
+    except ValueError as error:
+        message = f"the service's answer is not understood: {error}; are the versions alike?"
+        raise ProtocolError(message) from error
+
+
+def decode_list(kind: type[T], answer: Any, name: str) -> list[T]:
+    """Return the values under one name of an answer.
+
+    Args:
+        kind: Of each value.
+        answer: A JSON object.
+        name: Where in it they are.
+    """
+    listed = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(listed, list):
+        message = f"the service's answer has no list {name!r}; are the versions alike?"
+        raise ProtocolError(message)
+    return [decode(kind, each) for each in listed]
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _decode_object(cast("type[Any]", kind), value, where)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:
+        present = [option for option in inner if option is not type(None)]
+        return None if value is None else _decode(present[0], value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_decode(inner[0], each, where) for each in value)
+    if origin is dict and isinstance(value, dict):
+        return dict(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    whole = kind is not int or not isinstance(value, bool)
+    if isinstance(kind, type) and isinstance(value, kind) and whole:
+        return value
+    raise ValueError(f"{where} is {value!r}, wanted {kind}")
+
+
+def _decode_object(kind: type[Any], value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {value!r}, wanted an object")  # noqa: TRY004  one kind of error for callers
+    hints = typing.get_type_hints(kind)
+    known: dict[str, Any] = {}
+    for each in fields(kind):
+        if each.name in value:
+            known[each.name] = _decode(hints[each.name], value[each.name], f"{where}.{each.name}")
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{where}.{each.name} is missing")
+    return kind(**known)
+
+
+# -------------------------------------------------------------------------------------------- Calls
+
+
+TRIES_MIN = 4
+"""Of a service that has not answered this connection before: it may not be there at all."""
+RETRY_S = 60.0
+"""How long one that has answered is asked again: a gateway that is restarted comes back."""
+PAUSE_FIRST_S = 0.2
+PAUSE_MAX_S = 3.0
+MESSAGE_BYTES_MAX = 1 << 20
+CONNECT_TIMEOUT_S = 5.0
+
+Parameters = Mapping[str, str | int | float | bool | list[str] | None]
+
+
+def new_call() -> str:
+    """Return a fresh call id that carries its time (UUIDv7, RFC 9562)."""
+    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) & ~(0b11 << 62) | 7 << 76 | 0b10 << 62
+    text = f"{value:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class Connection:
+    """A connection to one gateway; knows paths and bytes, but no wire model."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        timeout_s: float = 60.0,
+        retry_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise CallerError(f"URL {url!r} of the service must begin with http:// or https://")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._sleep, self._clock = sleep, clock
+        self._retry_s = retry_s
+        self._answered = False
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+            # Authorities are loaded only where they are needed: it takes a while.
+            verify=self.url.startswith("https://"),
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Parameters | None = None,
+        body: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        call: str | None = None,
+    ) -> Any:
+        """Return the JSON answer of one call.
+
+        Args:
+            method: `GET`, `POST`, …
+            path: Below the URL, with a leading slash.
+            parameters: Query parameters; None values are left out.
+            body: Sent as JSON.
+            content: Sent as it is.
+            headers: Besides the token.
+            call: The id by which the server recognises a repetition.
+
+        Raises:
+            NeveError: The server refused, failed or did not answer.
+        """
+        sent = dict(headers or {})
+        if call is not None:
+            sent[CALL_HEADER] = call
+        request = self._http.build_request(
+            method, path, params=_without_none(parameters), json=body, content=content, headers=sent
+        )
+        repeatable = method == "GET" or call is not None
+        try:
+            response = self._send(request, repeats=repeatable)
+            if response.status_code >= 400:
+                raise _problem(response)
+        except UnknownOutcomeError as error:
+            error.call = call
+            raise
+        return _json(response)
+
+    @contextmanager
+    def stream(
+        self, path: str, parameters: Parameters, method: str = "GET", **sent: Any
+    ) -> Iterator[Iterator[bytes]]:
+        """Open a streamed answer; yields its chunks of bytes.
+
+        Args:
+            path: Below the URL, with a leading slash.
+            parameters: Query parameters; None values are left out.
+            method: Anything but `GET` is sent once.
+            sent: `body` (sent as JSON), `content` (sent as it is), `headers`.
+
+        Raises:
+            NeveError: As `call`; also in the middle, if the server breaks off.
+        """
+        sent["json"] = sent.pop("body", None)
+        request = self._http.build_request(method, path, params=_without_none(parameters), **sent)
+        response = self._send(request, repeats=method == "GET", stream=True)
+        try:
+            if response.status_code >= 400:
+                with _translate_errors(self.url):
+                    response.read()
+                raise _problem(response)
+            yield _chunks(response, self.url)
+        finally:
+            response.close()
+
+    def _send(
+        self, request: httpx.Request, *, repeats: bool, stream: bool = False
+    ) -> httpx.Response:
+        begun_s, number = self._clock(), 0
+        while True:
+            pause_s = _pause_s(number)
+            last = not repeats or self._gives_up(number, self._clock() + pause_s - begun_s)
+            number += 1
+            try:
+                with _translate_errors(self.url, writes=request.method != "GET"):
+                    response = self._http.send(request, stream=stream)
+            except UnavailableError:
+                if last:
+                    raise
+            else:
+                self._answered = True
+                told = _is_problem(response) and number >= TRIES_MIN
+                if last or told or response.status_code not in (502, 503, 504):
+                    return response
+                response.close()
+            self._sleep(pause_s)
+
+    def _gives_up(self, tries: int, spent_s: float) -> bool:
+        """Return whether another try is the last one.
+
+        Args:
+            tries: That were made before it.
+            spent_s: Since the first, with the pause that would follow it.
+        """
+        if self._retry_s is None and not self._answered:
+            return tries + 1 >= TRIES_MIN
+        return spent_s > (RETRY_S if self._retry_s is None else self._retry_s)
+
+
+def _is_problem(response: httpx.Response) -> bool:
+    """Return whether the service itself says that it cannot, so that it is there to say so."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.startswith(PROBLEM)
+
+
+def _pause_s(number: int) -> float:
+    """Return a pause that grows, with chance in it: clients that waited together part."""
+    longest_s = min(PAUSE_FIRST_S * 2.0 ** min(number, 10), PAUSE_MAX_S)
+    return longest_s * (0.5 + 0.5 * secrets.randbelow(1001) / 1000)
+
+
+@contextmanager
+def _translate_errors(url: str, *, writes: bool = False) -> Iterator[None]:
+    """Raise what httpx raises as errors of this client."""
+    lost = UnknownOutcomeError if writes else UnavailableError
+    hint = "; it may have been done" if writes else ""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise UnavailableError(
+            f"nobody answers at {url}: is the service running? "
+            "(`neve up` starts one on this machine, `neve doctor` checks)"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise lost(f"{url} did not answer in time{hint}") from error
+    except httpx.HTTPError as error:
+        raise lost(f"the connection to {url} broke: {error}{hint}") from error
+
+
+def _chunks(response: httpx.Response, url: str) -> Iterator[bytes]:
+    with _translate_errors(url):
+        yield from response.iter_bytes()
+
+
+def _without_none(parameters: Parameters | None) -> dict[str, Any]:
+    return {name: value for name, value in (parameters or {}).items() if value is not None}
+
+
+def _json(response: httpx.Response) -> Any:
+    if response.status_code == 204 or not response.content:
+        return None
+    try:
+        return response.json()
+    except ValueError as error:
+        kind = response.headers.get("content-type", "nothing")
+        raise ProtocolError(
+            f"{response.url} answered with {kind} where JSON was expected: is this a Névé service?"
+        ) from error
+
+
+def _problem(response: httpx.Response) -> NeveError:
+    problem: Any = {}
+    if response.headers.get("content-type", "").startswith(PROBLEM):
+        try:
+            problem = json.loads(response.content[:MESSAGE_BYTES_MAX])
+        except ValueError:
+            problem = {}
+    return error_of(response.status_code, problem if isinstance(problem, dict) else {})

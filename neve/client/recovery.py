@@ -1,0 +1,305 @@
+"""Calls of recovery: fsck, gc, rebuild, backup, restore; long ones, that say how far they are."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from neve.api.recovery import (
+    ARCHIVE,
+    BackupOptions,
+    FsckOptions,
+    FsckReport,
+    GcReport,
+    LostTable,
+    RebuildReport,
+    RestoreReport,
+)
+from neve.client.errors import (
+    CallerError,
+    NeveError,
+    ProtocolError,
+    error_of,
+)
+from neve.client.http import Connection, Parameters, decode
+from neve.client.tables import table_path
+
+T = TypeVar("T")
+OnProgress = Callable[[str], None]
+CHUNK_BYTES = 1 << 20
+LINE_BYTES_MAX = 64 * 1024**2
+
+
+class RecoveryCalls:
+    """The part of the client that is about damage and loss."""
+
+    _connection: Connection
+
+    def fsck(
+        self,
+        table: str,
+        *,
+        progress: OnProgress | None = None,
+        repair: bool = False,
+        deep: bool = False,
+        adopt: bool = False,
+        accept: bool = False,
+        forget_missing: bool = False,
+    ) -> FsckReport:
+        """Hold a table's metadata against its files.
+
+        Args:
+            table: Its name.
+            progress: Hears how far it is.
+            repair: Mend what can be mended; without any of these nothing is written.
+            deep: Decode every file, instead of reading its footer.
+            adopt: Make the location this store's.
+            accept: Accept that the store has gone back in time.
+            forget_missing: Take files out of the table that storage does not have.
+        """
+        options = FsckOptions(
+            repair=repair, deep=deep, adopt=adopt, accept=accept, forget_missing=forget_missing
+        )
+        path = table_path(table, "fsck")
+        return self._told(FsckReport, path, progress, body=asdict(options))
+
+    def gc(
+        self, table: str, *, delete: bool = False, progress: OnProgress | None = None
+    ) -> GcReport:
+        """Find files of the service that nothing refers to any more.
+
+        Args:
+            table: Its name.
+            delete: Give them to the collector, which deletes them after the grace.
+            progress: Hears how far it is.
+        """
+        parameters = {"delete": delete}
+        return self._told(GcReport, table_path(table, "gc"), progress, parameters=parameters)
+
+    def rebuild(
+        self,
+        location: str,
+        name: str,
+        *,
+        progress: OnProgress | None = None,
+        key: Sequence[str] = (),
+        version_column: str | None = None,
+        tombstone_column: str | None = None,
+        time_column: str | None = None,
+        partition_by: Sequence[str] = (),
+        append_only: bool = False,
+        user_files: bool = True,
+        adopt: bool = False,
+        dry_run: bool = False,
+    ) -> RebuildReport:
+        """Make a table out of the files of a location, after its metadata was lost.
+
+        Args:
+            location: URI of the folder of its files.
+            name: Of the new table.
+            progress: Hears how far it is.
+            key: This and the columns are needed only where the location does not describe its
+                table.
+            version_column: As for `create_table`.
+            tombstone_column: As for `create_table`.
+            time_column: As for `create_table`.
+            partition_by: As for `create_table`.
+            append_only: Where nothing describes the table: it has no key.
+            user_files: Whether Parquet files of users count as added.
+            adopt: Take over a location that belongs to another store.
+            dry_run: Only say what would be done.
+        """
+        lost = LostTable(
+            location=location,
+            name=name,
+            key=tuple(key),
+            version_column=version_column,
+            tombstone_column=tombstone_column,
+            time_column=time_column,
+            partition_by=tuple(partition_by),
+            append_only=append_only,
+            user_files=user_files,
+            adopt=adopt,
+            dry_run=dry_run,
+        )
+        return self._told(RebuildReport, "/v1/rebuild", progress, body=asdict(lost))
+
+    def backup(
+        self,
+        output: str | Path,
+        tables: Sequence[str] = (),
+        *,
+        hold: str | float = 0,
+        copy_to: str | None = None,
+        progress: OnProgress | None = None,
+    ) -> int:
+        """Write the metadata of tables to a file; return its size in bytes.
+
+        Args:
+            output: Written beside it first, and renamed when it is whole.
+            tables: Names; none: all.
+            hold: How long files stay afterwards, for whoever copies them.
+            copy_to: Location below which the files are copied, too.
+            progress: Hears how far it is.
+
+        Raises:
+            CallerError: No file can be written there.
+        """
+        options = BackupOptions(tables=tuple(tables), hold=hold, copy_to=copy_to)
+        with _new_file(Path(output)) as sink:
+            stream = self._connection.stream("/v1/backup", {}, "POST", body=asdict(options))
+            with stream as chunks:
+                _write_archive(lines_of(chunks), sink.write, progress)
+        return Path(output).stat().st_size
+
+    def restore(
+        self,
+        archive: str | Path,
+        *,
+        names: Mapping[str, str] | None = None,
+        locations: Mapping[str, str] | None = None,
+        only: Sequence[str] = (),
+        adopt: bool = False,
+        dry_run: bool = False,
+        progress: OnProgress | None = None,
+    ) -> RestoreReport:
+        """Make tables out of an archive; their files must lie in their locations.
+
+        Args:
+            archive: A file that `backup` wrote.
+            names: Name in the archive → new name.
+            locations: Name in the archive → where its files are now.
+            only: Names in the archive; none: all tables.
+            adopt: Take over locations that belong to another store.
+            dry_run: Only say what would be done.
+            progress: Hears how far it is.
+        """
+        parameters: Parameters = {
+            "name": [f"{old}={new}" for old, new in (names or {}).items()],
+            "location": [f"{name}={uri}" for name, uri in (locations or {}).items()],
+            "only": list(only),
+            "adopt": adopt,
+            "dry_run": dry_run,
+        }
+        return self._told(
+            RestoreReport,
+            "/v1/restore",
+            progress,
+            parameters=parameters,
+            content=_chunks_of(Path(archive)),
+            headers={"Content-Type": ARCHIVE},
+        )
+
+    def _told(
+        self,
+        kind: type[T],
+        path: str,
+        progress: OnProgress | None,
+        *,
+        parameters: Parameters | None = None,
+        **sent: Any,
+    ) -> T:
+        """Return the result at the end of lines that say how far it is."""
+        with self._connection.stream(path, parameters or {}, "POST", **sent) as chunks:
+            for line in lines_of(chunks):
+                body = checked_line(line)
+                if body["kind"] == "result":
+                    return decode(kind, body["result"])
+                if progress is not None:
+                    progress(str(body.get("text", "")))
+        raise ProtocolError("the service's answer broke off before its result")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file beside its name, and give it that when all has gone well.
+
+    Raises:
+        CallerError: No file can be there, or be written there.
+        NeveError: It could not be written to its end.
+    """
+    if path.exists() and not path.is_file():
+        raise CallerError(f"{path} cannot be written: it is a folder or a device, wanted a file")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        sink = part.open("xb")
+    except OSError as error:
+        raise CallerError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with sink:
+            yield sink
+        part.replace(path)
+    except OSError as error:
+        raise NeveError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    """Yield what a file holds; it is opened at once.
+
+    Raises:
+        CallerError: There is none, or it cannot be read.
+    """
+    try:
+        source = path.open("rb")
+    except OSError as error:
+        raise CallerError(f"{path} cannot be read: {error.strerror}") from error
+
+    def chunks() -> Iterator[bytes]:
+        with source:
+            try:
+                yield from iter(lambda: source.read(CHUNK_BYTES), b"")
+            except OSError as error:
+                raise CallerError(f"{path} cannot be read: {error.strerror}") from error
+
+    return chunks()
+
+
+def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield lines with their ends."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) > LINE_BYTES_MAX:
+            raise ProtocolError("the service's answer has a line without an end")
+
+
+def checked_line(line: bytes) -> dict[str, Any]:
+    """Return a line that tells no error; raise what it tells."""
+    try:
+        body = json.loads(line)
+    except ValueError as error:
+        raise ProtocolError(f"the service's answer is no line of JSON: {error}") from error
+    if not isinstance(body, dict) or "kind" not in body:
+        raise ProtocolError("the service's answer has a line of no kind; are the versions alike?")
+    if body["kind"] == "error":
+        raise error_of(int(body.get("status", 500)), body)
+    return body
+
+
+def _write_archive(
+    lines: Iterator[bytes], write: Callable[[bytes], object], progress: OnProgress | None
+) -> None:
+    """Write the lines of an archive, and hold them against its digest."""
+    digest, count = hashlib.sha256(), 0
+    for line in lines:
+        body = checked_line(line)
+        if body["kind"] == "progress":
+            if progress is not None:
+                progress(str(body.get("text", "")))
+            continue
+        write(line)
+        if body["kind"] == "end":
+            if (body.get("lines"), body.get("sha256")) != (count, digest.hexdigest()):
+                raise ProtocolError("the archive came with another digest than it should have")
+            return
+        digest.update(line)
+        count += 1
+    raise ProtocolError("the archive broke off before its end")

@@ -1,0 +1,364 @@
+"""Compactions that a user asks for: make one, follow it, wait with a progress bar, cancel it."""
+
+import importlib.util
+import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
+
+from neve.api import requests as api
+from neve.api.requests import Progress as RequestProgress
+from neve.api.requests import Request as WireRequest
+from neve.client.errors import (
+    CallerError,
+    RequestFailedError,
+    UnavailableError,
+)
+from neve.client.http import Connection, decode, decode_list, new_call
+from neve.client.tables import table_path
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+# --------------------------------------------------------------------------------- The progress bar
+
+
+class ProgressBar:
+    """Shown on standard error between `with` and its end, if it is wanted and rich is there."""
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        self._title = title
+        self._bar: Progress | None = None
+        if shown and importlib.util.find_spec("rich") is not None:
+            self._bar = _new_bar()
+            self._task = self._bar.add_task(title, total=1.0, told="asked for")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, request: WireRequest) -> None:
+        """Show how far a request is now."""
+        if self._bar is not None:
+            told = request.progress or RequestProgress()
+            completed = 1.0 if request.state.startswith("done") else told.fraction
+            self._bar.update(self._task, completed=completed, told=sentence(request))
+
+
+def sentence(request: WireRequest) -> str:
+    """Return how far a request is, in a line: `3/8 tablets · 2 jobs run · 1 m 05 s left`."""
+    told = request.progress
+    if request.ended or told is None:
+        return request.state + (f": {request.cause}" if request.cause else "")
+    ended = told.done + told.cancelled
+    parts = [f"{ended}/{told.tablets} tablets"]
+    counts = {"wait": told.waiting, "selected": told.selected, "pending": told.pending}
+    parts += [f"{count} {word}" for word, count in counts.items() if count]
+    if told.running:
+        parts.append("1 job runs" if told.running == 1 else f"{told.running} jobs run")
+    if told.eta_s is not None:
+        parts.append(f"{_duration(told.eta_s)} left")
+    if request.state == "cancelling":
+        parts.insert(0, "cancelling")
+    return " · ".join(parts)
+
+
+def _new_bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[told]}", markup=False),
+    )
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+# ------------------------------------------------------------------------- Requests and their calls
+
+
+PluginText = str | tuple[str, Mapping[str, object]] | api.Plugin
+"""A plug-in and its options, as users write them."""
+PLUGIN_FORM = "NAME[:OPTION=VALUE,…]"
+POLL_FIRST_S, POLL_MAX_S = 0.2, 2.0
+OUTAGE_MAX_S = 60.0
+"""So long may the service be away while somebody waits; it is started anew meanwhile."""
+
+
+class Request:
+    """A compaction that was asked for; it goes on whether anybody holds this or not.
+
+    Attributes:
+        id: Names it for good.
+        table: Name of its table.
+    """
+
+    def __init__(self, connection: Connection, table: str, request: str) -> None:
+        self._connection = connection
+        self.table = table
+        self.id = request
+
+    def __repr__(self) -> str:
+        return f"<request {self.id} of table {self.table}>"
+
+    def status(self, *, tablets: int = 100) -> api.Request:
+        """Return how far it is.
+
+        Args:
+            tablets: Of how many tablets to tell, those that have not ended first.
+        """
+        answer = self._connection.call("GET", self._path(), parameters={"tablets": tablets})
+        return decode(api.Request, answer)
+
+    def cancel(
+        self, *, start: str | None = None, end: str | None = None, tablet: str | None = None
+    ) -> api.Request:
+        """Cancel it, or its part in a range or a tablet; what is committed stays.
+
+        Args:
+            start: First key, included; with `end`: only tablets that lie wholly between.
+            end: Last key, included.
+            tablet: One tablet, by its end.
+        """
+        body = {"start": start, "end": end, "tablet": tablet}
+        answer = self._connection.call("POST", self._path("cancel"), body=body)
+        return decode(api.Request, answer)
+
+    def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> api.Request:
+        """Return when it is done.
+
+        Args:
+            progress: Show a bar on standard error meanwhile.
+            timeout_s: Longest wait; None: as long as it takes.
+
+        Raises:
+            RequestFailedError: It failed or was cancelled, or a part of it was; `code` is its
+                state: `failed`, `cancelled` or `done_in_part`.
+            UnavailableError: It was not done in time, and goes on.
+        """
+        with ProgressBar(f"compact {self.table}", shown=progress) as bar:
+            found = self._followed(bar, timeout_s)
+        if found.state == "done":
+            return found
+        raise RequestFailedError(
+            f"request {self.id} of table {self.table!r} is {_why_not_done(found)}", code=found.state
+        )
+
+    def _followed(self, bar: ProgressBar, timeout_s: float | None) -> api.Request:
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s = POLL_FIRST_S
+        heard_s = time.monotonic()
+        while True:
+            try:
+                found = self.status(tablets=0)
+            except UnavailableError:
+                if time.monotonic() - heard_s >= OUTAGE_MAX_S:
+                    raise
+            else:
+                heard_s = time.monotonic()
+                bar.show(found)
+                if found.ended:
+                    return found
+            left_s = pause_s if end_s is None else end_s - time.monotonic()
+            if left_s <= 0:
+                raise UnavailableError(
+                    f"request {self.id} of table {self.table!r} is not done within "
+                    f"{timeout_s:g} s; it goes on"
+                )
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, POLL_MAX_S)
+
+    def _path(self, *rest: str) -> str:
+        return table_path(self.table, "compactions", quote(self.id, safe=""), *rest)
+
+
+def _why_not_done(found: api.Request) -> str:
+    if found.state == "done_in_part":
+        left_out = ", ".join(each.text for each in found.cancelled)
+        return f"done in part: cancelled for the keys {left_out}"
+    return found.state + (f": {found.cause}" if found.cause else "")
+
+
+class RequestCalls:
+    """The part of the client that is about compactions a user asks for."""
+
+    _connection: Connection
+
+    def compact(
+        self,
+        table: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        delete_where: str | None = None,
+        set: str | None = None,  # noqa: A002  as the language of expressions calls it
+        transform: PluginText | None = None,
+        selector: PluginText | None = None,
+        codec: str | None = None,
+        codec_level: int | None = None,
+        row_group_bytes: int | str | None = None,
+        hints: Mapping[str, str] | None = None,
+        boost: int = 0,
+        deadline: str | float | None = None,
+        call: str | None = None,
+    ) -> Request:
+        """Ask for a compaction, and return at once.
+
+        Args:
+            table: Its name.
+            start: First key, included, or a prefix of it; None: from the beginning.
+            end: Last key, included, or a prefix of it; None: to the end.
+            delete_where: Delete the rows of the range for which this is true.
+            set: Change columns of the rows of the range: `"a = a + 1"`.
+            transform: Change rows by a plug-in: as `selector`.
+            selector: Which files: a name, `"age:older_than=7d"` as on the command line, or
+                `(name, options)`.
+            codec: Of the outputs.
+            codec_level: Of the outputs.
+            row_group_bytes: Of the outputs: bytes or a size such as `"64MB"`.
+            hints: For plug-ins.
+            boost: Added to the priority of its jobs.
+            deadline: It fails if it takes longer: seconds or `"10m"`.
+            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+        """
+        body = api.NewRequest(
+            start=start,
+            end=end,
+            delete_where=delete_where,
+            set=set,
+            transform=_plugin(transform, "transform"),
+            selector=_plugin(selector, "selector"),
+            output=_output(codec, codec_level, row_group_bytes),
+            hints=dict(hints or {}),
+            boost=boost,
+            deadline=deadline,
+        )
+        answer = self._connection.call(
+            "POST", table_path(table, "compactions"), body=asdict(body), call=call or new_call()
+        )
+        return Request(self._connection, table, decode(api.Request, answer).id)
+
+    def dry_run(
+        self,
+        table: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        delete_where: str | None = None,
+        set: str | None = None,  # noqa: A002  as the language of expressions calls it
+        transform: PluginText | None = None,
+        selector: PluginText | None = None,
+        codec: str | None = None,
+        codec_level: int | None = None,
+        row_group_bytes: int | str | None = None,
+        hints: Mapping[str, str] | None = None,
+        boost: int = 0,
+        deadline: str | float | None = None,
+    ) -> api.DryRun:
+        """Return what `compact` would take with the same arguments; nothing is started.
+
+        Args:
+            table: Its name.
+            start: First key, included, or a prefix of it; None: from the beginning.
+            end: Last key, included, or a prefix of it; None: to the end.
+            delete_where: Delete the rows of the range for which this is true.
+            set: Change columns of the rows of the range: `"a = a + 1"`.
+            transform: Change rows by a plug-in: as `selector`.
+            selector: Which files: a name, `"age:older_than=7d"` as on the command line, or
+                `(name, options)`.
+            codec: Of the outputs.
+            codec_level: Of the outputs.
+            row_group_bytes: Of the outputs: bytes or a size such as `"64MB"`.
+            hints: For plug-ins.
+            boost: Added to the priority of its jobs.
+            deadline: It fails if it takes longer: seconds or `"10m"`.
+        """
+        body = api.NewRequest(
+            start=start,
+            end=end,
+            delete_where=delete_where,
+            set=set,
+            transform=_plugin(transform, "transform"),
+            selector=_plugin(selector, "selector"),
+            output=_output(codec, codec_level, row_group_bytes),
+            hints=dict(hints or {}),
+            boost=boost,
+            deadline=deadline,
+            dry_run=True,
+        )
+        path = table_path(table, "compactions")
+        answer = self._connection.call("POST", path, body=asdict(body))
+        return decode(api.DryRun, answer)
+
+    def requests(self, table: str, count: int = 100) -> list[api.Request]:
+        """Return the compactions that were asked for, newest first.
+
+        Args:
+            table: Its name.
+            count: How many at most.
+        """
+        path = table_path(table, "compactions")
+        answer = self._connection.call("GET", path, parameters={"count": count})
+        return decode_list(api.Request, answer, "requests")
+
+    def request(self, table: str, request: str) -> Request:
+        """Return a handle on a compaction that was asked for before."""
+        return Request(self._connection, table, request)
+
+
+def _output(
+    codec: str | None, codec_level: int | None, row_group_bytes: int | str | None
+) -> api.Output | None:
+    output = api.Output(codec=codec, codec_level=codec_level, row_group_bytes=row_group_bytes)
+    return None if output == api.Output() else output
+
+
+def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
+    """Return name and options of `name`, `name:option=value,option=value` or a pair.
+
+    Raises:
+        CallerError: It has no name, or an option has no `=`.
+    """
+    if written is None or isinstance(written, api.Plugin):
+        return written
+    if isinstance(written, str):
+        name, _, text = written.partition(":")
+        options = dict(
+            _option(each, what, name.strip()) for each in text.split(",") if each.strip()
+        )
+    else:
+        name, options = written[0], {each: str(value) for each, value in written[1].items()}
+    if not name.strip():
+        raise CallerError(f"{what} {written!r} has no name, wanted {PLUGIN_FORM}")
+    return api.Plugin(name=name.strip(), options=options)
+
+
+def _option(text: str, what: str, name: str) -> tuple[str, str]:
+    option, equals, value = text.partition("=")
+    if not equals or not option.strip():
+        raise CallerError(f"option of {what} {name} {text!r} is not of the form name=value")
+    return option.strip(), value.strip()

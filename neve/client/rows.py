@@ -1,0 +1,300 @@
+"""Calls that bring rows in and out: add, append, files, scan."""
+
+import io
+import json
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol, TypeAlias, overload
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from neve.api.tables import (
+    ARROW_STREAM,
+    STREAM_PROBLEM,
+    Added,
+    Call,
+    File,
+    FilePage,
+    Table,
+)
+from neve.client.errors import (
+    CallerError,
+    ProtocolError,
+    error_of,
+)
+from neve.client.http import (
+    Connection,
+    Parameters,
+    decode,
+    new_call,
+)
+from neve.client.tables import table_path
+
+
+class ArrowStream(Protocol):
+    """Whatever gives a stream of record batches by Arrow's PyCapsule interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a capsule with the stream."""
+        ...
+
+
+class ArrowArray(Protocol):
+    """Whatever gives one record batch by Arrow's PyCapsule interface."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        """Return two capsules, with the schema and the batch."""
+        ...
+
+
+Rows: TypeAlias = (
+    pa.Table
+    | pa.RecordBatch
+    | ArrowStream
+    | ArrowArray
+    | Iterable[pa.RecordBatch]
+    | Sequence[Mapping[str, object]]
+)
+"""What `append` takes."""
+_DECIMAL = re.compile(r"decimal128\((\d+), ?(-?\d+)\)")
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), ?(?:tz=)?([^\]]+)\]")
+
+
+class RowCalls:
+    """The part of the client that is about rows and files."""
+
+    _connection: Connection
+
+    def files(self, table: str) -> list[File]:
+        """Return the files of a table, tablet by tablet."""
+        path, found, after = table_path(table, "files"), list[File](), None
+        while True:
+            answer = self._connection.call("GET", path, parameters={"after": after})
+            page = decode(FilePage, answer)
+            found += page.files
+            after = page.next
+            if after is None:
+                return found
+
+    def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
+        """Add Parquet files that lie below the table's location: all of them, or none.
+
+        Args:
+            table: Its name.
+            paths: Relative to the location, or URIs below it.
+            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+        """
+        body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
+        answer = self._connection.call(
+            "POST",
+            table_path(table, "files"),
+            body=body,
+            call=call or new_call(),
+        )
+        return decode(Added, answer)
+
+    def append(
+        self,
+        table: str,
+        rows: Rows,
+        *,
+        call: str | None = None,
+    ) -> Added:
+        """Add rows: they are sorted, split by tablet and written as files, all or none.
+
+        Args:
+            table: Its name.
+            rows: Columns by name; a missing one is null. An Arrow table or batch, whatever else
+                has Arrow's PyCapsule interface (a Polars, pandas or DuckDB result, a reader),
+                an iterable of batches, or a list of dictionaries.
+            call: Id of this call (`neve.new_call_id()`), to repeat one whose outcome is unknown.
+        """
+        if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
+            rows = _table_of(rows, self._types(table))
+        answer = self._connection.call(
+            "POST",
+            table_path(table, "append"),
+            content=_stream_of(rows),
+            headers={"Content-Type": ARROW_STREAM},
+            call=call or new_call(),
+        )
+        return decode(Added, answer)
+
+    def _types(self, table: str) -> dict[str, pa.DataType]:
+        """Return the types of a table's columns, as far as their texts tell them."""
+        columns = decode(Table, self._connection.call("GET", table_path(table))).schema
+        types = ((column.name, _type_of(column.type)) for column in columns)
+        return {name: kind for name, kind in types if kind is not None}
+
+    def call(self, table: str, call: str) -> Call:
+        """Return what became of a call id: accepted with what, unknown, or too old to tell.
+
+        Args:
+            table: Its name.
+            call: The id that was sent with `add_files`, `append` or `compact`.
+        """
+        path = table_path(table, f"calls/{quote(call, safe='')}")
+        return decode(Call, self._connection.call("GET", path))
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        batches: Literal[False] = False,
+    ) -> pa.Table: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        batches: Literal[True],
+    ) -> pa.RecordBatchReader: ...
+
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        *,
+        batches: bool = False,
+    ) -> pa.Table | pa.RecordBatchReader:
+        """Return the rows of a table, merged: per key the newest, without the deleted.
+
+        Args:
+            table: Its name.
+            columns: Those wanted; None: all.
+            start: First key, included; None: from the beginning. Of a table with partitions:
+                the first partition, `"2025,4"`.
+            end: Last key, or partition, included; None: to the end.
+            batches: Return a reader that streams, instead of the whole table in memory.
+        """
+        wanted = None if columns is None else list(columns)
+        opened = self._scan_stream(table, {"columns": wanted, "start": start, "end": end})
+        if batches:
+            return _reader(opened)
+        return _reader(opened).read_all()
+
+    def count(self, table: str, start: str | None = None, end: str | None = None) -> int:
+        """Return how many rows a scan would give.
+
+        Args:
+            table: Its name.
+            start: First key, or partition, included; None: from the beginning.
+            end: Last key, or partition, included; None: to the end.
+        """
+        parameters = {"start": start, "end": end}
+        answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)
+        return int(answer["rows"])
+
+    def _scan_stream(
+        self, table: str, parameters: Parameters
+    ) -> Generator[pa.RecordBatch | pa.Schema, None, None]:
+        """Yield the schema, then the batches."""
+        with (
+            self._connection.stream(table_path(table, "scan"), parameters) as chunks,
+            _arrow_reader(chunks) as reader,
+        ):
+            yield reader.schema
+            yield from reader
+
+
+def _type_of(text: str) -> pa.DataType | None:
+    """Return the type that a column's text names; None: only the service can read it."""
+    if found := _DECIMAL.fullmatch(text):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    if found := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(found[1], found[2])
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        return None
+
+
+def _table_of(rows: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return dictionaries as a table, its columns in the order in which they first come."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        return pa.table(
+            {name: pa.array([row.get(name) for row in rows], types.get(name)) for name in names}
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise CallerError(f"the rows do not fit the table: {error}") from error
+
+
+def _stream_of(rows: Rows) -> bytes:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        schema, pieces = rows.schema, [rows]
+    elif hasattr(rows, "__arrow_c_stream__"):
+        with pa.RecordBatchReader.from_stream(rows) as reader:
+            schema, pieces = reader.schema, list(reader)
+    elif hasattr(rows, "__arrow_c_array__"):
+        batch = pa.record_batch(rows)
+        schema, pieces = batch.schema, [batch]
+    else:
+        pieces = list(rows)
+        if not pieces:
+            raise ValueError("there are no rows to append: give a table or at least one batch")
+        schema = pieces[0].schema
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for piece in pieces:
+            writer.write(piece)
+    return sink.getvalue()
+
+
+def _reader(stream: Generator[pa.RecordBatch | pa.Schema, None, None]) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(next(stream), stream)
+
+
+@contextmanager
+def _arrow_reader(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatchReader]:
+    source = _Chunks(chunks)
+    try:
+        with pa.ipc.open_stream(pa.PythonFile(source, mode="r")) as reader:
+            yield reader
+    except (pa.ArrowInvalid, OSError) as error:
+        if source.problem is not None:
+            raise error_of(int(source.problem.get("status", 500)), source.problem) from None
+        raise ProtocolError(f"the answer of a scan is no Arrow stream: {error}") from error
+
+
+class _Chunks(io.RawIOBase):
+    """Chunks of bytes as a file that Arrow can read."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+        self.problem: dict[str, Any] | None = None
+        """Why the server has broken off, if it has said so."""
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return exactly `size` bytes, fewer only at the end."""
+        parts = [self._rest]
+        length = len(self._rest)
+        while size < 0 or length < size:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            parts.append(chunk)
+            length += len(chunk)
+        whole = b"".join(parts)
+        cut = length if size < 0 else min(size, length)
+        self._rest = whole[cut:]
+        if whole.startswith(STREAM_PROBLEM):
+            self.problem = json.loads(whole[len(STREAM_PROBLEM) : cut])
+        return whole[:cut]

@@ -1,0 +1,174 @@
+"""Splits and merges of tablets: wish for one, wait for it, see what is under way.
+
+client.split("events", at="2024-07-01", wait=True)
+client.split("events", tablet="last", into=4, wait=True)
+client.merge("events", start="a", end="c", wait=True)
+"""
+
+import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+from neve.api.split_merge import (
+    Merge,
+    Operation,
+    Operations,
+    Split,
+    StartedOperation,
+)
+from neve.client.errors import (
+    CallerError,
+    NotFoundError,
+    RequestFailedError,
+    UnavailableError,
+)
+from neve.client.http import Connection, decode
+from neve.client.tables import table_path
+
+POLL_FIRST_S, POLL_MAX_S = 0.1, 2.0
+OnOperation = Callable[[Operation], None]
+
+
+class SplitMergeCalls:
+    """The part of the client that is about the bounds of tablets."""
+
+    _connection: Connection
+
+    def split(
+        self,
+        table: str,
+        *,
+        at: str | None = None,
+        tablet: str | None = None,
+        into: int = 2,
+        wait: bool = False,
+        timeout_s: float | None = None,
+        told: OnOperation | None = None,
+    ) -> StartedOperation:
+        """Split a tablet. The same wish again begins nothing twice.
+
+        Args:
+            table: Its name.
+            at: The last key of the left half; or give `tablet`.
+            tablet: A tablet, by its end; the service chooses keys that balance its bytes.
+            into: With `tablet`: how many parts; more than two only with `wait`.
+            wait: Return when it is over.
+            timeout_s: Longest wait; None: as long as it takes.
+            told: Hears of every operation that begins, while waiting.
+
+        Raises:
+            RefusedError: It cannot begin now: a request holds the tablet, say.
+            RequestFailedError: It was abandoned.
+            UnavailableError: It was not over in time, and goes on.
+        """
+        if into > 2 and not wait:
+            raise CallerError("into more than two parts goes with wait: one split after the other")
+        end_s = _end_s(timeout_s)
+        begun = self._wish(table, "split", asdict(Split(at=at, tablet=tablet, into=into)))
+        if wait:
+            self._wait(table, begun, end_s, told)
+            for key in begun.keys[1:]:
+                further = self._wish(table, "split", asdict(Split(at=key)))
+                self._wait(table, further, end_s, told)
+        return begun
+
+    def merge(
+        self,
+        table: str,
+        *,
+        tablet: str | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        wait: bool = False,
+        timeout_s: float | None = None,
+        told: OnOperation | None = None,
+    ) -> StartedOperation:
+        """Merge a tablet with the next one; with `wait`, all tablets that hold a range.
+
+        Args:
+            table: Its name.
+            tablet: The left one, by its end; or give `start` and `end`.
+            start: A key of the first tablet; None: the first of the table.
+            end: A key of the last tablet; None: the last of the table.
+            wait: Return when it is over; of a range, when it is one tablet.
+            timeout_s: Longest wait; None: as long as it takes.
+            told: Hears of every operation that begins, while waiting.
+
+        Raises:
+            RefusedError: It cannot begin now.
+            RequestFailedError: It was abandoned.
+            UnavailableError: It was not over in time, and goes on.
+        """
+        end_s = _end_s(timeout_s)
+        wish = asdict(Merge(tablet=tablet, start=start, end=end))
+        begun = following = self._wish(table, "merge", wish)
+        while wait and following.operation is not None:
+            self._wait(table, following, end_s, told)
+            if tablet is not None:
+                break
+            following = self._wish(table, "merge", wish)
+        return begun
+
+    def operations(self, table: str, *, tablet: str | None = None) -> list[Operation]:
+        """Return the splits and merges under way, and what they wait for.
+
+        Args:
+            table: Its name.
+            tablet: Only in this one, by its end.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "operations")
+        answer = self._connection.call("GET", path, parameters=parameters)
+        return [*decode(Operations, answer).operations]
+
+    def abandon(self, table: str, operation: str) -> None:
+        """Give a split or merge up; tablets and files stay as they are."""
+        path = table_path(table, "operations", quote(operation, safe=""), "abandon")
+        self._connection.call("POST", path)
+
+    def _wish(self, table: str, what: str, body: dict[str, Any]) -> StartedOperation:
+        return decode(
+            StartedOperation, self._connection.call("POST", table_path(table, what), body=body)
+        )
+
+    def _wait(
+        self, table: str, begun: StartedOperation, end_s: float | None, told: OnOperation | None
+    ) -> None:
+        """Wait until an operation is over; raise if it has come to nothing."""
+        operation = begun.operation
+        if operation is None:
+            return
+        if told is not None:
+            told(operation)
+        pause_s = POLL_FIRST_S
+        while any(each.id == operation.id for each in self._of(table, operation)):
+            left_s = pause_s if end_s is None else end_s - time.monotonic()
+            if left_s <= 0:
+                raise UnavailableError(
+                    f"{operation.kind} {operation.id} of table {table!r} is not over in time; "
+                    "it goes on"
+                )
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, POLL_MAX_S)
+        if self._is_there(table, operation.left) != (operation.kind == "split"):
+            raise RequestFailedError(
+                f"{operation.kind} {operation.id} of table {table!r} was abandoned; "
+                "`neve explain` tells why",
+                code="abandoned",
+            )
+
+    def _of(self, table: str, operation: Operation) -> list[Operation]:
+        return self.operations(table, tablet=operation.tablets[-1])
+
+    def _is_there(self, table: str, tablet: str) -> bool:
+        try:
+            self.operations(table, tablet=tablet)
+        except NotFoundError:
+            return False
+        return True
+
+
+def _end_s(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else time.monotonic() + timeout_s

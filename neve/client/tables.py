@@ -1,0 +1,153 @@
+"""Calls about tables: create, look, change, drop, pause."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from neve.api.tables import (
+    Column,
+    Dropped,
+    NewTable,
+    Table,
+    Tablet,
+    TabletPage,
+)
+from neve.client.http import Connection, decode, decode_list
+
+
+def table_path(table: str, *rest: str) -> str:
+    """Return the path of a table's route."""
+    return "/".join(["/v1/tables", quote(table, safe=""), *rest])
+
+
+class TableCalls:
+    """The part of the client that is about tables."""
+
+    _connection: Connection
+
+    def tables(self) -> list[Table]:
+        """Return every table, by name."""
+        return decode_list(Table, self._connection.call("GET", "/v1/tables"), "tables")
+
+    def create_table(
+        self,
+        name: str,
+        location: str,
+        *,
+        schema: pa.Schema | None = None,
+        example: str | None = None,
+        key: Sequence[str] = (),
+        splits: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
+        version_column: str | None = None,
+        tombstone_column: str | None = None,
+        time_column: str | None = None,
+        partition_by: Sequence[str] = (),
+        paused: bool = False,
+    ) -> Table:
+        """Create a table and return it.
+
+        Args:
+            name: A DNS label: lower-case letters, digits, dashes.
+            location: URI of the folder of its files, or an absolute path there.
+            schema: Its columns; or give `example`.
+            example: Path or URI of a Parquet file that has the schema.
+            key: Sort and primary key; empty: an append-only bag of rows.
+            splits: Last keys of all tablets but the last, ascending.
+            settings: By name: `{"ratio": 3, "target_bytes": "256MB", "ttl_s": "7d"}`.
+            version_column: Tells which row of a key is the newest; a key needs one.
+            tombstone_column: True in rows that delete their key.
+            time_column: For TTL and time windows.
+            partition_by: Columns of which each combination of values is a tablet.
+            paused: Start no job until `resume`.
+        """
+        body = NewTable(
+            name=name,
+            location=location,
+            schema=None if schema is None else columns_of(schema),
+            example=example,
+            key=tuple(key),
+            splits=tuple(splits),
+            settings=dict(settings or {}),
+            version_column=version_column,
+            tombstone_column=tombstone_column,
+            time_column=time_column,
+            partition_by=tuple(partition_by),
+            paused=paused,
+        )
+        return decode(Table, self._connection.call("POST", "/v1/tables", body=asdict(body)))
+
+    def describe(self, table: str) -> Table:
+        """Return a table with its totals."""
+        return decode(Table, self._connection.call("GET", table_path(table)))
+
+    def set(
+        self,
+        table: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        settings_version: int | None = None,
+        add_columns: Mapping[str, str] | None = None,
+        widen_columns: Mapping[str, str] | None = None,
+    ) -> Table:
+        """Change some settings of a table, or its schema, and return it.
+
+        Args:
+            table: Its name.
+            settings: By name, in the units that `create_table` takes.
+            settings_version: Refuse if the settings have another version by now.
+            add_columns: Name → type, such as `int64`; null in the rows that are there.
+            widen_columns: Name → a type that holds every value of the old one.
+        """
+        body = {
+            "settings": dict(settings or {}),
+            "settings_version": settings_version,
+            "add_columns": _typed_columns(add_columns),
+            "widen_columns": _typed_columns(widen_columns),
+        }
+        return decode(Table, self._connection.call("PATCH", table_path(table), body=body))
+
+    def drop(self, table: str, *, delete_files: bool = False) -> Dropped:
+        """Drop a table; return what its name still waits for.
+
+        Args:
+            table: Its name.
+            delete_files: Also delete its files, once no reader can need them.
+        """
+        parameters = {"delete_files": delete_files}
+        return decode(
+            Dropped, self._connection.call("DELETE", table_path(table), parameters=parameters)
+        )
+
+    def tablets(self, table: str) -> list[Tablet]:
+        """Return the tablets of a table, ascending by end."""
+        path, found, after = table_path(table, "tablets"), list[Tablet](), None
+        while True:
+            answer = self._connection.call("GET", path, parameters={"after": after})
+            page = decode(TabletPage, answer)
+            found += page.tablets
+            after = page.next
+            if after is None:
+                return found
+
+    def pause(self, table: str) -> Table:
+        """Start no new job on a table; running ones go on."""
+        return decode(Table, self._connection.call("POST", table_path(table, "pause")))
+
+    def resume(self, table: str) -> Table:
+        """End a pause."""
+        return decode(Table, self._connection.call("POST", table_path(table, "resume")))
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """Return an Arrow schema as columns."""
+    return tuple(
+        Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
+    )
+
+
+def _typed_columns(columns: Mapping[str, str] | None) -> list[dict[str, str]]:
+    return [{"name": name, "type": kind} for name, kind in (columns or {}).items()]

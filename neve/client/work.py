@@ -1,0 +1,190 @@
+"""Calls about the work: status, jobs, queue, plan, explain, history, compactors, limits."""
+
+import time  # noqa: TID251  the client may import no clock of the project
+from typing import Any
+from urllib.parse import quote
+
+from neve.api.work import (
+    Compactor,
+    Explanation,
+    Finished,
+    Job,
+    Limit,
+    LoweredWatermark,
+    Plan,
+    PlannedJob,
+    Setting,
+    Status,
+)
+from neve.client.errors import UnavailableError
+from neve.client.http import Connection, decode, decode_list
+from neve.client.tables import TableCalls, table_path
+
+REST_POLL_S = 0.2
+
+
+class WorkCalls(TableCalls):
+    """The part of the client that is about the work on tables."""
+
+    def status(self) -> Status:
+        """Return how the service as a whole is doing."""
+        return decode(Status, self._connection.call("GET", "/v1/status"))
+
+    def config(self) -> list[Setting]:
+        """Return every setting of the running service, and where its value comes from."""
+        return decode_list(Setting, self._connection.call("GET", "/v1/config"), "settings")
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs that run."""
+        return decode_list(Job, self._connection.call("GET", "/v1/jobs"), "jobs")
+
+    def cancel_job(self, attempt: str) -> None:
+        """Take a running job back; the same files are not planned again for a while.
+
+        A job of a request takes the key range of its tablet out of the request, which goes on
+        elsewhere and ends `done_in_part`: `wait` raises.
+
+        Args:
+            attempt: As `jobs` tells it.
+        """
+        self._connection.call("POST", f"/v1/jobs/{quote(attempt, safe='')}/cancel")
+
+    def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
+        """Return the jobs that wait, best first.
+
+        Args:
+            group: Of one compaction group; None: of all.
+            count: How many at most.
+        """
+        parameters = {"group": group, "count": count}
+        answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
+        return decode_list(PlannedJob, answer, "jobs")
+
+    def explain(self, table: str, tablet: str | None = None) -> list[Explanation]:
+        """Return why tablets are as they are: why jobs run, wait, or are not wanted.
+
+        Args:
+            table: Its name.
+            tablet: One tablet, by its end; None: all (the first hundred).
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "explain"), parameters={"tablet": tablet}
+        )
+        return decode_list(Explanation, answer, "tablets")
+
+    def plan(self, table: str) -> Plan:
+        """Return what would be planned for a table now; nothing is started."""
+        return decode(Plan, self._connection.call("GET", table_path(table, "plan")))
+
+    def history(self, table: str, count: int = 100) -> list[Finished]:
+        """Return the newest finished attempts, newest first.
+
+        Args:
+            table: Its name.
+            count: How many at most.
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "history"), parameters={"count": count}
+        )
+        return decode_list(Finished, answer, "attempts")
+
+    def compactors(self) -> list[Compactor]:
+        """Return the compactors that the coordinator hears of."""
+        answer = self._connection.call("GET", "/v1/compactors")
+        return decode_list(Compactor, answer, "compactors")
+
+    def drain(self, compactor: str) -> None:
+        """Let a compactor finish what it holds and take nothing new."""
+        self._connection.call("POST", f"/v1/compactors/{quote(compactor, safe='')}/drain")
+
+    def pause_group(self, group: str) -> None:
+        """Hand out no job of a compaction group; running ones go on."""
+        self._connection.call("POST", f"/v1/groups/{quote(group, safe='')}/pause")
+
+    def resume_group(self, group: str) -> None:
+        """End a pause of a compaction group."""
+        self._connection.call("POST", f"/v1/groups/{quote(group, safe='')}/resume")
+
+    def replan(self, table: str) -> None:
+        """Look at every tablet of a table anew, at once."""
+        self._connection.call("POST", table_path(table, "replan"))
+
+    def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
+        """Plan tablets again that were set aside after repeated failures.
+
+        Args:
+            table: Its name.
+            tablet: One, by its end; None: every one of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "lift-quarantine")
+        self._connection.call("POST", path, parameters=parameters)
+
+    def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
+        """Let a tablet take rows again of versions at which tombstones were dropped.
+
+        Args:
+            table: Its name.
+            tablet: By its end.
+            to: The version up to which rows are still refused; None: none are.
+        """
+        parameters = {"tablet": tablet} | ({} if to is None else {"to": to})
+        path = table_path(table, "lower-watermark")
+        return decode(LoweredWatermark, self._connection.call("POST", path, parameters=parameters))
+
+    def wait_until_at_rest(self, table: str, *, timeout_s: float = 300.0) -> None:
+        """Return when nothing runs on a table and nothing would be planned.
+
+        Args:
+            table: Its name.
+            timeout_s: Longest wait.
+
+        Raises:
+            UnavailableError: It did not come to rest in time.
+        """
+        end_s = time.monotonic() + timeout_s
+        while True:
+            # One answer, not two: between two a waiting job may have become a running one.
+            plan = self.plan(table)
+            if not plan.jobs and not plan.running:
+                return
+            if time.monotonic() >= end_s:
+                raise UnavailableError(
+                    f"table {table!r} did not come to rest within {timeout_s:g} s: "
+                    f"{plan.running} jobs run, {len(plan.jobs)} wait"
+                )
+            time.sleep(REST_POLL_S)
+
+
+# ------------------------------------------------------------------------------------------- Limits
+
+
+class LimitCalls:
+    """The part of the client that is about bytes per second."""
+
+    _connection: Connection
+
+    def limits(self) -> list[Limit]:
+        """Return the groups and volumes that have a limit, or under which something moves."""
+        return decode_list(Limit, self._connection.call("GET", "/v1/limits"), "limits")
+
+    def limit_group(self, group: str, limit: int | str | None) -> None:
+        """Limit what the rewrites of a compaction group read and write together.
+
+        Args:
+            group: Its name.
+            limit: Bytes per second, or a size such as `50MB`; 0: none; None: what the
+                settings of the service say.
+        """
+        self._limit(f"/v1/groups/{quote(group, safe='')}/limit", limit)
+
+    def limit_volume(self, volume: str, limit: int | str | None) -> None:
+        """Limit what all rewrites on a volume read and write together; see `limit_group`."""
+        self._limit(f"/v1/volumes/{quote(volume, safe='')}/limit", limit)
+
+    def _limit(self, path: str, limit: int | str | None) -> None:
+        body: dict[str, Any] = {"limit": limit}
+        if limit is None:
+            self._connection.call("DELETE", path)
+        else:
+            self._connection.call("PUT", path, body=body)

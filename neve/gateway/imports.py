@@ -1,0 +1,468 @@
+"""Import and export: an existing directory becomes a table, and its files stay where they are.
+
+    location checked → files listed → footers read → surveyed → (dry run: reported)
+    → table created paused → files added in batches → counted → live, if readers are ready
+
+An import that was killed anywhere can be repeated and goes on: files in the table are left out,
+and the call id of a batch is made from its paths. The table is paused until the last batch is in.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from itertools import islice
+
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+
+from common.digests import digest
+from common.errors import CompactionError, RefusedError, RequestError
+from common.metadata.changes import ChangeTable
+from common.metadata.table_walk import walk_tiles
+from common.model.outcome import RefusalCode
+from common.model.table import Table, TableState
+from common.parquet.location import open_location
+from neve.api import tables as api
+from neve.api.recovery import LINES
+from neve.gateway.ingest.add import add_files, inspect_incoming
+from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.progress_stream import progress_lines
+from neve.gateway.scan import manifest_json, manifest_names
+from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
+from neve.gateway.tables import create_table, new_table
+from neve.import_survey.files import (
+    FooterFacts,
+    FoundFile,
+    check_import_location,
+    list_directory,
+    list_former,
+    read_import_footer,
+)
+from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
+
+# ---------------------------------------------------------------------------- What users read of it
+
+
+LISTED_MAX = 10_000
+
+
+def import_view(directory: ImportedDirectory, table: Table) -> api.ImportReport:
+    """Return what an import came to.
+
+    Args:
+        directory: After its last step.
+        table: As it is now, or would be.
+    """
+    body, found = directory.body, directory.survey
+    there = not body.dry_run or directory.table is not None
+    parts = islice(sorted(found.partitions.items()), LISTED_MAX)
+    misfits = islice(sorted(found.misfits.items()), LISTED_MAX)
+    return api.ImportReport(
+        table=table.name,
+        location=table.location,
+        state=table.state.value if there else "",
+        files=found.total.files + directory.already,
+        rows=found.total.rows,
+        size_bytes=found.total.size_bytes,
+        added=directory.added,
+        already=directory.already,
+        ignored=directory.listing.ignored,
+        misfits=len(found.misfits),
+        schema=tuple(
+            api.Column(name=each.name, type=each.type, nullable=each.nullable)
+            for each in table.schema
+        ),
+        key=table.key,
+        partition_by=table.partition_by,
+        partitions=len(found.partitions),
+        per_partition=tuple(
+            api.PartitionTotals(
+                partition=text, files=each.files, rows=each.rows, size_bytes=each.size_bytes
+            )
+            for text, each in parts
+        ),
+        misfit_files=tuple(api.Misfit(path=path, why=why) for path, why in misfits),
+        notes=tuple(_import_notes(directory, table)),
+        dry_run=body.dry_run,
+    )
+
+
+def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
+    body, found = directory.body, directory.survey
+    notes = []
+    if not body.readers_use_manifest:
+        notes.append(
+            "the table stays paused: a compaction replaces files of this directory, so first let "
+            "every reader use the manifest (docs/import.md), then "
+            f"`neve resume {table.name}` or repeat with --readers-use-manifest"
+        )
+    if table.settings.manifest_interval_s is None:
+        notes.append("no manifest is published: the setting manifest_interval_s is off")
+    lose = "rows without a version lose against every other row of their key"
+    if found.unversioned_rows:
+        notes.append(f"{body.version_column} is null in {found.unversioned_rows} rows; {lose}")
+    if found.untold:
+        notes.append(
+            f"{found.untold} files do not tell whether {body.version_column} is null; {lose}"
+        )
+    if found.misfits:
+        left = "would be left out" if body.dry_run else "were left out: readers of the manifest"
+        notes.append(
+            f"{len(found.misfits)} files do not fit and {left}"
+            + ("" if body.dry_run else " do not see them")
+        )
+    return notes
+
+
+# ------------------------------------------------------------------------------------------ Batches
+
+
+BATCH_FILES = 500
+"""Files of one change; each has its own watches, so larger ones lose more races."""
+CALL_HOUR_S = 3600
+TRIES_MAX = 4
+KNOWN_BY_NOW = frozenset({RefusalCode.EXISTS, RefusalCode.REPLACED, RefusalCode.CALL_CONTENT})
+"""Some of the files are in the table, or were: the others are added without them."""
+ReportImportProgress = Callable[..., None]
+
+
+async def read_known(services: Services, directory: ImportedDirectory) -> None:
+    """Read which paths need not be added: they are in the table, or were, and are replaced."""
+    if directory.table is None:
+        return
+    known: set[str] = set()
+    async for page in walk_tiles(services.store, directory.table):
+        for tablet in page:
+            known.update(tablet.files)
+    known.update(each.path for each in await services.store.garbage(directory.table.id))
+    directory.known = known
+
+
+async def add_in_batches(
+    services: Services, directory: ImportedDirectory, table: Table, tell: ReportImportProgress
+) -> None:
+    """Add every file that fits, batch by batch, in the order of their paths.
+
+    Raises:
+        RequestError: A file cannot be read to its end; those before it are in.
+        RefusedError: The table does not take files now.
+    """
+    files, rows, done_bytes = directory.survey.files, 0, 0
+    for first in range(0, len(files), BATCH_FILES):
+        batch = files[first : first + BATCH_FILES]
+        rows += await _add_batch(services, directory, table, [each.path for each in batch])
+        done_bytes += sum(each.size_bytes for each in batch)
+        tell(
+            "adding files",
+            files_done=first + len(batch),
+            files=len(files),
+            bytes_done=done_bytes,
+            size_bytes=directory.survey.total.size_bytes,
+            rows=rows,
+        )
+
+
+async def _add_batch(
+    services: Services, directory: ImportedDirectory, table: Table, paths: Sequence[str]
+) -> int:
+    """Add some files; return their rows. Those that somebody else has added are left out."""
+    directory.table = directory.table or table
+    for _ in range(TRIES_MAX):
+        if not paths:
+            return 0
+        done = await _try_to_add(services, directory, table, paths)
+        if isinstance(done, api.Added):
+            directory.added += done.file_count
+            return done.rows
+        paths = done
+    raise RefusedError(f"table {table.name!r}: its files keep changing; repeat the import")
+
+
+async def _try_to_add(
+    services: Services, directory: ImportedDirectory, table: Table, paths: Sequence[str]
+) -> api.Added | Sequence[str]:
+    """Add files, or return those that are still to be added."""
+    try:
+        call = batch_call_id(table.id, paths, await services.store.now_s())
+        return await add_files(services, table, paths, call)
+    except ChangeRefusedError as error:
+        if error.code not in KNOWN_BY_NOW:
+            raise
+        await read_known(services, directory)
+        left = [path for path in paths if path not in directory.known]
+        if len(left) == len(paths):
+            raise
+    except RequestError:
+        if not directory.body.leave_misfits:
+            raise
+        left = await _readable_files(services, directory, table, paths)
+        if len(left) == len(paths):
+            raise
+    return left
+
+
+async def _readable_files(
+    services: Services, directory: ImportedDirectory, table: Table, paths: Sequence[str]
+) -> list[str]:
+    """Return the files that can be read to their end; the others turn out to be misfits."""
+    good = list[str]()
+    looks = await inspect_incoming(services, table, paths)
+    for path, found in zip(paths, looks, strict=True):
+        if isinstance(found, RequestError):
+            directory.survey.misfits[path] = str(found)
+        elif isinstance(found, CompactionError):
+            raise found
+        else:
+            good.append(path)
+    return good
+
+
+def batch_call_id(table: str, paths: Sequence[str], now_s: float) -> str:
+    """Return the id of the call that adds a batch: the same for the same paths.
+
+    It carries the hour, since a call id must tell a time that is not long ago (UUIDv7). A
+    repetition in another hour is another call; then that the paths are in the table
+    already is what keeps them from being added twice.
+
+    Args:
+        table: Its id.
+        paths: Of the batch.
+        now_s: The store's time.
+    """
+    millis = int(now_s // CALL_HOUR_S) * CALL_HOUR_S * 1000
+    text = f"{millis:012x}", digest([table, *sorted(paths)], 18)
+    stamp, chance = text
+    return f"{stamp[:8]}-{stamp[8:]}-7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
+
+
+# --------------------------------------------------------------------------------------- The import
+
+
+FOOTERS_AT_ONCE = 64
+TOLD_EVERY = 256
+
+
+async def import_directory(
+    services: Services, body: api.NewImport, tell: ReportImportProgress
+) -> api.ImportReport:
+    """Make a table of a directory.
+
+    Args:
+        services: Ports.
+        body: What the user wants.
+        tell: Hears how far it is: a sentence, and numbers by name.
+
+    Raises:
+        RequestError: Something was written wrongly, or nothing in the directory fits.
+        RefusedError: The directory belongs to another, or some files do not fit.
+    """
+    directory = await _open_directory(services, body)
+    tell(f"listing {directory.place.uri}")
+    long, uri = services.rows.within(LONG_STEP_MAX_S), directory.place.uri
+    directory.listing = await long.run(uri, list_directory, directory.place)
+    if directory.table is None:
+        former = await long.run(uri, list_former, directory.place)
+        directory.listing.misfits |= former
+    await read_known(services, directory)
+    new = [each for each in directory.listing.files if each.path not in directory.known]
+    directory.already = len(directory.listing.files) - len(new)
+    looked = await _read_footers(services, directory, new, tell)
+    wanted = _import_options(body, directory.table)
+    directory.survey = await long.run(uri, survey, looked, wanted)
+    directory.survey.misfits |= directory.listing.misfits
+    described = await _checked_table(services, directory)
+    if body.dry_run:
+        return import_view(directory, described)
+    _refuse_misfits(directory)
+    table = directory.table or await create_table(services, _new_table(directory))
+    await add_in_batches(services, directory, table, tell)
+    return import_view(directory, await _finish(services, directory, table))
+
+
+async def _open_directory(services: Services, body: api.NewImport) -> ImportedDirectory:
+    checked_label(body.name, "table name")
+    written = body.location
+    site = await services.footers.run(written, services.locations.admitted, written)
+    place = open_location(site.uri)
+    store = await services.store.store_id()
+    await services.footers.run(place.uri, check_import_location, place, store)
+    table = await services.store.table_named(body.name)
+    if table is not None:
+        _require_same_table(body, place.uri, table)
+    return ImportedDirectory(body=body, place=place, table=table)
+
+
+def _require_same_table(body: api.NewImport, location: str, table: Table) -> None:
+    """Refuse to go on with a table that is not the one that this import would make.
+
+    Raises:
+        ChangeRefusedError: It is another.
+    """
+    asked: dict[str, object] = {
+        "location": location,
+        "key": tuple(body.key),
+        "version_column": body.version_column,
+        "tombstone_column": body.tombstone_column,
+        "time_column": body.time_column,
+    }
+    if body.partition_by is not None:
+        asked["partition_by"] = tuple(body.partition_by)
+    for name, wanted in asked.items():
+        found = getattr(table, name)
+        if found != wanted:
+            raise ChangeRefusedError(
+                f"table {table.name!r} exists already, with {name} {found!r} and not {wanted!r}; "
+                "to go on with an import, repeat it as it was; else choose another name",
+                "exists",
+            )
+    if table.state is TableState.GOING:
+        raise ChangeRefusedError(f"table {table.name!r} is being dropped", "exists")
+
+
+def _import_options(body: api.NewImport, table: Table | None) -> ImportOptions:
+    return ImportOptions(
+        key=tuple(body.key),
+        version_column=body.version_column,
+        partition_by=table.partition_by if table is not None else body.partition_by,
+        partition_types=body.partition_types if table is None else {},
+        columns=None if table is None else table.schema,
+    )
+
+
+async def _read_footers(
+    services: Services,
+    directory: ImportedDirectory,
+    files: Sequence[FoundFile],
+    tell: ReportImportProgress,
+) -> list[tuple[FoundFile, FooterFacts | str]]:
+    """Read the footers of files, many at a time."""
+    body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
+    folders = {part for each in files for part in each.path.split("/")[:-1] if "=" in part}
+    partition = sorted({part.partition("=")[0] for part in folders})
+    known = () if directory.table is None else directory.table.schema
+    required = [column.name for column in known if not column.nullable]
+    names = [*dict.fromkeys([*filter(None, [body.version_column]), *required, *partition])]
+    whole_bytes, done_bytes, rows = sum(each.size_bytes for each in files), 0, 0
+    place = directory.place
+    for first in range(0, len(files), FOOTERS_AT_ONCE):
+        some = files[first : first + FOOTERS_AT_ONCE]
+        work = (
+            services.footers.run(place.uri, read_import_footer, place, each, names) for each in some
+        )
+        footers = await asyncio.gather(*work)
+        looked += zip(some, footers, strict=True)
+        done_bytes += sum(each.size_bytes for each in some)
+        rows += sum(each.rows for each in footers if isinstance(each, FooterFacts))
+        if first % TOLD_EVERY == 0 or len(looked) == len(files):
+            tell(
+                "reading footers",
+                files_done=len(looked),
+                files=len(files),
+                bytes_done=done_bytes,
+                size_bytes=whole_bytes,
+                rows=rows,
+            )
+    return looked
+
+
+def _new_table(directory: ImportedDirectory) -> api.NewTable:
+    body, found = directory.body, directory.survey
+    return api.NewTable(
+        name=body.name,
+        location=directory.place.uri,
+        schema=tuple(
+            api.Column(name=each.name, type=each.type, nullable=each.nullable)
+            for each in found.columns
+        ),
+        key=tuple(body.key),
+        version_column=body.version_column,
+        tombstone_column=body.tombstone_column,
+        time_column=body.time_column,
+        partition_by=found.partition_by,
+        settings=dict(body.settings),
+        paused=True,
+    )
+
+
+async def _checked_table(services: Services, directory: ImportedDirectory) -> Table:
+    """Return the table that is there, or that would be; everything is checked as for a new one."""
+    if directory.table is not None:
+        return directory.table
+    if not directory.survey.files:
+        why = next(iter(sorted(directory.survey.misfits.items())), None)
+        hint = f"; for example {why[0]}: {why[1]}" if why else ""
+        raise RequestError(
+            f"location {directory.place.uri} holds no file that can be imported{hint}"
+        )
+    return (await new_table(services, _new_table(directory))).table
+
+
+def _refuse_misfits(directory: ImportedDirectory) -> None:
+    misfits = directory.survey.misfits
+    if misfits and not directory.body.leave_misfits:
+        path, why = min(misfits.items())
+        raise RefusedError(
+            f"{len(misfits)} of {len(directory.listing.files) + len(directory.listing.misfits)} "
+            f"files do not fit, {path} for example: {why}. Nothing was written. A dry run lists "
+            "them; move them away, or leave them out on purpose (--leave-misfits)"
+        )
+
+
+async def _finish(services: Services, directory: ImportedDirectory, table: Table) -> Table:
+    """Make a table live whose files are all in, if its readers are ready."""
+    found = await services.table(table.name)
+    if directory.body.readers_use_manifest and found.state is TableState.PAUSED:
+        change = ChangeTable(
+            table=found.id, settings_version=found.settings_version, state=TableState.LIVE
+        )
+        require_applied(await services.store.apply(change))
+        return await services.table(table.name)
+    return found
+
+
+# ------------------------------------------------------------------------------------------- Routes
+
+
+class ImportRoutes:
+    """The routes of import and export."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/v1", tags=["import"], default_response_class=StreamingResponse)
+        router.post("/import")(self.import_)
+        router.get("/tables/{table}/manifest")(self.manifest)
+        router.get("/tables/{table}/manifest/files")(self.names)
+        return router
+
+    async def import_(self, body: api.NewImport) -> StreamingResponse:
+        """Make a table of a directory; repeated, it goes on. Answers with lines of JSON."""
+
+        async def work(tell: ReportImportProgress) -> api.ImportReport:
+            return await import_directory(self._services, body, tell)
+
+        return StreamingResponse(progress_lines(work, self._services.log), media_type=LINES)
+
+    async def manifest(self, table: str) -> StreamingResponse:
+        """Return the manifest of this moment: one JSON object that names every file."""
+        found = await self._services.table(table)
+        chunks = manifest_json(self._services, found)
+        # What fails before the first chunk is told as a problem, not as a broken stream.
+        first = await anext(chunks)
+        return StreamingResponse(_with_first(first, chunks), media_type="application/json")
+
+    async def names(self, table: str) -> StreamingResponse:
+        """Return the absolute names of the table's files of this moment, a line each."""
+        found = await self._services.table(table)
+        chunks = manifest_names(self._services, found)
+        first = await anext(chunks)
+        return StreamingResponse(_with_first(first, chunks), media_type="text/plain")
+
+
+async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield first
+        async for chunk in stream:
+            yield chunk

@@ -1,0 +1,313 @@
+"""Add files that lie in a table's location: look into each, route it, one change for all.
+
+Columns that the table does not have, and versions that lie in the future, are refused here.
+"""
+
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from common.errors import CompactionError, RefusedError, RequestError
+from common.metadata.changes import AddFiles, Applied
+from common.metadata.mutation.files import files_digest, names_digest
+from common.metadata.store_values import CallKind, CallMark
+from common.model.key_values import KeyType
+from common.model.keys import encode_value, format_key
+from common.model.outcome import RefusalCode
+from common.model.table import Table
+from common.parquet.file_inspection import FileFacts
+from common.parquet.location import open_location
+from common.rows.partitions import partition_of_path
+from common.rows.rules import RowRules
+from common.rows.schema import schema_id_of
+from common.rows.types import normal_type, type_to_text
+from neve.api import tables as api
+from neve.gateway.call_ids import (
+    call_once,
+    checked_call,
+    repeated_view,
+    require_same_call,
+)
+from neve.gateway.ingest.add_retry import AddRetry
+from neve.gateway.ingest.routing import (
+    RoutedFiles,
+    checked_paths,
+    tablet_of,
+)
+from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.services import Services, check_writable
+from neve.recovery.rebuild.live_files import COMMIT_DELAY_MAX_S
+
+# ------------------------------------------------------------------------------------------ Columns
+
+
+def refuse_unknown_columns(table: Table, sources: Sequence[tuple[str, pa.Schema]]) -> None:
+    """Refuse columns that the table does not have.
+
+    Args:
+        table: Where the rows are to go.
+        sources: Names for the message, with the schemas of what comes in.
+
+    Raises:
+        RequestError: There is one; the message names source and column.
+    """
+    names = [column.name for column in table.schema]
+    for source, schema in sources:
+        for field in schema:  # By its place: it may have two of one name.
+            if (column := field.name) not in names:
+                close = difflib.get_close_matches(column, names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
+                kind = type_to_text(normal_type(field.type))
+                raise RequestError(
+                    f"{source} has the column {column!r}, "
+                    f"which table {table.name!r} does not have; {hint} To add it: "
+                    f"`neve table set {table.name} --add-column '{column}:{kind}'`"
+                )
+
+
+# ----------------------------------------------------------------------------------------- Versions
+
+
+_POINTS = (KeyType.TIMESTAMP, KeyType.DATE)
+
+
+def refuse_future_versions(
+    table: Table, versions: Iterable[tuple[str, bytes | None]], now_s: float, ahead_max_s: float
+) -> None:
+    """Refuse versions that nobody can have written at their time.
+
+    Args:
+        table: Whose version column counts.
+        versions: What holds it, for the message, and its highest version.
+        now_s: The store's time.
+        ahead_max_s: `gateway.version_ahead_max_s`.
+
+    Raises:
+        RequestError: Names what holds it, the version, and how far it may lie ahead.
+    """
+    if table.version_column is None or not ahead_max_s:
+        return
+    kind = RowRules.of(table).version_type
+    if kind not in _POINTS:
+        return
+    latest = datetime.fromtimestamp(now_s, UTC) + timedelta(seconds=ahead_max_s)
+    highest = encode_value(latest.date() if kind is KeyType.DATE else latest, kind)
+    for what, version in versions:
+        if version is not None and version > highest:
+            raise RequestError(
+                f"{what} has version {format_key(version, (kind,))} in column"
+                f" {table.version_column}, later than {latest:%Y-%m-%d %H:%M} UTC: is a clock"
+                " wrong? Setting gateway.version_ahead_max_s says how far ahead is taken"
+            )
+
+
+# ---------------------------------------------------------------------------------------------- Add
+
+
+FILES_MAX = 10_000
+LOOKS_AT_ONCE = 32
+"""Files that a reader is given at a time."""
+WRITTEN_MAX_S = COMMIT_DELAY_MAX_S / 2
+"""Rows that were written so long ago are written anew: a rebuild takes older files that no manifest
+names for given up."""
+
+Prepare = Callable[[float, Collection[bytes]], Awaitable[RoutedFiles]]
+"""Return files by tablet, given the store's time and the tablets of the last try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncomingFiles:
+    """One call that brings files into a table."""
+
+    services: Services
+    table: Table
+    call: str
+    kind: CallKind
+
+
+async def add_files(
+    services: Services, table: Table, paths: Sequence[str], call: str | None
+) -> api.Added:
+    """Add files to a table: all of them, or none.
+
+    Args:
+        services: Ports.
+        table: Where.
+        paths: As the user wrote them.
+        call: The caller's id of this call.
+
+    Raises:
+        RequestError: A file is not below the location, unreadable, does not fit the schema
+            or crosses tablets; the message names it.
+        RefusedError: The table or a tablet does not take it now.
+    """
+    call = checked_call(services, call)
+    location = open_location(table.location)
+    plain = checked_paths([location.relative(path.strip()) for path in paths], FILES_MAX)
+
+    async def prepare(now_s: float, _ends: Collection[bytes]) -> RoutedFiles:
+        await _refuse_garbage(services, table, plain)
+        facts = await _inspect(services, table, plain)
+        refuse_unknown_columns(table, [(f"file {each.path}", each.schema) for each in facts])
+        routed = await _route(services, table, facts, now_s)
+        refuse_future_versions(
+            table,
+            [
+                (f"file {each.path}", each.version_max)
+                for files in routed.files.values()
+                for each in files
+            ],
+            now_s,
+            services.settings.gateway.version_ahead_max_s,
+        )
+        return routed
+
+    incoming = IncomingFiles(services=services, table=table, call=call, kind=CallKind.ADD)
+    return await call_once(
+        services,
+        table,
+        call,
+        same=lambda mark: _require_same_files(services, table, call, mark, plain),
+        make=lambda: add_incoming(incoming, prepare),
+    )
+
+
+async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
+    """Bring files into a table in one change; begin anew where that helps.
+
+    A collector may have deleted a file between the moment at which somebody saw it and the
+    change. So the change says when that was, and the store refuses one whose look is older
+    than the grace that every deletion waits for.
+
+    Args:
+        incoming: The call.
+        prepare: Sees or writes the files.
+
+    Raises:
+        RequestError: A file does not fit.
+        RefusedError: The table does not take it now.
+    """
+    services, table = incoming.services, incoming.table
+    generation = await check_writable(services, table)
+    moving, routed = AddRetry(), RoutedFiles()
+    while not moving.tired:
+        looked_s: float | None = await services.store.now_s()
+        assert looked_s is not None
+        routed = await prepare(looked_s, routed.files)
+        looked_s = await _inspected_at_s(incoming, routed.sizes(), looked_s)
+        if looked_s is None:
+            moving.count()
+            continue
+        change = AddFiles(
+            table=table.id,
+            call=incoming.call,
+            files={end: tuple(each) for end, each in routed.files.items()},
+            partitions=routed.partitions,
+            kind=incoming.kind,
+            content=routed.content,
+            looked_s=looked_s,
+            look_max_s=services.settings.coordinator.garbage_grace_s,
+            generation=generation,
+        )
+        outcome = await services.store.apply(change)
+        if not await moving.again(outcome, writes=incoming.kind is CallKind.APPEND):
+            return _added_view(incoming, routed, require_applied(outcome))
+    raise RefusedError(f"table {table.name!r}: {moving.reason}; try again")
+
+
+def _added_view(incoming: IncomingFiles, routed: RoutedFiles, outcome: Applied) -> api.Added:
+    """Return what came in: now, or when the call was accepted before."""
+    mark = outcome.call
+    if outcome.repeated and mark is not None and mark.names != names_digest(routed.sizes()):
+        return repeated_view(incoming.call, mark)
+    return routed.view(incoming.table, incoming.call)
+
+
+async def _inspected_at_s(
+    incoming: IncomingFiles, sizes: Mapping[str, int], looked_s: float
+) -> float | None:
+    """Return when all files were seen, looked at again if that was long ago; None: one is gone."""
+    services = incoming.services
+    now_s = await services.store.now_s()
+    if incoming.kind is CallKind.APPEND and now_s - looked_s > WRITTEN_MAX_S:
+        return None
+    if now_s - looked_s <= services.settings.coordinator.garbage_grace_s / 2:
+        return looked_s
+    if await services.store.garbage_among(incoming.table.id, [*sizes]):
+        return None
+    table, look = incoming.table, services.files.sizes
+    found = await services.footers.run(table.location, look, table, [*sizes])
+    return now_s if found == sizes else None
+
+
+async def _require_same_files(
+    services: Services, table: Table, call: str, mark: CallMark, paths: Sequence[str]
+) -> None:
+    """Refuse a repeated call that names other files, or files that are others by now.
+
+    Those that are gone were compacted and deleted since; then their names have to do.
+
+    Raises:
+        RefusedError: The call id was used for something else.
+    """
+    sizes = await services.footers.run(table.location, services.files.sizes, table, paths)
+    content = files_digest(sizes)
+    if len(sizes) < len(paths) and names_digest(paths) == mark.names:
+        content = mark.content
+    require_same_call(call, mark, CallKind.ADD, content)
+
+
+async def _inspect(services: Services, table: Table, paths: Sequence[str]) -> list[FileFacts]:
+    facts: list[FileFacts] = []
+    for result in await inspect_incoming(services, table, paths):
+        if isinstance(result, CompactionError):
+            raise result  # The first refusal tells.
+        facts.append(result)
+    return facts
+
+
+async def inspect_incoming(
+    services: Services, table: Table, paths: Sequence[str]
+) -> list[FileFacts | CompactionError]:
+    """Return what files hold that are to be added, or why they cannot be, in their order."""
+    some = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
+    look = services.files.inspect
+    work = [services.footers.run(table.location, look, table, each) for each in some]
+    # All are awaited, so that none goes on behind a refusal's back.
+    results = await asyncio.gather(*work, return_exceptions=True)
+    if failed := [result for result in results if isinstance(result, BaseException)]:
+        raise failed[0]
+    return [each for result in results if not isinstance(result, BaseException) for each in result]
+
+
+async def _route(
+    services: Services, table: Table, facts: Sequence[FileFacts], now_s: float
+) -> RoutedFiles:
+    routed = RoutedFiles()
+    for each in facts:
+        schema_id = schema_id_of(table, each.schema)
+        file = replace(each.data_file(added_at_s=now_s), schema_id=schema_id)
+        if table.partition_by:
+            partition = partition_of_path(table, file.path)
+            routed.put(partition.end, file, partition)
+        else:
+            routed.put(await tablet_of(services, table, file), file)
+    return routed
+
+
+async def _refuse_garbage(services: Services, table: Table, paths: Sequence[str]) -> None:
+    """Refuse files that a collector may be deleting at this moment.
+
+    Looked at before the footers, because afterwards the entry may be gone, and the file
+    with it.
+    """
+    if taken := await services.store.garbage_among(table.id, paths):
+        raise ChangeRefusedError(
+            f"file {taken[0]} was replaced by a compaction and is being deleted; "
+            "add it under another name",
+            RefusalCode.REPLACED,
+        )

@@ -1,0 +1,256 @@
+"""Append rows: cut by tablet, sorted, written below `_neve/append/`, then added.
+
+The call's mark makes a repetition harmless: it carries a digest of the rows in any order.
+Every try writes files of its own; those that were never added are found by the listing
+sweep.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import RequestError
+from common.metadata.store_values import CallKind, CallMark
+from common.model.service_paths import APPEND_FOLDER, append_file_names
+from common.model.table import Table
+from common.rows.conform import conform, refuse_nulls
+from common.rows.key_encoding import encode_column, encode_keys
+from common.rows.partitions import Partition, partition_of, partition_types
+from common.rows.row_facts import RowTally
+from common.rows.row_hash import row_hash, rows_digest
+from common.rows.rules import RowRules
+from common.rows.schema import arrow_schema
+from common.rows.stream_size import stream_memory_bytes
+from neve.api import tables as api
+from neve.gateway.call_ids import (
+    call_once,
+    checked_call,
+    require_same_call,
+)
+from neve.gateway.ingest.add import (
+    IncomingFiles,
+    add_incoming,
+    refuse_future_versions,
+    refuse_unknown_columns,
+)
+from neve.gateway.ingest.add_retry import AppendTarget, append_targets
+from neve.gateway.ingest.routing import RoutedFiles
+from neve.gateway.problems import TooLargeError
+from neve.gateway.services import Services
+
+DECODED_FACTOR_MAX = 4
+"""A body may hold compressed columns; this bounds what they become, in bodies."""
+
+
+@dataclass(frozen=True, slots=True)
+class TabletRows:
+    """The rows of one tablet."""
+
+    end: bytes
+    rows: pa.Table
+    partition: Partition | None = None
+
+    def path(self, name: str) -> str:
+        """Return where its file lies."""
+        return f"{APPEND_FOLDER}/{self.partition.folder if self.partition else ''}{name}"
+
+
+async def append_rows(services: Services, table: Table, body: bytes, call: str | None) -> api.Added:
+    """Append the rows of an Arrow stream: all of them, or none.
+
+    Args:
+        services: Ports.
+        table: Where.
+        body: An Arrow IPC stream.
+        call: The caller's id of this call.
+
+    Raises:
+        RequestError: It is no Arrow stream, holds no row, or does not fit the schema.
+        RefusedError: The table or a tablet does not take it now.
+    """
+    call = checked_call(services, call)
+
+    async def same(mark: CallMark) -> None:
+        rows = await _rows_of(services, table, body)
+        content = await services.rows.run(table.location, content_digest, rows)
+        require_same_call(call, mark, CallKind.APPEND, content)
+
+    async def make() -> api.Added:
+        rows = await _rows_of(services, table, body)
+        return await _append_rows(services, table, rows, call)
+
+    return await call_once(services, table, call, same=same, make=make)
+
+
+async def _rows_of(services: Services, table: Table, body: bytes) -> pa.Table:
+    """Return the rows of a body in the columns of their table."""
+    bytes_max = DECODED_FACTOR_MAX * services.settings.gateway.body_bytes_max
+    rows = await services.rows.run(table.location, read_stream, body, bytes_max)
+    refuse_unknown_columns(table, [("the body", rows.schema)])
+    return await services.rows.run(table.location, fit_to_schema, rows, table)
+
+
+async def _append_rows(services: Services, table: Table, rows: pa.Table, call: str) -> api.Added:
+    # Beside the writing: of long texts it takes as much of a processor.
+    digesting = asyncio.create_task(services.rows.run(table.location, content_digest, rows))
+
+    async def prepare(now_s: float, ends: Collection[bytes]) -> RoutedFiles:
+        ahead_max_s = services.settings.gateway.version_ahead_max_s
+        refuse_future_versions(
+            table, [("a row", _highest_version(rows, table))], now_s, ahead_max_s
+        )
+        places = [] if table.partition_by else await append_targets(services, table, ends)
+        routed = RoutedFiles()
+        parts = await services.rows.run(table.location, cut_by_tablet, rows, table, places)
+        # Names of its own for every try: a sweep may have an eye on the one before.
+        names = append_file_names(call, services.ids.next("try"), len(parts))
+        for part, name in zip(parts, names, strict=True):
+            path = part.path(name)
+            write = services.files.write
+            facts = await services.rows.run(table.location, write, table, path, part.rows)
+            file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
+            routed.put(part.end, file, part.partition)
+        routed.content = await digesting
+        return routed
+
+    incoming = IncomingFiles(services=services, table=table, call=call, kind=CallKind.APPEND)
+    try:
+        return await add_incoming(incoming, prepare)
+    finally:
+        digesting.cancel()
+
+
+def _highest_version(rows: pa.Table, table: Table) -> bytes | None:
+    """Return the highest version of some rows; None: the table knows no versions."""
+    if table.version_column is None:
+        return None
+    highest = pa.array([pc.max(rows.column(table.version_column))])
+    latest: bytes = encode_column(highest, RowRules.of(table).version_type)[0].as_py()
+    return latest
+
+
+def fit_to_schema(rows: pa.Table, table: Table) -> pa.Table:
+    """Return rows in the columns and types of their table.
+
+    Raises:
+        RequestError: A column is missing, does not fit, or holds nulls that it must not hold.
+    """
+    RowTally(RowRules.of(table)).require(rows.schema.names, "the body")
+    known = conform(rows, arrow_schema(table.schema), "the body")
+    refuse_nulls(known, "the body")  # Arrow lets whoever makes rows say that there are none.
+    return known
+
+
+def content_digest(rows: pa.Table) -> str:
+    """Return what identifies rows in any order, in the columns and types of their table."""
+    return f"{rows.num_rows}:{rows_digest(row_hash(rows)):016x}"
+
+
+def read_stream(body: bytes, bytes_max: int) -> pa.Table:
+    """Return the rows of an Arrow IPC stream.
+
+    Args:
+        body: The stream.
+        bytes_max: What the rows may take in memory.
+
+    Raises:
+        RequestError: It is none, or holds no row.
+        TooLargeError: It holds more than the service takes at once.
+    """
+    try:
+        # Before Arrow allocates anything: compressed buffers may claim any length.
+        if stream_memory_bytes(body) > bytes_max:
+            raise TooLargeError(f"the rows take more than {bytes_max} bytes: append them in parts")
+        with pa.ipc.open_stream(body) as reader:
+            _require_text(reader.schema)
+            batches = []
+            for batch in reader:
+                batch.validate(full=True)
+                batches.append(batch)
+            rows = pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RequestError(f"the body is not an Arrow IPC stream: {error}") from error
+    if rows.num_rows == 0:
+        raise RequestError("the body holds no row, wanted at least one")
+    return rows
+
+
+def _require_text(schema: pa.Schema) -> None:
+    """Refuse names that are no text: Arrow decodes each when somebody asks for it.
+
+    Raises:
+        RequestError: There is one, of a column, of a field in it, or of a zone.
+    """
+    try:
+        for field in schema:
+            for _ in _texts(field):
+                pass
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the body has a name of a column or a zone that is not UTF-8: {error.object!r:.80}"
+        ) from error
+
+
+def _texts(field: pa.Field) -> Iterator[str | None]:
+    """Yield the texts in a field and its type."""
+    yield field.name
+    arrow = field.type
+    if isinstance(arrow, pa.BaseExtensionType):
+        arrow = arrow.storage_type
+    if pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):
+        arrow = arrow.value_type
+    if pa.types.is_timestamp(arrow):
+        yield arrow.tz
+    for number in range(arrow.num_fields):
+        yield from _texts(arrow.field(number))
+
+
+def cut_by_tablet(rows: pa.Table, table: Table, places: Sequence[AppendTarget]) -> list[TabletRows]:
+    """Return rows by tablet.
+
+    Args:
+        rows: In the table's columns.
+        table: Whose key counts.
+        places: Where rows go, ascending; of a partitioned table none.
+    """
+    if table.partition_by:
+        return list(_by_partition(rows, table))
+    if not table.key or len(places) == 1:
+        return [TabletRows(places[0].end, rows)]
+    keys = encode_keys(rows, table.key, RowRules.of(table).key_types)
+    numbers = pc.array_sort_indices(keys)
+    ordered, parts, begin = keys.take(numbers), [], 0
+    while begin < len(numbers):
+        place = places[_target_index(places, ordered[begin].as_py())]
+        behind = _index_after(ordered, begin, place.up_to)
+        mine = rows.take(numbers.slice(begin, behind - begin))
+        parts.append(TabletRows(place.end, mine))
+        begin = behind
+    return parts
+
+
+def _by_partition(rows: pa.Table, table: Table) -> Iterator[TabletRows]:
+    types = partition_types(table)
+    codes = pa.array(encode_keys(rows, table.partition_by, types)).dictionary_encode()
+    for number, end in enumerate(codes.dictionary.to_pylist()):
+        mine = rows.filter(pc.equal(codes.indices, number))
+        first = [mine.column(name)[0].as_py() for name in table.partition_by]
+        yield TabletRows(end, mine, partition_of(table, first))
+
+
+def _target_index(places: Sequence[AppendTarget], key: bytes) -> int:
+    """Return the number of the place of a key: the first that does not end below it."""
+    return min(bisect_left(places, key, key=lambda place: place.up_to), len(places) - 1)
+
+
+def _index_after(ordered: pa.Array, low: int, end: bytes) -> int:
+    """Return the place behind the last key that is not greater than `end`."""
+    high = len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if ordered[middle].as_py() <= end else (low, middle)
+    return low

@@ -1,0 +1,77 @@
+"""Long work as lines of JSON: how far it is, then its result, or its error.
+
+A line comes at least every few seconds, so that nobody on the way takes the connection
+for dead. When the caller leaves, the work ends.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from common.errors import CompactionError
+from common.telemetry import Log
+from neve.gateway.problems import problem_response
+from neve.recovery.archive import line_of
+
+BEAT_S = 5.0
+WAITING_MAX = 1000
+LongWork = Callable[[Callable[..., None]], Awaitable[Any]]
+ProgressStep = tuple[str, dict[str, int]] | None
+"""A sentence and numbers beside it; None: the work is over."""
+
+
+async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
+    """Yield the lines of a piece of work.
+
+    Args:
+        work: Takes a function that it tells how far it is, in a sentence, with numbers by
+            name; returns a wire model.
+        log: Hears of errors that nobody expected.
+    """
+    news: asyncio.Queue[ProgressStep] = asyncio.Queue(WAITING_MAX)
+
+    def tell(text: str, **numbers: int) -> None:
+        put((text, numbers))
+
+    def put(told: ProgressStep) -> None:
+        with suppress(asyncio.QueueFull):  # A caller who reads slowly misses some.
+            news.put_nowait(told)
+
+    task = asyncio.ensure_future(work(tell))
+    task.add_done_callback(lambda _done: put(None))
+    try:
+        last: ProgressStep = ("begun", {})
+        while True:
+            if last is not None:
+                yield line_of("progress", text=last[0], **last[1])
+            if task.done() and news.empty():
+                break
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    last = await news.get()
+            except TimeoutError:
+                last = ("still at it", {})
+        yield _last_line(task, log)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def _last_line(task: "asyncio.Future[Any]", log: Log) -> bytes:
+    error = task.exception()
+    if error is None:
+        return line_of("result", result=asdict(task.result()))
+    return error_line(error, log)
+
+
+def error_line(error: BaseException, log: Log) -> bytes:
+    """Return the line that tells an error, as a problem would."""
+    if isinstance(error, CompactionError):
+        return line_of("error", **json.loads(bytes(problem_response(error).body)))
+    log("request failed", cause=f"{type(error).__name__}: {error}")
+    detail = "the service failed in a way that it did not expect; its log tells more"
+    return line_of("error", error="InternalError", status=500, detail=detail)

@@ -1,0 +1,351 @@
+"""Fsck, gc, rebuild, backup and restore over HTTP: long work that answers with lines of JSON.
+
+The work itself stands in `neve.recovery`. Lists in answers are bounded; what is left out is
+counted.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import IO, Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+
+from common.errors import RequestError, UnknownTableError
+from common.model.table import Table
+from common.units import parse_duration_s
+from neve.api import recovery as api
+from neve.gateway.problems import BodyError
+from neve.gateway.progress_stream import (
+    LongWork,
+    error_line,
+    progress_lines,
+)
+from neve.gateway.services import Services, checked_label
+from neve.gateway.tables import GatewayAdmission
+from neve.recovery.backup import (
+    BackupOptions,
+    RestoreOptions,
+    RestorePorts,
+    backup,
+    restore,
+)
+from neve.recovery.findings import (
+    NOTES,
+    UNDER_WAY,
+    Finding,
+    RepairedFinding,
+)
+from neve.recovery.fsck.repair import RepairOptions, RepairReport, check_and_repair
+from neve.recovery.gc import GcResult, collect_orphans
+from neve.recovery.rebuild.table_rebuild import (
+    RebuildOptions,
+    RebuildPorts,
+    RebuildResult,
+    rebuild,
+)
+from neve.recovery.scope import (
+    ReportProgress,
+    TableScope,
+    ignore_progress,
+)
+from neve.recovery.table_creation import CreatedTable
+
+# --------------------------------------------------------------------------- Results as wire models
+
+
+LISTED_MAX = 10_000
+
+
+def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
+    """Return what a check came to."""
+    settled = {id(each.finding): each for each in report.settled}
+    known = [each.finding for each in report.settled]
+    first = report.checked.findings
+    findings = [*first, *(each for each in known if each not in first)]
+    views = [finding_view(each, _repair_of(each, report.settled, settled)) for each in findings]
+    pairs = list(zip(views, findings, strict=True))
+    wrong = [view for view, each in pairs if each.code not in NOTES]
+    return api.FsckReport(
+        table=table.name,
+        sound=all(view.done and view.code not in UNDER_WAY for view in wrong),
+        findings=tuple(views[:LISTED_MAX]),
+        more=max(0, len(views) - LISTED_MAX),
+        tablets=report.checked.tablets,
+        files=report.checked.files,
+        size_bytes=report.checked.size_bytes,
+    )
+
+
+def _repair_of(
+    finding: Finding, all_settled: Sequence[RepairedFinding], by_id: Mapping[int, RepairedFinding]
+) -> RepairedFinding | None:
+    if id(finding) in by_id:
+        return by_id[id(finding)]
+    return next((each for each in all_settled if each.finding == finding), None)
+
+
+def finding_view(finding: Finding, settled: RepairedFinding | None = None) -> api.Finding:
+    """Return a finding, and what became of it."""
+    return api.Finding(
+        code=finding.code.value,
+        sentence=finding.sentence,
+        repair=finding.repair,
+        path=finding.path,
+        tablet=None if finding.tablet is None else finding.tablet.text,
+        done=None if settled is None else settled.done,
+        outcome="" if settled is None else settled.outcome,
+    )
+
+
+def gc_view(table: Table, done: GcResult) -> api.GcReport:
+    """Return what a sweep came to."""
+    return api.GcReport(
+        table=table.name,
+        orphans=tuple(finding_view(each) for each in done.found[:LISTED_MAX]),
+        files=done.orphans,
+        size_bytes=done.orphan_bytes,
+        given=done.given,
+        young=done.young,
+        evidence=done.evidence,
+        marks=done.marks,
+    )
+
+
+def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
+    """Return what a rebuild came to."""
+    return api.RebuildReport(
+        table=done.table.name,
+        location=done.table.location,
+        state=done.table.state.value,
+        tablets=done.tablets,
+        files=len(done.files),
+        rows=sum(file.rows for file in done.files),
+        size_bytes=sum(file.size_bytes for file in done.files),
+        user_files=done.user_files,
+        left=_limited(done.left),
+        lost=_limited(done.lost),
+        not_recovered=done.not_recovered,
+        manifest=done.manifest,
+        dry_run=dry_run,
+    )
+
+
+def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.RestoreReport:
+    """Return what a restore came to."""
+    tables = (
+        api.Restored(
+            table=each.table.name,
+            location=each.table.location,
+            state=each.table.state.value,
+            tablets=each.tablets,
+            files=each.files,
+            missing=each.missing[:LISTED_MAX],
+        )
+        for each in done
+    )
+    return api.RestoreReport(tables=tuple(tables), dry_run=dry_run)
+
+
+def _limited(named: Mapping[str, str]) -> dict[str, str]:
+    return dict(islice(sorted(named.items()), LISTED_MAX))
+
+
+# ------------------------------------------------------------------------------------------- Routes
+
+
+HOLD_MAX_S = 7 * 86_400.0
+_ARCHIVE_BODY = {"requestBody": {"content": {api.ARCHIVE: {"schema": {"type": "string"}}}}}
+Pairs = Annotated[list[str] | None, Query(description="`name=value`; may be repeated.")]
+
+
+class RecoveryRoutes:
+    """The routes that check, sweep, rebuild, back up and restore."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(
+            prefix="/v1", tags=["recovery"], default_response_class=StreamingResponse
+        )
+        router.post("/tables/{table}/fsck")(self.fsck)
+        router.post("/tables/{table}/gc")(self.gc)
+        router.post("/rebuild")(self.rebuild)
+        router.post("/backup")(self.backup)
+        router.post("/restore", openapi_extra=_ARCHIVE_BODY)(self.restore)
+        return router
+
+    async def fsck(self, table: str, body: api.FsckOptions) -> StreamingResponse:
+        """Hold a table's metadata against its files; mend only what the body asks for."""
+        found = await self._services.table(table)
+        options = RepairOptions(
+            repair=body.repair,
+            deep=body.deep,
+            adopt=body.adopt,
+            accept=body.accept,
+            forget_missing=body.forget_missing,
+        )
+
+        async def work(tell: ReportProgress) -> api.FsckReport:
+            return fsck_view(found, await check_and_repair(self._scope(found, tell), options))
+
+        return self._lines(work)
+
+    async def gc(
+        self,
+        table: str,
+        *,
+        delete: Annotated[bool, Query(description="Give what is found to the collector.")] = False,
+    ) -> StreamingResponse:
+        """Find files of the service that no key knows; nothing is written unless asked for."""
+        found = await self._services.table(table)
+
+        async def work(tell: ReportProgress) -> api.GcReport:
+            return gc_view(found, await collect_orphans(self._scope(found, tell), delete=delete))
+
+        return self._lines(work)
+
+    async def rebuild(self, body: api.LostTable) -> StreamingResponse:
+        """Make a table out of the files of a location, after its metadata was lost."""
+        services = self._services
+        options = RebuildOptions(
+            name=checked_label(body.name, "table name"),
+            given=_given_table_facts(body),
+            user_files=body.user_files,
+            adopt=body.adopt,
+            dry_run=body.dry_run,
+        )
+
+        async def work(tell: ReportProgress) -> api.RebuildReport:
+            rebuilder = RebuildPorts(
+                store=services.store,
+                threads=services.long_steps,
+                ids=services.ids,
+                door=GatewayAdmission.of(services),
+                tell=tell,
+                listing_delay_s=services.settings.gateway.listing_delay_s,
+            )
+            done = await rebuild(rebuilder, body.location, options)
+            return rebuilt_view(done, dry_run=body.dry_run)
+
+        return self._lines(work)
+
+    async def backup(self, body: api.BackupOptions) -> StreamingResponse:
+        """Return the metadata of tables as an archive; its last line has the digest."""
+        services = self._services
+        if body.tables:
+            tables = [await services.table(name) for name in body.tables]
+        else:
+            tables = list(await services.store.tables())
+        if not tables:
+            raise UnknownTableError("there is no table to back up")
+        hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0
+        if hold_s > HOLD_MAX_S:
+            raise RequestError(f"hold {body.hold!r} is too long, at most {HOLD_MAX_S:g} s")
+        options = BackupOptions(hold_s=hold_s, copy_to=body.copy_to or None)
+        scopes = [self._scope(table, ignore_progress) for table in tables]
+        lines = backup(scopes, services.ids, GatewayAdmission.of(services), options)
+        # What fails before the first line is told as a problem.
+        first = await anext(lines)
+        return StreamingResponse(self._archive(first, lines), media_type=api.ARCHIVE)
+
+    async def restore(
+        self,
+        request: Request,
+        *,
+        name: Pairs = None,
+        location: Pairs = None,
+        only: Annotated[list[str] | None, Query(description="Tables; else all.")] = None,
+        adopt: Annotated[bool, Query(description="Take locations of other stores over.")] = False,
+        dry_run: Annotated[bool, Query(description="Only say what would be done.")] = False,
+    ) -> StreamingResponse:
+        """Make tables out of an archive. Their files must lie in their locations."""
+        services = self._services
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != api.ARCHIVE:
+            raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARCHIVE}")
+        options = RestoreOptions(
+            names=_pairs(name, "name"),
+            locations=_pairs(location, "location"),
+            only=only or (),
+            adopt=adopt,
+            dry_run=dry_run,
+        )
+        source = await self._spooled(request)
+
+        async def work(tell: ReportProgress) -> api.RestoreReport:
+            with source:
+                restorer = RestorePorts(
+                    store=services.store,
+                    threads=services.long_steps,
+                    ids=services.ids,
+                    door=GatewayAdmission.of(services),
+                    tell=tell,
+                )
+                return restored_view(await restore(restorer, source, options), dry_run=dry_run)
+
+        return self._lines(work)
+
+    def _scope(self, table: Table, tell: Callable[[str], None]) -> TableScope:
+        services = self._services
+        rules = services.settings.coordinator
+        return TableScope(
+            store=services.store,
+            table=table,
+            threads=services.long_steps,
+            grace_s=rules.garbage_grace_s + rules.clock_skew_max_s,
+            tell=tell,
+        )
+
+    def _lines(self, work: LongWork) -> StreamingResponse:
+        return StreamingResponse(progress_lines(work, self._services.log), media_type=api.LINES)
+
+    async def _archive(self, first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for line in lines:
+                yield line
+        except Exception as error:  # noqa: BLE001, RUF100 - told as the last line of the archive
+            yield error_line(error, self._services.log)
+
+    async def _spooled(self, request: Request) -> IO[bytes]:
+        """Keep a body on disk: it is read to its digest before anything is written."""
+        source = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who reads it
+        try:
+            async for chunk in request.stream():
+                await asyncio.to_thread(source.write, chunk)
+        except ClientDisconnect as error:
+            source.close()
+            raise BodyError("the archive broke off") from error
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+
+def _given_table_facts(body: api.LostTable) -> Mapping[str, Any]:
+    """Return what the caller says of a table that nothing describes."""
+    if not body.key and not body.append_only:
+        return {}
+    return {
+        "key": body.key,
+        "version_column": body.version_column,
+        "tombstone_column": body.tombstone_column,
+        "time_column": body.time_column,
+        "partition_by": body.partition_by,
+    }
+
+
+def _pairs(written: list[str] | None, what: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in written or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals or not value:
+            raise RequestError(f"{what} {text!r} is not of the form table={what}")
+        pairs[name] = value
+    return pairs

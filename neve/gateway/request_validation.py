@@ -1,0 +1,216 @@
+"""A request from what a user wrote: everything is checked here, before it is stored.
+
+Nothing is left to find out for the first compactor that runs a job of it: expressions
+are parsed against the table, plug-ins looked up and asked whether they take their
+options, bounds applied. The coordinator takes it from there.
+"""
+
+from collections.abc import Mapping
+
+from common.digests import digest
+from common.errors import ConfigError, RequestError
+from common.expressions.request_transform import parse_transform
+from common.model.job import BOOST_MAX
+from common.model.keys import PLUS_INFINITY, parse_key
+from common.model.request import (
+    KeyRange,
+    OutputSpec,
+    Request,
+    SelectorSpec,
+    TransformKind,
+    TransformSpec,
+)
+from common.model.table import Table
+from common.parquet.footer_checks import (
+    CODECS,
+    LEVELS,
+    codec_name,
+    has_level,
+)
+from common.plugins import TRANSFORMS, require_options
+from common.spi.selector import Selector
+from common.units import parse_duration_s, parse_size_bytes
+from coordinator.registry import load_selector
+from neve.api.requests import (
+    NewRequest,
+    Output,
+    Plugin,
+)
+from neve.gateway.request_views import range_types
+
+DEADLINE_MIN_S, DEADLINE_MAX_S = 1.0, 366 * 86_400.0
+HINTS_MAX = 32
+HINT_CHARS_MAX = 256
+ROW_GROUP_BYTES_MIN, ROW_GROUP_BYTES_MAX = 64 * 1024, 1024**3
+
+
+def request_id(table: Table, call: str) -> str:
+    """Return the id of the request of a call: the same call again is the same request."""
+    return "req-" + digest([table.id, call])
+
+
+def checked_request(table: Table, body: NewRequest, call: str, now_s: float) -> Request:
+    """Return the request that a user wrote.
+
+    Args:
+        table: Which it is about.
+        body: As it was written.
+        call: Id of the call.
+        now_s: The store's time, from which the deadline counts.
+
+    Raises:
+        RequestError: Something in it is wrong; says what, where and what was expected.
+    """
+    keys = key_range(table, body.start, body.end)
+    spec = _transform(body)
+    parse_transform(spec, table, keys)
+    if spec.kind is not TransformKind.NONE and keys != KeyRange():
+        _check_order(table)
+    deadline_s = _deadline_s(body.deadline)
+    return Request(
+        id=request_id(table, call),
+        table=table.id,
+        range=keys,
+        selector=_selector(body.selector),
+        transform=spec,
+        output=_output(table, body.output or Output()),
+        hints=_hints(body.hints),
+        boost=_boost(body.boost),
+        deadline_s=None if deadline_s is None else now_s + deadline_s,
+    )
+
+
+def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:
+    """Return a range from the texts of its first and last key, both included.
+
+    Args:
+        table: Whose keys they are; if it has partitions, the values of those.
+        start: A key, or a prefix of one; None: from the beginning.
+        end: A key, or a prefix of one, which includes all that begins with it.
+
+    Raises:
+        RequestError: A key cannot be read, or the range holds none.
+    """
+    if start is None and end is None:
+        return KeyRange()
+    types = range_types(table)
+    if not types:
+        raise RequestError(f"table {table.name!r} has no key, so it has no range of keys")
+    first = None if start is None else parse_key(start, types) or None
+    last = PLUS_INFINITY if end is None else parse_key(end, types) or PLUS_INFINITY
+    # Behind every key that begins with it: the next value's first byte is 02 at most.
+    until = None if last == PLUS_INFINITY else last + b"\xff"
+    if first == PLUS_INFINITY or (first is not None and until is not None and first >= until):
+        raise RequestError(f"no key lies from {start!r} to {end!r}, wanted start before end")
+    return KeyRange(first, until)
+
+
+def load_request_selector(spec: SelectorSpec) -> Selector:
+    """Return a selector that takes these options.
+
+    Raises:
+        RequestError: It is not installed, or refuses an option.
+    """
+    try:
+        selector = load_selector(spec.name)
+    except ConfigError as error:
+        raise RequestError(str(error)) from error
+    require_options("selector", spec.name, selector, spec.options)
+    return selector
+
+
+def _check_order(table: Table) -> None:
+    """Refuse a transform of a range whose values do not tell which rows are meant.
+
+    Raises:
+        RequestError: The table has partitions by other columns than the first of its key.
+    """
+    if table.partition_by != table.key[: len(table.partition_by)]:
+        raise RequestError(
+            f"table {table.name!r} has partitions by {', '.join(table.partition_by)}, which are "
+            f"not the first columns of its key ({', '.join(table.key)}): "
+            "a transform of a range is not possible there, wanted no range"
+        )
+
+
+def _selector(written: Plugin | None) -> SelectorSpec:
+    if written is None:
+        return SelectorSpec()
+    spec = SelectorSpec(name=written.name, options=dict(written.options))
+    load_request_selector(spec)
+    return spec
+
+
+def _transform(body: NewRequest) -> TransformSpec:
+    given = {
+        "delete_where": body.delete_where,
+        "set": body.set,
+        "transform": body.transform,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise RequestError(f"{' and '.join(named)} are given, wanted at most one of them")
+    if body.delete_where is not None:
+        return TransformSpec(kind=TransformKind.DELETE_WHERE, text=body.delete_where)
+    if body.set is not None:
+        return TransformSpec(kind=TransformKind.SET, text=body.set)
+    if body.transform is None:
+        return TransformSpec()
+    name, options = body.transform.name, dict(body.transform.options)
+    if name not in (known := TRANSFORMS.names()):
+        listed = ", ".join(known) or "none"
+        raise RequestError(f"{TRANSFORMS.group}: {name!r} is not installed; installed: {listed}")
+    return TransformSpec(kind=TransformKind.PLUGIN, name=name, options=options)
+
+
+def _output(table: Table, written: Output) -> OutputSpec:
+    codec = None if written.codec is None else codec_name(written.codec)
+    if written.codec is not None and codec is None:
+        raise RequestError(f"codec {written.codec!r} is unknown, wanted one of {', '.join(CODECS)}")
+    chosen = codec or table.settings.codec
+    if written.codec_level is not None and not has_level(chosen, written.codec_level):
+        low, high = LEVELS[chosen]
+        raise RequestError(
+            f"codec_level {written.codec_level} is not one of {chosen}, wanted {low} to {high}"
+        )
+    return OutputSpec(
+        codec=codec,
+        codec_level=written.codec_level,
+        row_group_bytes=_row_group_bytes(written.row_group_bytes),
+    )
+
+
+def _row_group_bytes(written: int | str | None) -> int | None:
+    if written is None:
+        return None
+    size_bytes = parse_size_bytes(written, "row_group_bytes")
+    if not ROW_GROUP_BYTES_MIN <= size_bytes <= ROW_GROUP_BYTES_MAX:
+        raise RequestError(f"row_group_bytes {written!r} is out of range, wanted 64 KiB to 1 GiB")
+    return size_bytes
+
+
+def _hints(written: Mapping[str, str]) -> dict[str, str]:
+    if len(written) > HINTS_MAX:
+        raise RequestError(f"{len(written)} hints are given, wanted at most {HINTS_MAX}")
+    for name, value in written.items():
+        if not name or len(name) > HINT_CHARS_MAX or len(value) > HINT_CHARS_MAX:
+            raise RequestError(
+                f"hint {name[:40]!r} has {len(value)} characters, "
+                f"wanted a name and at most {HINT_CHARS_MAX}"
+            )
+    return dict(written)
+
+
+def _boost(written: int) -> int:
+    if abs(written) > BOOST_MAX:
+        raise RequestError(f"boost {written} is out of range, wanted -{BOOST_MAX} to {BOOST_MAX}")
+    return written
+
+
+def _deadline_s(written: float | str | None) -> float | None:
+    if written is None:
+        return None
+    deadline_s = parse_duration_s(written, "deadline")
+    if not DEADLINE_MIN_S <= deadline_s <= DEADLINE_MAX_S:
+        raise RequestError(f"deadline {written!r} is out of range, wanted 1s to 366d")
+    return deadline_s

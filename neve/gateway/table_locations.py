@@ -1,0 +1,279 @@
+"""Locations of tables: the one form of their URIs, where they may be, and whose they are.
+
+    what a user, an archive or a file wrote
+        → one form of its URI → links resolved → not in a folder of the system, nor in one
+          that is private to the service → below a folder or bucket that the operator named
+
+What lies below a location is confined by `common.parquet.location`, its mark is read and
+written by `common.parquet.service_files`. Credentials come from the environment's own chains,
+never from a URI.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from common.errors import ConfigError, RefusedError, RequestError
+from common.model.location_identity import (
+    SYSTEM_FOLDERS,
+    LocationIdentity,
+    canonical_scheme,
+    normal_path,
+)
+from common.model.table import Column, Table
+from common.parquet.file_inspection import open_table_file
+from common.parquet.location import SCHEMES, open_location
+from common.parquet.resolved_locations import ResolvedLocation, resolve_location
+from common.parquet.service_files import LocationOwner, refuse_other_owner
+from common.readers.pool import in_reader
+from common.redaction import redacted
+from common.rows.schema import columns_of
+from common.settings import GatewaySettings
+
+CHECK_INTERVAL_S = 60.0
+LOCATION_CHARS_MAX = 4096
+TABLES_MAX = 100_000
+OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
+"""What a URI may say of its storage, if the operator has named the very same."""
+
+
+def normal_location(written: str, *, options: bool = False) -> str:
+    """Return the one URI of a location: absolute, without trailing slash or `..`.
+
+    Args:
+        written: A URI, or an absolute path on the machine of the service.
+        options: Whether it may say something of its storage behind a `?`.
+
+    Raises:
+        RequestError: It is neither, or holds credentials or a query.
+    """
+    text = written.strip()
+    if len(text) > LOCATION_CHARS_MAX:
+        raise RequestError(
+            f"location of {len(text)} characters is too long, at most {LOCATION_CHARS_MAX}"
+        )
+    if text.startswith("/"):
+        text = "file://" + quote(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        parts = urlsplit("")
+    kind = canonical_scheme(parts.scheme)
+    scheme = parts.scheme if parts.scheme in SCHEMES else kind
+    query = _options(parts.query) if options else ""
+    more = (parts.query and not query) or parts.fragment or "@" in parts.netloc
+    if scheme not in SCHEMES or more:
+        raise RequestError(
+            f"location {redacted(written)!r} is not one: wanted a URI such as file:///data/t or "
+            f"s3://bucket/t ({', '.join(SCHEMES)}), or an absolute path; no credentials, no query"
+        )
+    path = unquote(parts.path)
+    if "\x00" in path or ".." in path.split("/"):
+        raise RequestError(f"location {redacted(written)!r} must not contain '..' or a zero byte")
+    path = normal_path(path)
+    host = "" if scheme == "file" else parts.netloc
+    if scheme == "file" and (parts.netloc not in ("", "localhost") or not path):
+        raise RequestError(f"location {written!r} must name a folder: file:///folder/table")
+    if scheme != "file" and not host:
+        raise RequestError(f"location {written!r} names no bucket: {scheme}://bucket/table")
+    return f"{scheme}://{host}{quote(path)}{query}"
+
+
+def _options(query: str) -> str:
+    """Return options of a storage in one form, with their question mark; empty: not taken."""
+    pairs = sorted(parse_qsl(query, keep_blank_values=True))
+    known = pairs and {name for name, _ in pairs} <= OPTIONS
+    return f"?{urlencode(pairs)}" if known else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _AllowedRoot:
+    """A folder, bucket or prefix that the operator has named."""
+
+    written: str
+    uri: str
+
+    @classmethod
+    def of(cls, written: str) -> "_AllowedRoot":
+        """Return a root.
+
+        Raises:
+            ConfigError: It cannot be one; the message says what was wanted.
+        """
+        text = written.strip()
+        if text in ("/", "file:///"):
+            return cls(text, "file:///")
+        if text.endswith("://") and canonical_scheme(text[:-3]) in SCHEMES:
+            return cls(text, f"{canonical_scheme(text[:-3])}://")
+        try:
+            return cls(text, normal_location(text, options=True))
+        except RequestError as error:
+            raise ConfigError(f"setting gateway.locations: {error}") from error
+
+    @property
+    def options(self) -> str:
+        return urlsplit(self.uri).query
+
+    @property
+    def identity(self) -> LocationIdentity:
+        """What it is now: folders may be made, mounted and linked after the start."""
+        return resolve_location(self.uri).identity
+
+
+class Locations:
+    """Where tables may be. Blocking: links are looked up with every question."""
+
+    def __init__(self, allowed: Sequence[str], private: Sequence[str] = ()) -> None:
+        """Take what the operator has named.
+
+        Args:
+            allowed: Folders, buckets, prefixes; `/` is every folder, `s3://` every bucket.
+            private: Folders of the service itself. A folder among the allowed that lies in
+                one of them is an exception on purpose.
+
+        Raises:
+            ConfigError: One of them is none, or is the system's.
+        """
+        self._allowed = tuple(map(_AllowedRoot.of, allowed))
+        self._private = tuple(map(_AllowedRoot.of, private))
+        for root in self._allowed:
+            if root.uri != "file:///" and (folder := _system_folder(root.uri, root.identity)):
+                raise ConfigError(
+                    f"setting gateway.locations: {root.written!r} is in or around {folder}, which "
+                    "is the system's: no table can be there"
+                )
+
+    def admitted(self, written: str) -> ResolvedLocation:
+        """Return the location that somebody names, if a table may be there.
+
+        Raises:
+            RequestError: It is no location, or says something of its storage by itself.
+            RefusedError: No table may be there; the message says what to set.
+        """
+        uri = normal_location(written, options="?" in written)
+        options = urlsplit(uri).query
+        site = resolve_location(uri)
+        if folder := _system_folder(uri, site.identity):
+            raise RefusedError(
+                f"location {_quoted(uri, site)} is in or around {folder}: no table can be there"
+            )
+        same = [root for root in self._allowed if not options or root.options == options]
+        # That which holds its text is asked first: a root beside it may stand still.
+        same.sort(key=lambda root: not uri.startswith(root.uri.partition("?")[0]))
+        if options and not any(site.identity.lies_in(root.identity) for root in same):
+            names = ", ".join(name for name, _ in parse_qsl(options, keep_blank_values=True))
+            raise RefusedError(
+                f"location {redacted(uri)} says how its storage is reached ({names}): that is "
+                "taken only if the setting gateway.locations names a prefix with the same options"
+            )
+        self._refuse_private(uri, site)
+        if not any(_is_below(site.identity, root.identity) for root in same):
+            raise RefusedError(
+                f"location {_quoted(uri, site)} is not where tables may be ({self._named()}): name "
+                "it or a folder above it with `neve up --allow` or the setting gateway.locations"
+            )
+        return site
+
+    def _refuse_private(self, uri: str, site: ResolvedLocation) -> None:
+        for private in self._private:
+            own = private.identity
+            if not site.identity.overlaps(own):
+                continue
+            exceptions = [root.identity for root in self._allowed if root.identity.lies_in(own)]
+            if not any(map(site.identity.lies_in, exceptions)):
+                raise RefusedError(
+                    f"location {_quoted(uri, site)} is in or around {private.written}, where the "
+                    "service keeps its own files"
+                )
+
+    def _named(self) -> str:
+        named = ", ".join(redacted(root.written) for root in self._allowed)
+        return named or "nowhere: no place is named"
+
+
+def _system_folder(uri: str, identity: LocationIdentity) -> str | None:
+    """Return the folder of the system that a location is in or around."""
+    for folder in SYSTEM_FOLDERS:
+        # By its text, too: some of them hold links that no path can tell.
+        own = resolve_location(f"file://{folder}").identity
+        if uri.startswith(f"file://{folder}/") or identity.overlaps(own):
+            return folder
+    return None
+
+
+def _is_below(identity: LocationIdentity, root: LocationIdentity) -> bool:
+    """Return whether a location is below another, and in no hidden folder on the way."""
+    path = identity.path_below(root)
+    return path is not None and not any(part.startswith(".") for part in path.split("/"))
+
+
+def _quoted(uri: str, site: ResolvedLocation) -> str:
+    return redacted(uri) if uri == site.uri else f"{redacted(uri)}, which is {redacted(site.uri)},"
+
+
+@lru_cache(maxsize=16)
+def locations_of(settings: GatewaySettings) -> Locations:
+    """Return where the tables of a service may be.
+
+    Raises:
+        ConfigError: A setting names what is no location.
+    """
+    return Locations(settings.locations, settings.private_folders)
+
+
+@in_reader("file {path}")
+def read_columns(location: str, path: str) -> tuple[Column, ...]:
+    """Return the columns of a Parquet file below a location.
+
+    Raises:
+        RequestError: It is not below it, missing or no Parquet file.
+    """
+    place = open_location(location)
+    with open_table_file(place, place.relative(path)) as file:
+        return columns_of(file.schema_arrow)
+
+
+class SignedLocations(Protocol):
+    """Tells who has signed the locations of tables."""
+
+    def owner(self, table: Table) -> LocationOwner | None:
+        """Return which store and table a location is signed for, or None if it is not signed."""
+        ...
+
+
+class Owners:
+    """Remembers which locations were found to be ours, and looks again every minute."""
+
+    def __init__(self) -> None:
+        self._seen_s: dict[str, float] = {}
+        self._admitted_s: dict[str, float] = {}
+
+    def check(self, table: Table, store: str, now_s: float, files: SignedLocations) -> None:
+        """Refuse a table whose location is not this store's, or is another table's.
+
+        Raises:
+            RefusedError: It is another's.
+            UnavailableError: The storage does not answer.
+        """
+        if not _seen_recently(self._seen_s, table.id, now_s):
+            refuse_other_owner(table.location, files.owner(table), store, table.id)
+            self._seen_s[table.id] = now_s
+
+    def admit(self, table: Table, locations: Locations, now_s: float) -> None:
+        """Refuse a table that is not where tables may be (any more).
+
+        Raises:
+            RequestError: Its location is none.
+            RefusedError: No table may be there.
+        """
+        if not _seen_recently(self._admitted_s, table.id, now_s):
+            locations.admitted(table.location)
+            self._admitted_s[table.id] = now_s
+
+
+def _seen_recently(seen_s: dict[str, float], table: str, now_s: float) -> bool:
+    if len(seen_s) > TABLES_MAX:
+        seen_s.clear()
+    return table in seen_s and 0 <= now_s - seen_s[table] < CHECK_INTERVAL_S

@@ -1,0 +1,531 @@
+"""Tables: create, list, describe, change, pause, drop.
+
+A table is created after the last check has passed; only the mark of the location is written
+before, which says whose it is and does no harm. What an archive or a location says of a table
+passes the same checks.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated
+
+import pyarrow as pa
+from fastapi import APIRouter, Query
+
+from common.errors import BrokenValueError, RefusedError, RequestError, UnavailableError
+from common.metadata.changes import ChangeTable, DropTable, Refused
+from common.metadata.store_values import UnreadableTablet
+from common.model.fields import known_fields
+from common.model.key_values import KeyType, key_type_of
+from common.model.keys import PLUS_INFINITY, parse_key, require_short
+from common.model.table import Column, Table, TableSettings, TableState
+from common.model.tablet import Tablet, TabletId
+from common.parquet.resolved_locations import ResolvedLocation
+from common.rows.schema import arrow_schema, changed_schema, columns_of
+from common.storage_threads import StorageThreads
+from coordinator.core.split_merge.operation_steps import has_ranges
+from neve.api import tables as api
+from neve.gateway import table_locations
+from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.services import (
+    PAGE_TABLETS,
+    Services,
+    bounded_count,
+    checked_label,
+    parsed_tablet,
+)
+from neve.gateway.table_settings import changed_settings
+from neve.gateway.views import (
+    TableTotals,
+    key_types,
+    table_view,
+    tablet_view,
+)
+from neve.recovery.table_creation import (
+    FreeSite,
+    claim_site,
+    find_free_site,
+    sign_site,
+)
+
+# --------------------------------------------------------------------------------------------- Drop
+
+
+async def drop_table(services: Services, table: Table, *, delete_files: bool) -> api.Dropped:
+    """Drop a table, or go on with a drop that was broken off.
+
+    Raises:
+        RefusedError: It was dropped before, and its name waits for the collector.
+    """
+    require_applied(
+        await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
+    )
+    left = await drop_remains(services, table)
+    if left.files_left and table.state is TableState.GOING:
+        raise being_dropped_error(left)
+    return left
+
+
+async def refuse_being_dropped(services: Services, name: str) -> None:
+    """Refuse a name that a dropped table still has.
+
+    Raises:
+        RefusedError: It does; says until when.
+    """
+    present = await services.store.table_named(name)
+    if present is not None and present.state is TableState.GOING:
+        raise being_dropped_error(await drop_remains(services, present))
+
+
+async def drop_remains(services: Services, table: Table) -> api.Dropped:
+    """Return what the name of a dropped table waits for."""
+    if await services.store.table(table.id) is None:
+        return api.Dropped(table=table.name)
+    entries = await services.store.garbage(table.id)
+    rules, now_s = services.settings.coordinator, await services.store.now_s()
+    begun_s = max((entry.stamped_s or now_s for entry in entries), default=now_s)
+    free_s = max(begun_s + rules.garbage_grace_s, now_s) + rules.collect_interval_s
+    return api.Dropped(table=table.name, files_left=len(entries), name_free_at_s=free_s)
+
+
+def being_dropped_error(left: api.Dropped) -> ChangeRefusedError:
+    """Return the refusal of a table that is dropped already."""
+    files = "1 file" if left.files_left == 1 else f"{left.files_left} files"
+    until = "" if left.name_free_at_s is None else f", at about {_time_text(left.name_free_at_s)}"
+    return ChangeRefusedError(
+        f"table {left.table!r} is being dropped: its name is free when the collector has deleted "
+        f"{files}{until}, or later if readers still hold them",
+        "going",
+    )
+
+
+def _time_text(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+# ------------------------------------------------------------------------------------------- Create
+
+
+TIME_TYPES = frozenset({KeyType.TIMESTAMP, KeyType.DATE, KeyType.INT, KeyType.FLOAT})
+SPLITS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTableSite:
+    """A table that can be created, and where."""
+
+    table: Table
+    splits: tuple[bytes, ...]
+    free: FreeSite
+
+
+async def create_table(services: Services, body: api.NewTable) -> Table:
+    """Create a table and return it.
+
+    Raises:
+        RequestError: Something was written wrongly; the message names it.
+        RefusedError: The name is taken, or the location belongs to another.
+    """
+    new = await new_table(services, body)
+    await claim_site(services.footers, new.free)
+    require_applied(await services.store.apply(new.free.creation(new.table, new.splits)))
+    with suppress(UnavailableError):  # The coordinator writes it, too, but later.
+        await sign_site(services.footers, new.free, new.table)
+    return await services.table(new.table.name)
+
+
+async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
+    """Return the table that would be created; nothing is written.
+
+    Raises:
+        RequestError: Something was written wrongly; the message names it.
+        RefusedError: The name is taken, or the location belongs to another.
+    """
+    checked_label(body.name, "table name")
+    site = await services.footers.run(body.location, services.locations.admitted, body.location)
+    location = site.uri
+    columns = await _new_columns(services, body, location)
+    table = Table(
+        id=services.ids.next("t"),
+        name=body.name,
+        location=location,
+        schema=columns,
+        key=tuple(body.key),
+        version_column=body.version_column,
+        tombstone_column=body.tombstone_column,
+        time_column=body.time_column,
+        partition_by=tuple(body.partition_by),
+        settings=changed_settings(
+            TableSettings(), body.settings, services=services.settings.services
+        ),
+        state=TableState.PAUSED if body.paused else TableState.LIVE,
+        created_at_s=await services.store.now_s(),
+    )
+    check_columns(table)
+    splits = parse_splits(table, body.splits)
+    if table.name in await services.store.names():
+        await refuse_being_dropped(services, table.name)
+        raise ChangeRefusedError(
+            f"table {table.name!r} exists already; choose another name or drop it", "exists"
+        )
+    free = await find_free_site(services.store, services.footers, site)
+    return NewTableSite(table=table, splits=splits, free=free)
+
+
+class GatewayAdmission:
+    """Lets in what may be a table here, whoever describes it (`neve.recovery.scope.Door`)."""
+
+    def __init__(
+        self,
+        locations: table_locations.Locations,
+        threads: StorageThreads,
+        services: Collection[str],
+    ) -> None:
+        """Ask what the operator has set.
+
+        Args:
+            locations: Where tables may be.
+            threads: Where links are looked up.
+            services: Names of the services that are configured.
+        """
+        self._locations = locations
+        self._threads = threads
+        self._services = services
+
+    @classmethod
+    def of(cls, services: Services) -> "GatewayAdmission":
+        """Return the door of a gateway."""
+        return cls(services.locations, services.footers, services.settings.services)
+
+    async def site(self, written: str) -> ResolvedLocation:
+        """Return a location where a table may be.
+
+        Raises:
+            RequestError: It is no location.
+            RefusedError: No table may be there.
+        """
+        return await self._threads.run(written, self._locations.admitted, written)
+
+    def checked(self, table: Table) -> Table:
+        """Return a table as it would have been created, its settings as they would be set.
+
+        Raises:
+            RequestError: Its name, columns or settings are none that a table can have.
+        """
+        checked_label(table.name, "table name")
+        schema = columns_of(arrow_schema(table.schema))
+        if not schema:
+            raise RequestError(f"table {table.name!r} has no columns, wanted at least one")
+        columns = (
+            replace(was, type=is_.type) for was, is_ in zip(table.schema, schema, strict=True)
+        )
+        names = [each.name for each in known_fields(TableSettings)]
+        settings = {name: getattr(table.settings, name) for name in names}
+        table = replace(
+            table,
+            schema=tuple(columns),
+            settings=changed_settings(TableSettings(), settings, services=self._services),
+        )
+        check_columns(table)
+        return table
+
+
+async def _new_columns(services: Services, body: api.NewTable, location: str) -> tuple[Column, ...]:
+    if (body.schema is None) == (body.example is None):
+        what = "neither" if body.schema is None else "both"
+        raise RequestError(
+            f"table {body.name!r}: give either a schema or an example file, not {what}"
+        )
+    if body.schema is not None:
+        written = [Column(each.name, each.type, each.nullable) for each in body.schema]
+        columns = columns_of(arrow_schema(written))
+    else:
+        read, example = table_locations.read_columns, body.example or ""
+        columns = await services.footers.run(location, read, location, example)
+    if not columns:
+        raise RequestError(f"table {body.name!r} has no columns, wanted at least one")
+    return columns
+
+
+def check_columns(table: Table) -> None:
+    """Refuse key, version, tombstone, time and partition columns that cannot be such.
+
+    Raises:
+        RequestError: Names the column, its type and what is allowed.
+    """
+    types = {column.name: column.type for column in table.schema}
+    _check_distinct("key", table.key)
+    _check_distinct("partition_by", table.partition_by)
+    for name in (*table.key, *table.partition_by):
+        key_type_of(_type_of_column(types, name, "key" if name in table.key else "partition_by"))
+    _check_version(table, types)
+    if table.tombstone_column is not None:
+        found = _type_of_column(types, table.tombstone_column, "tombstone_column")
+        if found != "bool" or table.tombstone_column in table.key:
+            raise RequestError(
+                f"tombstone_column {table.tombstone_column!r} is {found}, "
+                "wanted a bool column outside the key"
+            )
+    if table.time_column is not None:
+        found = _type_of_column(types, table.time_column, "time_column")
+        if key_type_of(found) not in TIME_TYPES:
+            raise RequestError(
+                f"time_column {table.time_column!r} is {found}, "
+                "wanted a timestamp, a date or a number of seconds"
+            )
+    check_settings(table)
+    if table.key and (outside := set(table.partition_by) - set(table.key)):
+        raise RequestError(
+            f"partition column {min(outside)!r} is not in the key {list(table.key)}, "
+            "wanted it there: else two rows of one key could lie in two partitions"
+        )
+
+
+def check_settings(table: Table) -> None:
+    """Refuse settings that ask for what a table does not have.
+
+    Raises:
+        RequestError: Rows shall expire without a time, tablets that are no ranges be split.
+    """
+    if table.settings.ttl_s is not None and table.time_column is None:
+        raise RequestError(
+            f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
+            f"table {table.name!r} has none"
+        )
+    _check_blooms(table)
+    sizes = [name for name in ("split_bytes", "merge_bytes") if getattr(table.settings, name)]
+    if sizes and not has_ranges(table):
+        why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
+        raise RequestError(
+            f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
+        )
+
+
+def _check_blooms(table: Table) -> None:
+    types = {field.name: field.type for field in arrow_schema(table.schema)}
+    for name in table.settings.bloom_columns:
+        found = types.get(name)
+        if found is None:
+            raise RequestError(
+                f"setting bloom_columns names {name!r}, which table {table.name!r} does not have; "
+                f"known: {', '.join(types)}"
+            )
+        if pa.types.is_nested(found) or pa.types.is_boolean(found) or pa.types.is_null(found):
+            raise RequestError(
+                f"setting bloom_columns names {name!r}, which is {found}: Bloom filters are of "
+                "numbers, texts, bytes, dates and times"
+            )
+
+
+def _check_version(table: Table, types: Mapping[str, str]) -> None:
+    version = table.version_column
+    if table.key and version is None:
+        raise RequestError(
+            f"table {table.name!r} has a key, but no version_column: "
+            "it tells which row of a key is the newest"
+        )
+    if not table.key and (version or table.tombstone_column):
+        name = "version_column" if version else "tombstone_column"
+        raise RequestError(
+            f"{name} {version or table.tombstone_column!r} needs a key, but none was given"
+        )
+    if version is not None:
+        key_type_of(_type_of_column(types, version, "version_column"))
+        if version in table.key:
+            raise RequestError(f"version_column {version!r} is in the key, wanted it outside")
+
+
+def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
+    """Return the encoded ends of all tablets but the last.
+
+    Raises:
+        RequestError: One cannot be read, or they do not ascend.
+    """
+    if not written:
+        return ()
+    if not table.key or table.partition_by:
+        why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
+        raise RequestError(f"splits are given, but table {table.name!r} {why}")
+    if len(written) > SPLITS_MAX:
+        raise RequestError(f"{len(written)} splits are given, at most {SPLITS_MAX} are taken")
+    names = {column.name: column.type for column in table.schema}
+    types = [key_type_of(names[name]) for name in table.key]
+    ends = [parse_key(text, types) for text in written]
+    for before, after, text in zip(ends, ends[1:], written[1:], strict=False):
+        if before >= after:
+            raise RequestError(f"split {text!r} does not come after the one before it; sort them")
+    if ends[-1] == PLUS_INFINITY or not ends[0]:
+        raise RequestError("a split cannot be empty or +inf: the last tablet ends there anyway")
+    for end, text in zip(ends, written, strict=True):
+        require_short(end, f"split {text[:40]!r}")
+    return tuple(ends)
+
+
+def _check_distinct(what: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise RequestError(f"{what} {list(names)} names a column twice, wanted each once")
+
+
+def _type_of_column(types: Mapping[str, str], name: str, what: str) -> str:
+    if name not in types:
+        raise RequestError(f"{what} {name!r} is no column; there are {', '.join(types)}")
+    return types[name]
+
+
+# ------------------------------------------------------------------------------------------- Routes
+
+
+TRIES_MAX = 5
+ROWS_COUNTED_TABLETS_MAX = 2000
+"""Rows are not in a tablet's record; above so many tablets they are not counted."""
+
+
+class TableRoutes:
+    """The routes under `/v1/tables` that concern a table as a whole."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/v1/tables", tags=["tables"])
+        router.get("")(self.list_tables)
+        router.post("", status_code=201)(self.create)
+        router.get("/{table}")(self.describe)
+        router.patch("/{table}")(self.change)
+        router.delete("/{table}", status_code=202)(self.drop)
+        router.post("/{table}/pause")(self.pause)
+        router.post("/{table}/resume")(self.resume)
+        router.get("/{table}/tablets")(self.tablets)
+        return router
+
+    async def list_tables(self) -> dict[str, list[api.Table]]:
+        """Return every table, by name."""
+        listed = await self._services.store.listed_tables()
+        return {"tables": [table_view(table) for table in listed.tables]}
+
+    async def create(self, body: api.NewTable) -> api.Table:
+        """Create a table: its location is claimed for this service, and holds all its files."""
+        made = await create_table(self._services, body)
+        return table_view(made, without_effect=self._services.unread_settings)
+
+    async def describe(self, table: str) -> api.Table:
+        """Return a table with its totals."""
+        found = await self._services.table(table)
+        return table_view(found, await self._totals(found), self._services.unread_settings)
+
+    async def change(self, table: str, body: api.TableChange) -> api.Table:
+        """Change settings and schema. Refused as a whole if anything is not allowed."""
+        services = self._services
+        found = await services.table(table)
+
+        def wanted(present: TableSettings) -> TableSettings:
+            return changed_settings(present, body.settings, services=services.settings.services)
+
+        added = [Column(each.name, each.type, each.nullable) for each in body.add_columns]
+        wider = [Column(each.name, each.type) for each in body.widen_columns]
+        for _ in range(TRIES_MAX):
+            version = body.settings_version or found.settings_version
+            settings = wanted(found.settings)
+            newer = changed_schema(found, added, wider)
+            check_settings(replace(newer, settings=settings))
+            change = ChangeTable(
+                table=found.id, settings_version=version, settings=settings, schema=newer.schema
+            )
+            outcome = await services.store.apply(change)
+            again = await services.table(table)
+            moved = again.settings_version != found.settings_version
+            if isinstance(outcome, Refused) and moved and body.settings_version is None:
+                found = again
+                continue
+            require_applied(outcome)
+            return table_view(again, without_effect=services.unread_settings)
+        raise RefusedError(f"table {table!r}: its settings keep changing; try again")
+
+    async def drop(
+        self,
+        table: str,
+        *,
+        delete_files: Annotated[bool, Query(description="Also delete its files.")] = False,
+    ) -> api.Dropped:
+        """Drop a table. Files of users stay unless `delete_files` is set.
+
+        Its name is free at once, or when the collector has deleted what has to go: the answer
+        says when. A table that waits for that is not dropped a second time.
+        """
+        found = await self._services.table(table)
+        return await drop_table(self._services, found, delete_files=delete_files)
+
+    async def pause(self, table: str) -> api.Table:
+        """Start no new job on a table; running ones go on."""
+        return await self._with_state(table, TableState.PAUSED)
+
+    async def resume(self, table: str) -> api.Table:
+        """End a pause."""
+        return await self._with_state(table, TableState.LIVE)
+
+    async def tablets(
+        self,
+        table: str,
+        after: Annotated[str | None, Query(description="Only tablets behind this one.")] = None,
+        count: Annotated[int, Query(description="At most so many.")] = PAGE_TABLETS,
+    ) -> api.TabletPage:
+        """Return tablets, ascending by end; `next` is the `after` of the following page."""
+        services = self._services
+        found = await services.table(table)
+        begin = None if after is None else parsed_tablet(found, after).end
+        count = bounded_count(count, PAGE_TABLETS, "count")
+        ids = await services.store.tablet_ids(found.id, begin, count)
+        types = key_types(found)
+        read = await services.store.readable(ids)
+        return api.TabletPage(
+            tablets=tuple(tablet_view(each, types) for each in read if isinstance(each, Tablet)),
+            unreadable={
+                each.id.text: each.cause for each in read if isinstance(each, UnreadableTablet)
+            },
+            next=ids[-1].text if len(ids) == count else None,
+        )
+
+    async def _with_state(self, table: str, state: TableState) -> api.Table:
+        found = await self._services.table(table)
+        if found.state is not state:
+            change = ChangeTable(
+                table=found.id, settings_version=found.settings_version, state=state
+            )
+            require_applied(await self._services.store.apply(change))
+        return table_view(await self._services.table(table))
+
+    async def _totals(self, table: Table) -> TableTotals:
+        """Sum up a table: by its records, and by its files while they are few."""
+        store, totals, after = self._services.store, TableTotals(rows=0), None
+        while ids := await store.tablet_ids(table.id, after):
+            after = ids[-1].end
+            try:
+                totals = await self._with_page(totals, ids)
+            except BrokenValueError:
+                readable, unreadable = await self._sorted_out(ids)
+                totals = await self._with_page(totals.without(unreadable), readable)
+        return totals
+
+    async def _with_page(self, totals: TableTotals, ids: Sequence[TabletId]) -> TableTotals:
+        """Return totals with more tablets.
+
+        Raises:
+            BrokenValueError: One of them cannot be decoded.
+        """
+        store = self._services.store
+        totals = totals.plus([each for each in await store.records(ids) if each is not None])
+        if totals.tablets > ROWS_COUNTED_TABLETS_MAX:
+            return totals.without_rows()
+        files = [file for each in await store.files(ids) for file in each.values()]
+        return totals.plus_rows(sum(file.rows for file in files))
+
+    async def _sorted_out(self, ids: Sequence[TabletId]) -> tuple[list[TabletId], dict[str, str]]:
+        """Return the tablets that can be read, and what keeps the others from that."""
+        read = await self._services.store.readable(ids)
+        unreadable = {
+            each.id.text: each.cause for each in read if isinstance(each, UnreadableTablet)
+        }
+        return [each for each in ids if each.text not in unreadable], unreadable

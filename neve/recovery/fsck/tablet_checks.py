@@ -1,0 +1,270 @@
+"""What is wrong with the metadata of tablets, alone and between neighbours. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from common.metadata.changes import (
+    Change,
+    ClearMarks,
+    DropDuplicate,
+    EndReservation,
+    FillHole,
+    JoinTablets,
+    MoveFile,
+    RecountRecord,
+    TrimTablet,
+)
+from common.metadata.mutation.repair_records import why_not_joined
+from common.metadata.store_values import RawTablet
+from common.model.file import DataFile
+from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
+from neve.recovery.findings import Finding, FindingCode
+
+TABLETS_NAMED_MAX = 5
+
+
+def check_tablet(found: RawTablet) -> Iterator[Finding]:
+    """Yield what is wrong with one tablet."""
+    if found.broken:
+        yield Finding(code=FindingCode.UNDECODABLE, tablet=found.id, sentence=found.broken)
+    if found.tablet is None:
+        return
+    if found.miscounted:
+        yield _count_finding(found)
+    for attempt in sorted(found.outcomes):
+        yield Finding(
+            code=FindingCode.STALE_RESERVATION,
+            tablet=found.id,
+            sentence=f"attempt {attempt} has ended, but holds a reservation",
+            repair="remove the reservation",
+            changes=(EndReservation(tablet=found.id, attempt=attempt),),
+        )
+    if found.ended:
+        yield _stale_marks(found)
+    yield from _stale_selection(found.tablet)
+
+
+def _count_finding(found: RawTablet) -> Finding:
+    wrong = ", ".join(
+        f"{said} {name}, there are {there}" for name, (said, there) in found.miscounted.items()
+    )
+    return Finding(
+        code=FindingCode.COUNTS,
+        tablet=found.id,
+        sentence=f"the record counts {wrong}",
+        repair="count anew",
+        changes=(RecountRecord(tablet=found.id),),
+    )
+
+
+def _stale_marks(found: RawTablet) -> Finding:
+    requests = tuple(sorted(found.ended))
+    return Finding(
+        code=FindingCode.STALE_MARKS,
+        tablet=found.id,
+        sentence=f"requests that are over have a selection or marker here: {_list_of(requests)}",
+        repair="remove selection and markers",
+        changes=(ClearMarks(tablet=found.id, requests=requests),),
+    )
+
+
+def _stale_selection(tablet: Tablet) -> Iterator[Finding]:
+    if tablet.selection is None:
+        return
+    if gone := sorted(set(tablet.selection.files) - tablet.files.keys()):
+        yield Finding(
+            code=FindingCode.STALE_SELECTION,
+            tablet=tablet.id,
+            sentence=f"request {tablet.selection.request} selected files that are not here: "
+            f"{_list_of(gone)}; cancel the request",
+        )
+
+
+def check_bounds(tablet: Tablet, others: Sequence[Bounds]) -> Iterator[Finding]:
+    """Yield the files of a tablet whose keys lie outside it.
+
+    Args:
+        tablet: With its files.
+        others: Bounds of all tablets.
+    """
+    if tablet.bounds.partition is not None:
+        return
+    for path, file in sorted(tablet.files.items()):
+        if _belongs(tablet.bounds, file):
+            continue
+        home = next((each for each in others if _belongs(each, file)), None)
+        target = None if home is None else TabletId(tablet.id.table, home.end)
+        changes = () if target is None else (MoveFile(tablet=tablet.id, target=target, path=path),)
+        yield Finding(
+            code=FindingCode.OUTSIDE,
+            path=path,
+            tablet=tablet.id,
+            sentence="the file has keys outside its tablet",
+            repair="" if target is None else f"move its entry to tablet {target.text}",
+            changes=changes,
+        )
+
+
+def _belongs(bounds: Bounds, file: DataFile) -> bool:
+    if file.key_min is None or file.key_max is None:
+        return not file.rows or (bounds.start is None and bounds.end == PLUS_INFINITY)
+    return bounds.holds(file.key_min, file.key_max)
+
+
+def check_holes(table: str, tablets: Sequence[Bounds]) -> Iterator[Finding]:
+    """Yield holes between the tablets of a table, ascending by end.
+
+    Args:
+        table: Its id.
+        tablets: Bounds of all tablets that have any, in the order of the index.
+    """
+    reached: bytes | None = None
+    for bounds in tablets:
+        if bounds.start is not None and (reached is None or bounds.start > reached):
+            yield _hole_finding(table, reached, bounds.start)
+        reached = bounds.end
+    if reached != PLUS_INFINITY:
+        yield _hole_finding(table, reached, PLUS_INFINITY)
+
+
+def overlapping_neighbours(tablets: Sequence[Bounds]) -> Iterator[tuple[Bounds, Bounds]]:
+    """Yield pairs of neighbours, in the order of the index, of which one reaches into the other."""
+    for left, right in pairwise(tablets):
+        if right.start is None or right.start < left.end:
+            yield left, right
+
+
+def _hole_finding(table: str, start: bytes | None, end: bytes) -> Finding:
+    tablet = TabletId(table, end)
+    return Finding(
+        code=FindingCode.HOLE,
+        tablet=tablet,
+        sentence=f"no tablet holds the keys from {_bound_text(start)} to {_bound_text(end)}",
+        repair="make the tablet",
+        changes=(FillHole(tablet=tablet, start=start),),
+    )
+
+
+def _bound_text(key: bytes | None) -> str:
+    if key is None:
+        return "the beginning"
+    return "the end" if key == PLUS_INFINITY else key.hex()
+
+
+def _list_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - TABLETS_NAMED_MAX} more" if len(names) > TABLETS_NAMED_MAX else ""
+    return ", ".join(names[:TABLETS_NAMED_MAX]) + more
+
+
+# ----------------------------------------------------------------------------- Tablets that overlap
+
+
+FILES_NAMED_MAX = 3
+
+
+def overlap_finding(
+    left: Tablet, right: Tablet, others: Sequence[Bounds], doubles: set[str]
+) -> Finding:
+    """Return what is wrong between two tablets that overlap, and what would mend it.
+
+    Args:
+        left: The one before.
+        right: Reaches into it.
+        others: Bounds of all other tablets of the table; the left one is among them.
+        doubles: Files of the right one that others hold, too.
+    """
+    end = left.bounds.end
+    found = Finding(
+        code=FindingCode.OVERLAP,
+        tablet=right.id,
+        sentence=f"the tablet starts at {_start_text(right.bounds.start)}, "
+        f"but the one before it ends at {_start_text(end)}",
+    )
+    if right.operation is not None:
+        kind = right.operation.kind.value
+        return replace(found, sentence=f"{found.sentence}; a {kind} is under way: abandon it first")
+    before = [file for _, file in sorted(right.files.items()) if _reaches(file, end)]
+    homes = [(file, _home_of(file, end, others)) for file in before]
+    if homeless := [file.path for file, home in homes if home is None]:
+        return _join_finding(found, left, right, homeless)
+    trim = TrimTablet(tablet=right.id, before=right.bounds.start, start=end)
+    moves = _move_changes(right.id, homes, doubles)
+    return replace(
+        found,
+        repair=f"let it start there; {len(before)} of its files go to the tablets that hold them",
+        changes=(*moves, trim),
+    )
+
+
+def _move_changes(
+    tablet: TabletId, homes: Sequence[tuple[DataFile, Bounds | None]], doubles: set[str]
+) -> Iterator[Change]:
+    for file, home in homes:
+        assert home is not None, file
+        target = TabletId(tablet.table, home.end)
+        if file.path in doubles:
+            yield DropDuplicate(tablet=tablet, holder=target, path=file.path)
+        else:
+            yield MoveFile(tablet=tablet, target=target, path=file.path)
+
+
+def _join_finding(found: Finding, left: Tablet, right: Tablet, paths: Sequence[str]) -> Finding:
+    named = ", ".join(paths[:FILES_NAMED_MAX]) + (" …" if len(paths) > FILES_NAMED_MAX else "")
+    why = f"{found.sentence}; files of it lie on both sides: {named}"
+    if refusal := why_not_joined(left, right):
+        advice = "restore the table from a backup, or rebuild it"
+        if refusal.code != "purged":
+            advice = "when nothing of that is left, check again"
+        return replace(found, sentence=f"{why}; {refusal.reason}: {advice}")
+    return replace(
+        found,
+        sentence=why,
+        repair=f"make one tablet of it and tablet {left.id.text}",
+        changes=(JoinTablets(left=left.id, right=right.id),),
+    )
+
+
+def _reaches(file: DataFile, end: bytes) -> bool:
+    return file.key_min <= end if file.key_min is not None else file.rows > 0
+
+
+def _home_of(file: DataFile, end: bytes, others: Sequence[Bounds]) -> Bounds | None:
+    """Return the first tablet before a key that holds a whole file."""
+    low, high = file.key_min, file.key_max
+    if low is None or high is None:
+        return None
+    return next((each for each in others if each.end <= end and each.holds(low, high)), None)
+
+
+def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:
+    """Return that several tablets hold a file, and that those let it go that lack its keys."""
+    names = ", ".join(each.id.text for each in holders)
+    found = Finding(
+        code=FindingCode.DOUBLE,
+        path=path,
+        tablet=holders[0].id,
+        sentence=f"several tablets hold the file: {names}",
+    )
+    right = [each for each in holders if _holds(each, path)]
+    if len(right) != 1:
+        why = "none of them holds all its keys" if not right else "their bounds overlap"
+        return replace(found, sentence=f"{found.sentence}; {why}")
+    (keeper,) = right
+    wrong = (each for each in holders if each.id != keeper.id)
+    return replace(
+        found,
+        repair=f"leave it in tablet {keeper.id.text}, which holds its keys, alone",
+        changes=tuple(DropDuplicate(tablet=each.id, holder=keeper.id, path=path) for each in wrong),
+    )
+
+
+def _holds(tablet: Tablet, path: str) -> bool:
+    file = tablet.files[path]
+    if file.key_min is None or file.key_max is None:
+        return False
+    return tablet.bounds.holds(file.key_min, file.key_max)
+
+
+def _start_text(key: bytes | None) -> str:
+    return "the beginning" if key is None else key.hex()

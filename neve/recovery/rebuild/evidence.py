@@ -1,0 +1,295 @@
+"""What a location tells of the table that it held: newest manifest, description, footers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.errors import RequestError, UnavailableError
+from common.metadata.store_values import AcceptedLoss
+from common.model.file import DataFile
+from common.model.service_paths import DESCRIPTION_PATH
+from common.model.table import Table
+from common.model.tablet import TabletId
+from common.parquet.file_inspection import inspect_file, open_table_file
+from common.parquet.location import Location, fault, is_silence
+from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH
+from common.parquet.service_files import read_description, read_small
+from common.readers.pool import in_reader
+from common.rows.rules import RowRules
+from common.rows.schema import arrow_schema, columns_of, unite_schemas
+from common.storage_threads import StorageThreads
+from neve.recovery.scope import ReportProgress, gather_bounded
+from neve.recovery.stored_files import (
+    FileOrigin,
+    OutputFooter,
+    StoredFile,
+    list_location,
+    look_up,
+    read_output_footer,
+)
+
+# ------------------------------------------------------------------------------ The newest manifest
+
+
+POINTER_BYTES_MAX = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedManifest:
+    """What a manifest says: the truth of the moment at which it was begun."""
+
+    number: int
+    begun_s: float
+    """By the store's clock; what was in the table before is in the manifest."""
+    table: str
+    """Id of the table."""
+    files: Mapping[str, str]
+    """Path → the tablet that held the file, as the manifest names it."""
+    loss: AcceptedLoss | None = None
+    """What was in the table between these moments the manifest may not name."""
+
+    @property
+    def name(self) -> str:
+        """Return what people are told."""
+        return f"manifest {self.number}"
+
+
+@in_reader("the manifest of {location.uri}")
+def read_published_manifest(location: Location) -> PublishedManifest | None:
+    """Return the newest manifest of a location; None: none was published.
+
+    Raises:
+        RequestError: It cannot be read, is of another release, or is not whole.
+        UnavailableError: The storage does not answer.
+    """
+    content = read_small(location, POINTER_PATH, POINTER_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        body = json.loads(content)
+        if (body["format"], body["version"]) != (FORMAT, FORMAT_VERSION):
+            raise RequestError(
+                f"{POINTER_PATH} is {body['format']} version {body['version']}, "
+                f"this release reads {FORMAT} version {FORMAT_VERSION}"
+            )
+        files: dict[str, str] = {}
+        for part in body["parts"]:
+            files |= _read_manifest_part(location, part)
+        for tablet in set(files.values()):
+            TabletId.parse("", tablet)
+        if len(files) != body["totals"]["files"]:
+            raise RequestError(
+                f"the parts of {POINTER_PATH} name {len(files)} files, "
+                f"wanted {body['totals']['files']}"
+            )
+        return PublishedManifest(
+            number=int(body["number"]),
+            begun_s=float(body["begun_s"]),
+            table=str(body["table_id"]),
+            files=files,
+            loss=AcceptedLoss(**body["loss"]) if "loss" in body else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{POINTER_PATH} makes no sense: {error!r}") from error
+
+
+def _read_manifest_part(location: Location, part: Mapping[str, Any]) -> dict[str, str]:
+    path = str(part["path"])
+    try:
+        with location.open_file(path) as source:
+            rows = pq.read_table(source, columns=["path", "tablet"])
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and is_silence(error):
+            raise UnavailableError(fault(location, path, error)) from error
+        raise RequestError(f"{path}, a part of the manifest, cannot be read: {error}") from error
+    return dict(zip(rows["path"].to_pylist(), rows["tablet"].to_pylist(), strict=True))
+
+
+# ------------------------------------------------------------------------------------- All evidence
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """What was found in a location."""
+
+    stored: dict[str, StoredFile]
+    described: Table | None
+    footers: dict[str, OutputFooter] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)
+    """Files that users or the gateway brought in."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files that cannot be read → why."""
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Files of users that can be read, but are none of this table → why."""
+    published: PublishedManifest | None = None
+    """The newest manifest of the table."""
+    unusable: str = ""
+    """Why there is none, though something lies where it should."""
+
+    @property
+    def tables(self) -> list[str]:
+        """Ids of the tables that outputs were made for."""
+        return sorted({each.table for each in self.footers.values()})
+
+
+async def gather_evidence(
+    location: Location, threads: StorageThreads, tell: ReportProgress, *, user_files: bool
+) -> Evidence:
+    """Return what a location tells.
+
+    Args:
+        location: Of the lost table.
+        threads: Where files are read.
+        tell: Hears how far it is.
+        user_files: Whether Parquet files of users count as added.
+
+    Raises:
+        RequestError: The description is of another release.
+        UnavailableError: The storage does not answer.
+    """
+    tell("listing the location")
+    stored = await threads.run(location.uri, list_location, location)
+    described = await threads.run(location.uri, read_description, location)
+    evidence = Evidence(stored=stored, described=described)
+    outputs = sorted(path for path, file in stored.items() if file.whose is FileOrigin.OUTPUT)
+    await _read_manifest(evidence, location, threads)
+    while True:
+        tell(f"reading {len(outputs)} footers")
+        await _read_footers(evidence, location, threads, outputs)
+        outputs = await _look_up_named(evidence, location, threads)
+        if not outputs:
+            break
+    wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
+    evidence.added = sorted(
+        path
+        for path, file in stored.items()
+        if file.whose in wanted and path.endswith((".parquet", ".parq"))
+    )
+    return evidence
+
+
+async def _read_footers(
+    evidence: Evidence, location: Location, threads: StorageThreads, outputs: Sequence[str]
+) -> None:
+    looks = await gather_bounded(
+        threads.run(location.uri, _footer, location, path) for path in outputs
+    )
+    for path, found in zip(outputs, looks, strict=True):
+        if isinstance(found, OutputFooter):
+            evidence.footers[path] = found
+        else:
+            evidence.unreadable[path] = found
+
+
+async def _look_up_named(
+    evidence: Evidence, location: Location, threads: StorageThreads
+) -> list[str]:
+    """Take in what the listing misses of what manifest and footers name; return new outputs."""
+    published = evidence.published
+    named = {*(published.files if published is not None else ())}
+    named.update(path for each in evidence.footers.values() for path in each.outputs or ())
+    unlisted = sorted(named - evidence.stored.keys())
+    found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
+    evidence.stored.update(found)
+    return sorted(path for path, file in found.items() if file.whose is FileOrigin.OUTPUT)
+
+
+async def _read_manifest(evidence: Evidence, location: Location, threads: StorageThreads) -> None:
+    try:
+        found = await threads.run(location.uri, read_published_manifest, location)
+    except RequestError as error:
+        evidence.unusable = str(error)
+        return
+    if found is None or evidence.described is None or evidence.described.id == found.table:
+        evidence.published = found
+    else:
+        evidence.unusable = f"{found.name} is of another table, {found.table}"
+
+
+def _footer(location: Location, path: str) -> OutputFooter | str:
+    try:
+        return read_output_footer(location, path) or "it says nothing of the job that made it"
+    except RequestError as error:
+        return str(error)
+
+
+def described_table(evidence: Evidence, location: Location, given: Mapping[str, object]) -> Table:
+    """Return the table that was lost, as far as it can be told.
+
+    Args:
+        evidence: With its description, or without.
+        location: Where it lies.
+        given: `key`, `version_column`, … where nothing describes them.
+
+    Raises:
+        RequestError: Nothing describes the table, and no key was given.
+    """
+    if evidence.described is not None:
+        return replace(evidence.described, location=location.uri)
+    if not given:
+        raise RequestError(
+            f"{DESCRIPTION_PATH} of {location.uri} is missing, so nothing tells the table's key: "
+            "give key and version column, or say that it is append-only"
+        )
+    paths = [*evidence.footers, *evidence.added]
+    schemas = [(path, schema) for path in paths if (schema := _schema(location, path)) is not None]
+    if not schemas:
+        raise RequestError(f"{location.uri} holds no Parquet file that can be read")
+    columns = columns_of(unite_schemas(schemas))
+    arrow_schema(columns)
+    plain: dict[str, object] = {"id": "", "name": "", "location": location.uri, "schema": columns}
+    return Table(**{**plain, **given})  # type: ignore[arg-type]  # checked where it came in
+
+
+@in_reader("file {path}")
+def _footer_schema(location: Location, path: str) -> object:
+    with open_table_file(location, path) as file:
+        return file.schema_arrow.remove_metadata()
+
+
+def _schema(location: Location, path: str) -> object:
+    try:
+        return _footer_schema(location, path)
+    except RequestError:
+        return None
+
+
+def _is_parquet(location: Location, path: str) -> bool:
+    return _schema(location, path) is not None
+
+
+async def facts_of(
+    location: Location,
+    threads: StorageThreads,
+    table: Table,
+    paths: Sequence[str],
+    evidence: Evidence,
+) -> list[DataFile]:
+    """Return the entries of files that count; what cannot be read is noted as such."""
+    looks = await gather_bounded(
+        threads.run(location.uri, _facts, location, table, evidence.stored[path]) for path in paths
+    )
+    files = []
+    for path, found in zip(paths, looks, strict=True):
+        if isinstance(found, str):
+            strange = not path.startswith("_neve/") and await threads.run(
+                location.uri, _is_parquet, location, path
+            )
+            (evidence.misfits if strange else evidence.unreadable)[path] = found
+            continue
+        footer = evidence.footers.get(path)
+        job, request = (footer.job, footer.request) if footer else (None, None)
+        files.append(replace(found, job=job, request=request))
+    return files
+
+
+def _facts(location: Location, table: Table, stored: StoredFile) -> DataFile | str:
+    try:
+        facts = inspect_file(location, stored.path, RowRules.of(table))
+    except RequestError as error:
+        return str(error)
+    return facts.data_file(added_at_s=stored.changed_s or 0.0)

@@ -1,0 +1,405 @@
+"""Which files of a location are the rows of its last table, and where its tablets ended. Pure.
+
+The newest manifest names the files of its moment. From there on, and without one from the start,
+footers of outputs say which inputs they replaced.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from common.errors import RequestError
+from common.model.service_paths import AppendTry, append_try_of
+from common.model.tablet import TabletId
+from neve.recovery.only_copies import CLOCKS_APART_S
+from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
+from neve.recovery.stored_files import OutputFooter, StoredFile
+
+# ---------------------------------------------------------------------- Several tries of one append
+
+
+NEVER_S = float("-inf")
+
+
+def unadded_tries(
+    added: Collection[str], held: Iterable[str], stored: Mapping[str, StoredFile]
+) -> dict[str, str]:
+    """Return the files of tries that were not added → why.
+
+    Args:
+        added: Files in storage that appends have written, among others.
+        held: Files that were in the table at some time, in storage or not.
+        stored: All that lies in the location.
+    """
+    proven = {found: path for path in held if (found := append_try_of(path)) is not None}
+    calls: dict[str, dict[AppendTry, list[str]]] = {}
+    for found in proven:
+        calls.setdefault(found.call, {}).setdefault(found, [])
+    for path in added:
+        if (found := append_try_of(path)) is not None:
+            calls.setdefault(found.call, {}).setdefault(found, []).append(path)
+    left: dict[str, str] = {}
+    for tries in calls.values():
+        if len(tries) > 1:
+            left |= _files_of_other_tries(tries, proven, stored)
+    return left
+
+
+def _files_of_other_tries(
+    tries: Mapping[AppendTry, Collection[str]],
+    proven: Mapping[AppendTry, str],
+    stored: Mapping[str, StoredFile],
+) -> dict[str, str]:
+    """Return the files of all tries of one call but the one that was added → why."""
+
+    def rank(each: AppendTry) -> tuple[bool, float, str]:
+        written = [stored[path].changed_s or NEVER_S for path in tries[each]]
+        return len(tries[each]) == each.count, max(written, default=NEVER_S), each.id
+
+    known = [each for each in tries if each in proven]
+    kept = known or [max(tries, key=rank)]
+    reason = "another try of its append was added" if known else "another try of its append counts"
+    return {path: reason for each, paths in tries.items() if each not in kept for path in paths}
+
+
+# -------------------------------------------------------------- By what outputs say of their inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOutputs:
+    """What is left of one attempt, by the footers of its outputs."""
+
+    id: str
+    inputs: tuple[str, ...]
+    request: str | None
+    outputs: tuple[str, ...] | None
+    """All of its outputs; None: the last one, which knows them, is gone."""
+    found: tuple[str, ...]
+    """Its outputs in storage, empty marks among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Which files count, and what is known of the others."""
+
+    files: tuple[str, ...]
+    """Their rows are the table's. Empty marks of commits may be among them."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Files that do not count → why."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Files whose rows are nowhere → why."""
+    replaced: frozenset[str] = frozenset()
+    """Inputs of the attempts that count, whether they are in storage or not."""
+
+
+def attempts_of(footers: Iterable[OutputFooter]) -> list[AttemptOutputs]:
+    """Return the attempts behind some outputs, by their ids."""
+    grouped: dict[str, list[OutputFooter]] = {}
+    for each in footers:
+        grouped.setdefault(each.attempt, []).append(each)
+    return [
+        AttemptOutputs(
+            id=attempt,
+            inputs=some[0].inputs,
+            request=some[0].request,
+            outputs=next((each.outputs for each in some if each.outputs is not None), None),
+            found=tuple(sorted(each.path for each in some)),
+        )
+        for attempt, some in sorted(grouped.items())
+    ]
+
+
+def outputs_of(attempt: AttemptOutputs) -> tuple[str, ...]:
+    """Return all outputs of an attempt that are known."""
+    return tuple(dict.fromkeys((*attempt.found, *(attempt.outputs or ()))))
+
+
+def trace_lineage(base: Collection[str], attempts: Iterable[AttemptOutputs]) -> Lineage:
+    """Return which files count.
+
+    Args:
+        base: Files in storage that count by themselves, unless they were replaced.
+        attempts: Of which outputs are in storage.
+    """
+    return _Tracer(base, attempts).lineage()
+
+
+class _Tracer:
+    """Decides attempt by attempt; each after those that made its inputs."""
+
+    def __init__(self, base: Collection[str], attempts: Iterable[AttemptOutputs]) -> None:
+        self._base = {*base}
+        self._attempts = {each.id: each for each in sorted(attempts, key=lambda each: each.id)}
+        self._maker = {path: each for each in self._attempts.values() for path in outputs_of(each)}
+        self._claims: dict[str, list[AttemptOutputs]] = {}
+        for each in self._attempts.values():
+            for path in each.inputs:
+                self._claims.setdefault(path, []).append(each)
+        self._refused: dict[str, str] = {}
+        self._stored = {*self._base, *(p for each in self._attempts.values() for p in each.found)}
+
+    def lineage(self) -> Lineage:
+        """Return the answer."""
+        accepted = [each for each in self._in_order() if self._accept(each)]
+        gone = {path for each in accepted for path in each.inputs}
+        made = {path for each in accepted for path in outputs_of(each)}
+        files = (self._base | made) - gone
+        left = dict.fromkeys(gone & self._stored, "it was replaced")
+        for each in self._attempts.values():
+            if each.id in self._refused:
+                left |= dict.fromkeys(each.found, self._refused[each.id])
+        lost = dict.fromkeys(made - gone - self._stored, "a committed output is not in storage")
+        lost |= self._contested(gone)
+        counting = tuple(sorted(files & self._stored))
+        return Lineage(files=counting, left=left, lost=lost, replaced=frozenset(gone))
+
+    def _contested(self, gone: set[str]) -> dict[str, str]:
+        """Return inputs that are gone although no attempt over them counts."""
+        return {
+            path: "it is not in storage, and which of its replacements counts cannot be told: "
+            + ", ".join(each.found[0] for each in claims)
+            for path, claims in self._claims.items()
+            if path not in gone and path not in self._stored
+        }
+
+    def _in_order(self) -> list[AttemptOutputs]:
+        """Return the attempts so that makers of inputs come first."""
+        order: dict[str, AttemptOutputs] = {}
+        for first in self._attempts.values():
+            stack = [first]
+            while stack:
+                each = stack[-1]
+                makers = (self._maker.get(path) for path in each.inputs)
+                before = [m for m in makers if m and m.id not in order and m not in stack]
+                if before:
+                    stack += before
+                else:
+                    order.setdefault(stack.pop().id, each)
+        return list(order.values())
+
+    def _accept(self, attempt: AttemptOutputs) -> bool:
+        reason = None if self._is_certain(attempt) else self._doubt(attempt)
+        if reason is not None:
+            self._refused[attempt.id] = reason
+        return reason is None
+
+    def _is_certain(self, attempt: AttemptOutputs) -> bool:
+        return any(path in self._claims for path in outputs_of(attempt))
+
+    def _doubt(self, attempt: AttemptOutputs) -> str | None:
+        """Return why an attempt does not count, or None."""
+        for path in attempt.inputs:
+            maker = self._maker.get(path)
+            if maker is not None and maker.id in self._refused:
+                return f"its input {path} does not count"
+        if not self._is_whole(attempt):
+            return "not all outputs of its attempt were written"
+        rivals = self._rivals(attempt)
+        if any(self._is_certain(each) for each in rivals):
+            return "another attempt over the same input was committed"
+        if rivals and not self._is_first_of_equals(attempt, rivals):
+            return f"{rivals[0].found[0]} claims the same input"
+        return None
+
+    def _is_whole(self, attempt: AttemptOutputs) -> bool:
+        return attempt.outputs is not None and {*attempt.outputs} <= {*attempt.found}
+
+    def _rivals(self, attempt: AttemptOutputs) -> list[AttemptOutputs]:
+        found = {each.id: each for path in attempt.inputs for each in self._claims[path]}
+        return [each for each in found.values() if each is not attempt and self._is_whole(each)]
+
+    def _is_first_of_equals(self, attempt: AttemptOutputs, rivals: list[AttemptOutputs]) -> bool:
+        """Return whether an input is gone, and this is the first of those that did the same."""
+        gone = any(path not in self._stored for path in attempt.inputs)
+        work = ({*attempt.inputs}, attempt.request)
+        equal = all(({*each.inputs}, each.request) == work for each in rivals)
+        return gone and equal and all(attempt.id < each.id for each in rivals)
+
+
+# ---------------------------------------------------------------------- From the newest manifest on
+
+
+COMMIT_DELAY_MAX_S = 900.0
+"""A file may be so much older than the change that brought it into the table; and clocks differ."""
+
+
+def trace_since_manifest(
+    published: PublishedManifest,
+    stored: Mapping[str, StoredFile],
+    added: Collection[str],
+    attempts: Sequence[AttemptOutputs],
+    former: Sequence[AttemptOutputs] = (),
+) -> Lineage:
+    """Return which files count.
+
+    Args:
+        published: The newest manifest.
+        stored: All that lies in the location.
+        added: Files in storage that users or the gateway brought in.
+        attempts: Of the manifest's table, of which outputs are in storage.
+        former: Of other tables, such as the one that this one was rebuilt from.
+    """
+    since = _ManifestTracer(published, stored, attempts, former)
+    later = since.later(added)
+    possible = since.possible({*published.files, *later})
+    found = trace_lineage({path for path in published.files if path in stored} | later, possible)
+    left = since.reasons(added, later, possible) | dict(found.left)
+    lost = dict(found.lost)
+    for path in published.files.keys() - stored.keys() - found.replaced:
+        lost.setdefault(path, f"it was in the table by {published.name}, and is not in storage")
+    return replace(found, left=left, lost=lost)
+
+
+class _ManifestTracer:
+    """What a manifest tells of files and attempts that it does not name."""
+
+    def __init__(
+        self,
+        published: PublishedManifest,
+        stored: Mapping[str, StoredFile],
+        attempts: Sequence[AttemptOutputs],
+        former: Sequence[AttemptOutputs],
+    ) -> None:
+        self._published = published
+        self._stored = stored
+        self._attempts = {each.id: each for each in attempts}
+        every = (*attempts, *former)
+        self._maker = {path: each for each in every for path in outputs_of(each)}
+        before = self._committed_before()
+        self._replaced = {path for each in before.values() for path in each.inputs}
+        self._others = [
+            each for each in self._attempts.values() if each.id not in before and self._is_new(each)
+        ]
+
+    def later(self, added: Collection[str]) -> set[str]:
+        """Return the files that came into the table after the manifest, perhaps."""
+        inputs = {path for each in self._others for path in each.inputs}
+        reserved = (inputs & self._stored.keys()) - self._maker.keys()
+        young = {path for path in added if self._is_young(path)}
+        return (reserved | young) - self._published.files.keys() - self._replaced
+
+    def possible(self, base: Collection[str]) -> list[AttemptOutputs]:
+        """Return the attempts that may have been committed after the manifest."""
+        chosen = self._others
+        while True:
+            known = {*base, *(path for each in chosen for path in outputs_of(each))}
+            kept = [each for each in chosen if self._could_hold(each, known)]
+            if len(kept) == len(chosen):
+                return kept
+            chosen = kept
+
+    def _could_hold(self, attempt: AttemptOutputs, known: Collection[str]) -> bool:
+        """Return whether an attempt's inputs were in the table, as far as can be told."""
+        unknown = {*attempt.inputs} - {*known}
+        forgotten = any(self._is_forgotten(path) for path in attempt.found)
+        gone = unknown - self._stored.keys() - self._replaced
+        return unknown == (gone if forgotten else set())
+
+    def reasons(
+        self, added: Collection[str], later: Collection[str], possible: Collection[AttemptOutputs]
+    ) -> dict[str, str]:
+        """Return why files in storage do not count, as far as the manifest tells."""
+        name, left = self._published.name, dict[str, str]()
+        counting = {path for each in possible for path in each.found}
+        new = {path for each in self._others for path in each.found}
+        outputs = [path for each in self._attempts.values() for path in each.found]
+        for path in [*added, *outputs]:
+            if path in self._published.files or path in later or path in counting:
+                continue
+            if path in self._replaced:
+                left[path] = f"it was replaced before {name}"
+            elif path in new:
+                left[path] = f"{name} does not name it, and its inputs were not in the table then"
+            else:
+                left[path] = f"{name} does not name it, and is younger"
+        return left
+
+    def _committed_before(self) -> dict[str, AttemptOutputs]:
+        """Return the attempts that made what the manifest names, and the makers of their inputs."""
+        found: dict[str, AttemptOutputs] = {}
+        maker = self._maker
+        stack = [maker[path] for path in self._published.files if path in maker]
+        while stack:
+            each = stack.pop()
+            if each.id not in found:
+                found[each.id] = each
+                stack += [maker[path] for path in each.inputs if path in maker]
+        return found
+
+    def _is_new(self, attempt: AttemptOutputs) -> bool:
+        return any(self._is_young(path) for path in attempt.found)
+
+    def _is_young(self, path: str) -> bool:
+        """Return whether a file may have come into the table and the manifest not know it."""
+        changed_s = self._stored[path].changed_s
+        since_s = self._published.begun_s - COMMIT_DELAY_MAX_S
+        return changed_s is None or changed_s >= since_s or self._is_forgotten(path)
+
+    def _is_forgotten(self, path: str) -> bool:
+        """Return whether a file is of a time of which the store has lost changes."""
+        loss, changed_s = self._published.loss, self._stored[path].changed_s
+        if loss is None:
+            return False
+        if changed_s is None:
+            return True
+        return loss.since_s - COMMIT_DELAY_MAX_S <= changed_s <= loss.until_s + CLOCKS_APART_S
+
+
+# ------------------------------------------------------------------------------------- All together
+
+
+def lineage_of(evidence: Evidence) -> Lineage:
+    """Trace the files of the table that was here last, from its newest manifest if it has one.
+
+    Raises:
+        RequestError: Nothing says which of several tables was the last.
+    """
+    mine = last_table_ids(evidence)
+    attempts = attempts_of(each for each in evidence.footers.values() if each.table in mine)
+    published = evidence.published
+    named = frozenset[str]() if published is None else frozenset(published.files)
+    held = named.union(*(each.inputs for each in evidence.footers.values()))
+    tries = unadded_tries(evidence.added, held, evidence.stored)
+    added = [path for path in evidence.added if path not in tries]
+    if published is None:
+        found = trace_lineage(added, attempts)
+    else:
+        former = attempts_of(each for each in evidence.footers.values() if each.table not in mine)
+        found = trace_since_manifest(published, evidence.stored, added, attempts, former)
+    others = {
+        path: f"it was made for another table, {each.table}"
+        for path, each in evidence.footers.items()
+        if each.table not in mine and path not in named
+    }
+    return replace(found, left=dict(found.left) | others | tries)
+
+
+def last_table_ids(evidence: Evidence) -> Collection[str]:
+    """Return the id of the table that was here last; outputs tell of no more than one."""
+    described = evidence.described
+    if evidence.published is not None:
+        return [evidence.published.table]
+    if described and described.id in evidence.tables:
+        return [described.id]
+    if len(evidence.tables) > 1:
+        raise RequestError(
+            f"the location holds outputs of several tables ({', '.join(evidence.tables)}), and no "
+            "description says which one was the last: move the others' files away"
+        )
+    return evidence.tables
+
+
+def known_ends(evidence: Evidence, files: Collection[str]) -> set[bytes]:
+    """Return the ends of tablets that are known.
+
+    Args:
+        evidence: With a manifest: where it names files, and what was made since, tell of
+            them; outputs that had been replaced do not, for their tablets may have been
+            merged. Without one: all outputs.
+        files: Those that count.
+    """
+    named: Mapping[str, str] = {} if evidence.published is None else evidence.published.files
+    told = {named[path] for path in files if path in named}
+    for path, footer in evidence.footers.items():
+        if evidence.published is None or (path in files and path not in named):
+            told.add(footer.tablet)
+    return {TabletId.parse("", each).end for each in told}

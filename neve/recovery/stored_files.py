@@ -1,0 +1,225 @@
+"""What lies in a table's location: listed once, told apart by name, by footer, by partition.
+
+Who wrote a file, its name says; who uses it, only the keys of the table say.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from common.errors import RequestError, UnavailableError
+from common.model.table import Table
+from common.model.tablet import TabletId
+from common.parquet.file_inspection import open_table_file
+from common.parquet.location import Location, fault
+from common.parquet.write import TABLE_FOOTER
+from common.readers.pool import in_reader
+from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
+
+OWN_FOLDER = "_neve/"
+_HIVE = r"(?:[^/=]+=[^/]*/)*"
+_OUTPUT = re.compile(rf"_neve/(?:last|[0-9a-f]{{1,48}})/{_HIVE}job-[^/]*\.parquet")
+_APPENDED = re.compile(rf"_neve/append/{_HIVE}[^/]+")
+
+
+class FileOrigin(StrEnum):
+    """Who wrote a file, by its name. Who uses it, only the keys say."""
+
+    OUTPUT = "output"
+    """A job."""
+    APPENDED = "appended"
+    """The gateway, for an append."""
+    SERVICE = "service"
+    """The service, for itself: marks, manifests."""
+    USER = "user"
+    """A user: never deleted by the service unless it was replaced."""
+    OTHER = "other"
+    """Somebody, but it is no data: hidden files, or not Parquet by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in a location."""
+
+    path: str
+    size_bytes: int
+    changed_s: float | None
+    """When it was last written, by the storage's clock; None: the storage does not tell."""
+
+    @property
+    def whose(self) -> FileOrigin:
+        """Who wrote it."""
+        return file_origin(self.path)
+
+
+def file_origin(path: str) -> FileOrigin:
+    """Return who wrote a file, by its path relative to the location."""
+    if path.startswith(OWN_FOLDER):
+        if _OUTPUT.fullmatch(path):
+            return FileOrigin.OUTPUT
+        return FileOrigin.APPENDED if _APPENDED.fullmatch(path) else FileOrigin.SERVICE
+    hidden = any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
+    return (
+        FileOrigin.USER if path.endswith((".parquet", ".parq")) and not hidden else FileOrigin.OTHER
+    )
+
+
+def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]:
+    """Return every file below a location, or a folder of it, by its path in the location.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    where = f"{location.root}/{folder}" if folder else location.root
+    selector = fs.FileSelector(where, recursive=True, allow_not_found=True)
+    try:
+        found = location.filesystem.get_file_info(selector)
+    except OSError as error:
+        raise UnavailableError(f"location {location.uri} cannot be listed: {error}") from error
+    prefix = location.root + "/"
+    files = (each for each in found if each.type == fs.FileType.File)
+    stored = (
+        StoredFile(each.path.removeprefix(prefix), each.size, _seconds(each.mtime_ns))
+        for each in files
+    )
+    return {each.path: each for each in stored}
+
+
+def look_up(location: Location, paths: Collection[str]) -> dict[str, StoredFile]:
+    """Return those of some files that are there, whatever a listing says.
+
+    Raises:
+        RequestError: A path is not below the location.
+        UnavailableError: The storage does not answer.
+    """
+    full = {location.full(path): path for path in paths}
+    try:
+        found = location.filesystem.get_file_info([*full])
+    except OSError as error:
+        raise UnavailableError(fault(location, "some files", error)) from error
+    return {
+        path: StoredFile(path, each.size, _seconds(each.mtime_ns))
+        for path, each in zip(full.values(), found, strict=True)
+        if each.type == fs.FileType.File
+    }
+
+
+def _seconds(nanos: int | None) -> float | None:
+    return None if not nanos or nanos < 0 else nanos / 1e9
+
+
+# --------------------------------------------------------------------------- Footers of job outputs
+
+
+FOOTER_FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFooter:
+    """The footer of a job's output. `rows` 0: the mark of a commit that left no rows."""
+
+    path: str
+    table: str
+    tablet: str
+    job: str
+    attempt: str
+    inputs: tuple[str, ...]
+    request: str | None
+    purge: bytes | None
+    outputs: tuple[str, ...] | None
+    """All outputs of the attempt; only its last file knows them."""
+    rows: int
+
+
+@in_reader("file {path}")
+def table_of_file(location: Location, path: str) -> str | None:
+    """Return the id of the table that a file was written for; None: it does not say.
+
+    Raises:
+        RequestError: The file is missing, no Parquet, or damaged.
+        UnavailableError: The storage does not answer.
+    """
+    with open_table_file(location, path) as file:
+        said: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
+    return None if said is None else said.decode(errors="replace")
+
+
+@in_reader("file {path}")
+def read_output_footer(location: Location, path: str) -> OutputFooter | None:
+    """Return what an output says of itself; None: it is no output of a job.
+
+    Raises:
+        RequestError: The file is missing, no Parquet, damaged, or of another release.
+        UnavailableError: The storage does not answer.
+    """
+    with open_table_file(location, path) as file:
+        named: Mapping[bytes, bytes] = file.metadata.metadata or {}
+        rows = file.metadata.num_rows
+    texts = {
+        name.decode().removeprefix("neve."): value.decode(errors="replace")
+        for name, value in named.items()
+        if name.startswith(b"neve.")
+    }
+    if "attempt" not in texts:
+        return None
+    if texts.get("format") != FOOTER_FORMAT:
+        raise RequestError(f"file {path} has a footer of format {texts.get('format')!r}")
+    try:
+        return _footer(path, texts, rows)
+    except (KeyError, ValueError, TypeError) as error:
+        raise RequestError(f"file {path} has a footer that makes no sense: {error}") from error
+
+
+def _footer(path: str, texts: Mapping[str, str], rows: int) -> OutputFooter:
+    outputs = texts.get("outputs")
+    TabletId.parse("", texts["tablet"])
+    return OutputFooter(
+        path=path,
+        table=texts["table"],
+        tablet=texts["tablet"],
+        job=texts["job"],
+        attempt=texts["attempt"],
+        inputs=_paths(texts["inputs"]),
+        request=texts.get("request") or None,
+        purge=bytes.fromhex(texts["purge"]) if texts.get("purge") else None,
+        outputs=None if outputs is None else _paths(outputs),
+        rows=rows,
+    )
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ValueError(f"{text[:100]!r} is no list of paths")
+    return tuple(paths)
+
+
+# --------------------------------------------------------------------------------------- Partitions
+
+
+@in_reader("file {path}")
+def partition_of_file(location: Location, table: Table, path: str) -> Partition:
+    """Return the partition that a file's folders name, or that its first row belongs to.
+
+    Raises:
+        RequestError: Neither tells, or the file cannot be read.
+    """
+    if folders_of(path).keys() >= set(table.partition_by):
+        return partition_of_path(table, path)
+    with open_table_file(location, path) as file:
+        return partition_of(table, _first_row(file, table, path))
+
+
+def _first_row(file: pq.ParquetFile, table: Table, path: str) -> list[object]:
+    names = list(table.partition_by)
+    if missing := sorted(set(names) - {*file.schema_arrow.names}):
+        raise RequestError(f"file {path} lacks the partition column {missing[0]}")
+    batch = next(file.iter_batches(1, columns=names), None)
+    if batch is None or not batch.num_rows:
+        raise RequestError(f"file {path} has no row, so it belongs to no partition")
+    return [batch.column(name)[0].as_py() for name in names]
