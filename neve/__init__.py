@@ -7,7 +7,23 @@
     client.compact("flights").wait(progress=True)
     print(client.scan("flights", columns=["tail", "arrived"]))
 
-Importing this needs httpx and pyarrow, and nothing else of the project.
+Importing this needs httpx and pyarrow, and nothing else of the project. In reading order:
+
+    api               wire models: what client and gateway say to each other
+    client            the client
+    plugins           what authors of plug-ins import
+    cli               the command line
+    gateway           the HTTP API, in an actor
+    import_survey     what a directory holds before it becomes a table
+    recovery          check, sweep, rebuild, backup, restore
+    offline           planners without a server
+    local             the stack on one machine
+    demo              `neve demo`
+    service_settings  what a service can start with, and how settings are shown
+    setting_values    settings of a table as a user writes them
+    row_reader        a process that reads rows of foreign files
+    storage_trial     a process that tries a storage location
+    release           the version
 """
 
 from neve.client import Client

@@ -1,4 +1,4 @@
-"""Storage as the collector sees it: deletion and look-ups through Arrow's file systems, in threads with deadlines."""
+"""Storage as the collector sees it: deletion and look-ups, in threads with deadlines."""
 
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar

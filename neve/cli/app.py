@@ -5,27 +5,24 @@ from typing import Annotated
 
 import typer
 
-from neve.cli import (
-    doctor,
-    recovery,
-    requests,
-    rows,
-    stack,
-    tables,
-    work,
-)
-from neve.cli import (
-    requests as compact,
-)
-from neve.cli import (
-    stack as config,
-)
-from neve.cli import (
-    work as limits,
-)
+from neve.cli import doctor, recovery, requests, rows, stack, tables, work
 from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage, 3 conflict or refused, 4 unavailable."
+
+VERBS = (
+    stack.register,
+    tables.register,
+    rows.register,
+    requests.register_compact,
+    requests.register,
+    work.register,
+    work.register_limits,
+    recovery.register,
+    stack.register_config,
+    doctor.register,
+)
+"""What adds the verbs, in the order of the help."""
 
 
 def _version(wanted: bool) -> None:
@@ -44,8 +41,8 @@ def build() -> typer.Typer:
         epilog=EPILOG,
     )
     app.callback()(_options)
-    for part in (stack, tables, rows, compact, requests, work, limits, recovery, config, doctor):
-        part.register(app)
+    for register in VERBS:
+        register(app)
     return app
 
 

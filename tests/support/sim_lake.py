@@ -472,7 +472,7 @@ def live_by(seed: int, storage_faults: StorageFaults | None = None) -> Lake:
 SOONER: Sequence[Setting] = (
     (generations, "INTERVAL_S", COUNTED_S),
     (generations, "LOOK_AGAIN_S", LOOK_AGAIN_S),
-    (live_files, "ON_ITS_WAY_S", ON_ITS_WAY_S),
+    (live_files, "COMMIT_DELAY_MAX_S", ON_ITS_WAY_S),
     (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
 )
 """What takes minutes takes seconds."""
