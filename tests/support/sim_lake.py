@@ -154,7 +154,7 @@ class Lake(Cluster):
             return
         wanted: Sequence[Setting] = (
             (locations, "_filesystem", self.storage.filesystem),
-            (at_once, "FAR_AT_ONCE", 1),
+            (at_once, "REMOTE_FILES_AT_ONCE", 1),
         )
         with set_to(wanted):
             yield
