@@ -16,6 +16,7 @@ In reading order:
     setting_rules    what a setting may be
     settings         every setting with its default
     config           settings read: defaults < file < environment < flags
+    log_events       every event that is logged, with its level
     telemetry        names of metrics, and the event log
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from common.errors import ConfigError
+from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
 from common.model.job import AGEING_PER_S
 from common.setting_rules import (
@@ -305,13 +306,18 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """The files in which the parts of a local stack say what they do."""
+    """What the parts of the service log, and the files that a local stack keeps of it."""
 
     file_bytes_max: int = size_setting(
         16 * 1024**2, "A part's log file that is larger is put aside.", least=64 * 1024
     )
     files_kept: int = setting(
         3, "Files put aside that are kept for each part, beside the newest.", most=100
+    )
+    level: str = setting(
+        LogLevel.INFO.value,
+        "Events below this level are left out (reference/logs.md lists events and levels).",
+        choices=tuple(LogLevel),
     )
 
     def __post_init__(self) -> None:

@@ -5,12 +5,16 @@ page prints it, a test keeps them alike. Logs are events with fields, one JSON l
 each, written by shells only.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+import structlog
+from structlog.typing import EventDict
+
+from common.log_events import LogLevel, level_of
 from common.redaction import redacted_tree
 
 Log = Callable[..., None]
@@ -143,22 +147,44 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-def event_log(part: str) -> Log:
+def event_log(part: str, least: LogLevel = LogLevel.INFO) -> Log:
     """Return the log of a part: each call writes one JSON line to standard error.
 
     Args:
         part: `coordinator`, `compactor`, `gateway`, …
+        least: Events below this level are left out.
     """
-    logger = logging.getLogger(f"neve.{part}")
-    if not logger.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter('{"at":"%(asctime)s",%(message)s}'))
-        logger.addHandler(handler)
-        logger.propagate = False
-    logger.setLevel(logging.INFO)
+    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(least.value),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+            _redact,
+            _put_heads_first,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+        cache_logger_on_first_use=True,
+        part=part,
+    )
 
     def log(event: str, **fields: object) -> None:
-        line = json.dumps({"part": part, "event": event, **redacted_tree(fields)}, default=str)
-        logger.info("%s", line[1:-1])
+        # A full disk, or nobody at the other end, must not end what the service does.
+        with suppress(OSError):
+            logger.log(_NUMBERS[level_of(event)], event, **fields)
 
     return log
+
+
+_NUMBERS = {level: logging.getLevelNamesMapping()[level.upper()] for level in LogLevel}
+_HEADS = ("at", "level", "part", "event")
+
+
+def _redact(_logger: object, _method: str, line: EventDict) -> EventDict:
+    redacted: EventDict = redacted_tree(line)
+    return redacted
+
+
+def _put_heads_first(_logger: object, _method: str, line: EventDict) -> EventDict:
+    """Let each line begin alike, so that people can read a file of them."""
+    return {head: line[head] for head in _HEADS} | dict(line)

@@ -14,6 +14,7 @@ import ray
 from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import RandomIds
+from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
@@ -103,7 +104,7 @@ class CompactorActor:
         context = ray.get_runtime_context()
         clock, ids = SystemClock(), RandomIds()
         store = connect(settings.store)
-        self._log = event_log("compactor")
+        self._log = event_log("compactor", LogLevel(settings.log.level))
         own = settings.compactor_of(group)
         self._engine = SparkEngine(_driver(own, name, node_resource, self._log_files))
         self._service = CompactorService(
@@ -121,6 +122,7 @@ class CompactorActor:
         )
         loop = asyncio.get_running_loop()
         self._loop = loop.create_task(self._run())
+        self._log("compactor begins", compactor=name, group=group)
         self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
 
     async def _run(self) -> None:

@@ -16,6 +16,7 @@ import ray
 from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError, UnavailableError
 from common.ids import RandomIds
+from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.memory_limit import limit_memory
 from common.metadata.redis import connect
@@ -138,7 +139,7 @@ class GatewayActor:
         """Wire the parts and start to serve."""
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(LOG_PART)
-        self._log = event_log("gateway")
+        self._log = event_log("gateway", LogLevel(settings.log.level))
         gateway = settings.gateway
         limit_memory(gateway.memory_max)
         locations_of(gateway)  # What nobody can use shall end the start.
@@ -158,6 +159,7 @@ class GatewayActor:
             footers=StorageThreads(gateway.footers_at_once),
         )
         self._server = server_of(services)
+        self._log("gateway begins")
         loop = asyncio.get_running_loop()
         services.later(asyncio.to_thread(readers.warm))
         self._serving = loop.create_task(self._serve())

@@ -9,6 +9,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from common.config import SettingRow, setting_rows
+from common.log_events import EVENTS_BY_PART
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
 from common.setting_rules import SettingKind
@@ -31,6 +32,16 @@ the verb that changes a running service as well, where there is one.
 GROUPS_HEAD = """\
 A group's setting stands in the place of the one in section `compactor`, for its own
 compactors; what a group does not say is as that section says.
+"""
+LOGS_HEAD = """\
+Every part writes one JSON line for each event to its standard error; a local stack keeps
+them in files (`neve logs`). Each line begins with `at` (UTC), `level`, `part` and `event`;
+further fields depend on the event, such as `table`, `tablet`, `job`, `attempt` and `cause`.
+Secrets in URLs are left out.
+
+Levels: `info` is work that went as it should; `warning` is what is tried again, or what one
+table, job or caller suffers from; `error` is where somebody should look. `log.level` leaves
+out what lies below it.
 """
 SERVICES_ROWS = (
     ("`services.<name>.planner`", "`ratio`", "", "The planner plug-in."),
@@ -77,6 +88,15 @@ def metrics_page() -> str:
     )
 
 
+def logs_page() -> str:
+    """Return `docs/reference/logs.md`."""
+    parts = ["# Logs\n", MADE, LOGS_HEAD]
+    for part, events in EVENTS_BY_PART.items():
+        rows = ((each.name, each.level.value, each.meaning) for each in events)
+        parts += [f"## {part}\n", _table(("event", "level", "meaning"), rows)]
+    return "\n".join(parts)
+
+
 def table_settings_page() -> str:
     """Return `docs/reference/table-settings.md`."""
     documented = dict(_attribute_docs(TableSettings))
@@ -104,6 +124,7 @@ def table_settings_page() -> str:
 PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
+    "logs.md": logs_page,
     "table-settings.md": table_settings_page,
 }
 

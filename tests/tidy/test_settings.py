@@ -22,7 +22,12 @@ READERS = {
     "compactor": ("compactor/",),
     "gateway": ("neve/gateway/", "neve/local/"),
     "readers": ("common/readers/",),
-    "log": ("common/log_files.py",),
+    "log": (
+        "common/log_files.py",
+        "coordinator/actor.py",
+        "compactor/actor.py",
+        "neve/gateway/actor.py",
+    ),
 }
 """Section → where its settings must be read: elsewhere a field of the same name is another."""
 ABOUT_TABLE_SETTINGS = (
