@@ -177,7 +177,8 @@ def event_log(part: str, least: LogLevel = LogLevel.INFO) -> Log:
 
 
 _NUMBERS = {level: logging.getLevelNamesMapping()[level.upper()] for level in LogLevel}
-_HEADS = ("at", "level", "part", "event")
+LINE_FIELDS = ("at", "level", "part", "event")
+"""What every line begins with. No event has a field of its own by these names."""
 
 
 def _redact(_logger: object, _method: str, line: EventDict) -> EventDict:
@@ -187,4 +188,4 @@ def _redact(_logger: object, _method: str, line: EventDict) -> EventDict:
 
 def _put_heads_first(_logger: object, _method: str, line: EventDict) -> EventDict:
     """Let each line begin alike, so that people can read a file of them."""
-    return {head: line[head] for head in _HEADS} | dict(line)
+    return {head: line[head] for head in LINE_FIELDS} | dict(line)

@@ -128,7 +128,7 @@ class TableFaults:
         self._faults.put((part, subject), Fault(part, cause, times, again_s))
         self.counts[part] += 1
         place = _place_of(error)
-        self._log("work on a table failed", part=part, subject=subject, cause=cause, at=place)
+        self._log("work on a table failed", work=part, subject=subject, cause=cause, place=place)
         return cause
 
     def sentences(self, *subjects: str) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class TableFaults:
         if self._unreadable.get(subject) != cause:
             self._unreadable.put(subject, cause)
             self.counts[part] += 1
-            self._log("quarantined, cannot be read", part=part, subject=subject, cause=cause)
+            self._log("quarantined, cannot be read", work=part, subject=subject, cause=cause)
         return _quarantined(subject, cause)
 
     def readable(self, subject: str) -> None:

@@ -206,7 +206,7 @@ class OperationSteps:
             kind=operation.kind.value,
             tablets=", ".join(map(str, tablets)),
             step=type(change).__name__,
-            at=operation.step.value,
+            found_step=operation.step.value,
             cause=change.reason
             if isinstance(change, AbandonStep)
             else getattr(outcome, "reason", ""),

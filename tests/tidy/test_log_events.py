@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from common.log_events import EVENTS_BY_PART
+from common.telemetry import LINE_FIELDS
 from tests.tidy.tree import ROOT
 
 PRODUCT = ("common", "coordinator", "compactor", "neve")
@@ -16,6 +17,9 @@ CALLS = {"log", "_log", "end_process", "Tell"}
 PASSED_ON = {"action.event", "event", "_NUMBERS[level_of(event)]"}
 """Arguments that are events from elsewhere, which are found where they are made."""
 VALUES = {"{kind.value}": ("split", "merge")}
+
+EVENT_NAME = "event"
+"""The keyword by which an action names its event; the fields stand in another."""
 
 Event = tuple[str, str]
 """Where, and the event's name."""
@@ -74,3 +78,16 @@ def test_every_event_of_the_table_is_logged_somewhere(logged: list[Event]) -> No
     names = {name for _, name in logged}
     known = [event.name for events in EVENTS_BY_PART.values() for event in events]
     assert [name for name in known if name not in names] == []
+
+
+def test_no_event_has_a_field_that_every_line_has() -> None:
+    taken = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {keyword.arg}"
+        for folder in PRODUCT
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and _name(node.func) in CALLS
+        for keyword in node.keywords
+        if keyword.arg in {*LINE_FIELDS} - {EVENT_NAME}
+    ]
+    assert taken == []

@@ -363,7 +363,7 @@ def test_a_fault_is_told_left_alone_and_forgotten() -> None:
         [(event, fields)] = logged
         assert event == "work on a table failed"
         assert fields["cause"] == "ValueError: location s3://***@bucket/t"
-        assert "test_table_faults.py:" in str(fields["at"])
+        assert "test_table_faults.py:" in str(fields["place"])
         [sentence] = faults.sentences("t1", "t1;last")
         assert "the collector failed and leaves it alone for" in sentence
         assert "secret" not in sentence
