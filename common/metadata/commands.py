@@ -152,8 +152,3 @@ def xadd(key: str, entries_max: int, fields: Mapping[str, Word]) -> Command:
 def pexpire(key: str, life_s: float) -> Command:
     """Let a key live `life_s` from now."""
     return ("PEXPIRE", key, int(life_s * 1000))
-
-
-def publish(channel: str, message: Word) -> Command:
-    """Ring a doorbell."""
-    return ("PUBLISH", channel, message)

@@ -18,13 +18,11 @@ TABLES = "neve:tables"
 STORE = "neve:store"
 COORDINATOR = "neve:coordinator"
 LIMITS = "neve:limits"
+"""Hash: scope → bytes/s."""
 RESERVE = "neve:reserve"
 """String of nothing: memory that is given back when the store is full."""
 FULL = "neve:full"
 """Set when the reserve was given back: what lets the store grow waits."""
-"""Hash: scope → bytes/s."""
-DOORBELLS = "neve:{*}:changed"
-"""Pattern of all doorbell channels, for PSUBSCRIBE."""
 TABLE_KEYS = "neve:{*}:table"
 """Pattern of the keys of all tables, for SCAN."""
 
@@ -46,18 +44,11 @@ OUTCOME_LIFE_S = 24 * 3600.0
 """Life of an attempt's mark: longer than a compactor tries to commit while Redis is away."""
 
 _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_CHANNEL = re.compile(r"neve:\{([^}]*)\}:changed")
 
 
 def is_table_id(text: str) -> bool:
     """Return whether `text` may be a table id: it must not break out of the hash tag."""
     return _TABLE_ID.fullmatch(text) is not None
-
-
-def table_of_channel(channel: str) -> str | None:
-    """Return the table id in the name of a doorbell channel."""
-    match = _CHANNEL.fullmatch(channel)
-    return match[1] if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +166,6 @@ class TableKeys:
     def changes(self) -> str:
         """Stream of changed tablets."""
         return self._key("changes")
-
-    @property
-    def doorbell(self) -> str:
-        """Channel that tells that the stream has news."""
-        return self._key("changed")
 
     @property
     def garbage(self) -> str:

@@ -4,7 +4,7 @@ Two adapters satisfy this port: Redis itself and a dictionary with the same
 semantics. Everything above it (`executor`, `store`) is shared by both.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -77,10 +77,6 @@ class Keyspace(Protocol):
         self, after: Mapping[str, str], count: int, block_s: float
     ) -> Mapping[str, Sequence[StreamEntry]]:
         """Return entries of streams after the given positions; wait if there are none."""
-        ...
-
-    def listen(self, pattern: str) -> AsyncGenerator[str, None]:
-        """Yield the names of the channels that ring and match; may miss some."""
         ...
 
     async def health(self) -> StoreHealth:

@@ -5,7 +5,7 @@ same contract suite. All reads are asynchronous and bounded; every read of a tab
 is one moment (one MULTI).
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from common.metadata.changes import Change, Outcome
@@ -276,8 +276,4 @@ class TabletStore(Protocol):
             count: Most entries per table.
             block_s: How long to wait if there is none.
         """
-        ...
-
-    def listen(self) -> AsyncIterator[str]:
-        """Yield table ids whose stream has news (the doorbell); may miss some."""
         ...

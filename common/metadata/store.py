@@ -1,7 +1,6 @@
 """`TabletStore` over any keyspace: changes by the executor, reads decoded here."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from common.errors import BrokenValueError, MetadataError, RequestError, UnavailableError
 from common.metadata import bulk_reads
@@ -43,7 +42,6 @@ from common.metadata.executor import (
 )
 from common.metadata.keys import (
     COORDINATOR,
-    DOORBELLS,
     LIMITS,
     REQUESTS_OPEN_MAX,
     STORE,
@@ -51,7 +49,6 @@ from common.metadata.keys import (
     TABLES,
     TableKeys,
     TabletKeys,
-    table_of_channel,
 )
 from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
 from common.metadata.mutation import transaction_for
@@ -280,14 +277,6 @@ class PlainReads:
         except LinkLostError as error:
             raise UnavailableError(f"the metadata store does not answer: {error}") from error
         return bulk_reads.changed_tablets(streams, entries)
-
-    async def listen(self) -> AsyncGenerator[str, None]:
-        """Yield table ids whose stream has news."""
-        async with aclosing(self._keyspace.listen(DOORBELLS)) as channels:
-            async for channel in channels:
-                table = table_of_channel(channel)
-                if table is not None:
-                    yield table
 
     async def _read(self, command: Command) -> Reply:
         return (await self._fetch([[command]]))[0][0]

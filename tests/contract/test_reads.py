@@ -151,16 +151,6 @@ async def test_a_reader_of_the_feed_waits_for_news(harness: Harness) -> None:
     assert change.tablet == tablet
 
 
-async def test_the_doorbell_rings(harness: Harness) -> None:
-    table = await harness.table()
-    bell = harness.store.listen()
-    waiting = asyncio.ensure_future(anext(bell))
-    await asyncio.sleep(0.1)
-    applied(await harness.add(TabletId(table.id, MIDDLE), file("a")))
-    assert await asyncio.wait_for(waiting, PATIENCE_S) == table.id
-    await bell.aclose()
-
-
 async def test_streams_are_capped(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     key = TableKeys(tablet.table).changes

@@ -8,7 +8,7 @@ With no script nothing happens, and a store on it must pass the contract suite.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
@@ -92,9 +92,6 @@ class FlakyKeyspace:
         self, after: Mapping[str, str], count: int, block_s: float
     ) -> Mapping[str, Sequence[StreamEntry]]:
         return await self._inner.wait_entries(after, count, block_s)
-
-    def listen(self, pattern: str) -> AsyncGenerator[str, None]:
-        return self._inner.listen(pattern)
 
     async def health(self) -> StoreHealth:
         return await self._inner.health()

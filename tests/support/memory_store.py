@@ -6,7 +6,7 @@ commands are Redis's own.
 
 import asyncio
 from bisect import bisect_right, insort
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -328,10 +328,6 @@ def _xrevrange(values: Values, key: str, words: Words) -> Reply:
     ]
 
 
-def _publish(_values: Values, _key: str, _words: Words) -> Reply:
-    return 0
-
-
 _COMMANDS: dict[str, Callable[[Values, str, Words], Reply]] = {
     "GET": _get,
     "MGET": _mget,
@@ -357,7 +353,6 @@ _COMMANDS: dict[str, Callable[[Values, str, Words], Reply]] = {
     "ZCARD": _zcard,
     "XADD": _xadd,
     "XREVRANGE": _xrevrange,
-    "PUBLISH": _publish,
 }
 
 
@@ -377,7 +372,6 @@ class MemoryKeyspace:
             clock: What TIME answers, and what lets keys expire.
         """
         self.values = Values(clock)
-        self._listeners: list[asyncio.Queue[str]] = []
         self._news = asyncio.Event()
 
     @asynccontextmanager
@@ -390,11 +384,10 @@ class MemoryKeyspace:
         return [self.run(batch) for batch in batches]
 
     def run(self, commands: Sequence[Command]) -> list[Reply]:
-        """Execute commands at one moment, and ring what they publish."""
+        """Execute commands at one moment; new entries of streams wake those who wait for them."""
         replies = [run(self.values, command) for command in commands]
-        for command in commands:
-            if command[0] == "PUBLISH":
-                self._ring(str(command[1]))
+        if any(command[0] == "XADD" for command in commands):
+            self._news.set()
         return replies
 
     async def wait_entries(
@@ -412,19 +405,6 @@ class MemoryKeyspace:
             found = self._entries(after, count)
         return found
 
-    async def listen(self, pattern: str) -> AsyncGenerator[str, None]:
-        """Yield the names of channels that ring; the pattern's middle is free."""
-        head, _, tail = pattern.partition("*")
-        queue: asyncio.Queue[str] = asyncio.Queue()
-        self._listeners.append(queue)
-        try:
-            while True:
-                channel = await queue.get()
-                if channel.startswith(head) and channel.endswith(tail):
-                    yield channel
-        finally:
-            self._listeners.remove(queue)
-
     async def health(self) -> StoreHealth:
         """Return that nothing is wrong: a process has the memory that it has."""
         return StoreHealth()
@@ -434,11 +414,6 @@ class MemoryKeyspace:
 
     async def close(self) -> None:
         """Keep everything: others may share it."""
-
-    def _ring(self, channel: str) -> None:
-        self._news.set()
-        for queue in self._listeners:
-            queue.put_nowait(channel)
 
     def _entries(self, after: Mapping[str, str], count: int) -> dict[str, Sequence[StreamEntry]]:
         found: dict[str, Sequence[StreamEntry]] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -230,10 +230,6 @@ class SimKeyspace:
             await self.server.news(block_s)
         await asyncio.sleep(self.world.random() * (faults.feed_max_s or faults.latency_max_s))
         return found or await self.server.memory.wait_entries(after, count, 0.0)
-
-    async def listen(self, pattern: str) -> AsyncIterator[str]:
-        raise NotImplementedError(pattern)
-        yield ""
 
     async def health(self) -> StoreHealth:
         return StoreHealth()

@@ -78,7 +78,7 @@ class Views:
         """Return what some effects have touched."""
         found = Touched()
         for effect in effects:
-            if effect[0] in {"XADD", "PUBLISH"}:
+            if effect[0] == "XADD":
                 continue
             if effect[0] == "SET" and ":outcome:" in str(effect[1]):
                 found.ends.append(_end(str(effect[1]), to_bytes(effect[2])))

@@ -26,7 +26,6 @@ from common.metadata.commands import (
     hdel,
     hincrby,
     hset,
-    publish,
     sadd,
     set_string,
     xadd,
@@ -54,7 +53,7 @@ def tablet_changed(
     counts: Mapping[str, int] | None = None,
     flags: Mapping[str, Word] | None = None,
 ) -> tuple[Command, ...]:
-    """Bump the record's version, write counts and flags, tell the stream, ring the bell.
+    """Bump the record's version, write counts and flags, append the change to the stream.
 
     Args:
         tablet: What changed.
@@ -69,13 +68,16 @@ def tablet_changed(
     effects += [hincrby(record, field, by) for field, by in (counts or {}).items() if by]
     if flags:
         effects.append(hset(record, flags))
-    return (*effects, *stream_entry(tablet, what, attempt, request))
+    return (*effects, stream_entry(tablet, what, attempt, request))
 
 
 def stream_entry(
     tablet: TabletId, what: str, attempt: str | None = None, request: str | None = None
-) -> tuple[Command, Command]:
-    """Tell the stream, ring the bell. An end of no bytes speaks of the table itself."""
+) -> Command:
+    """Append a change to the table's stream.
+
+    A tablet with an empty end stands for the table itself.
+    """
     keys = TableKeys(tablet.table)
     text = tablet.text if tablet.end else ""
     fields: dict[str, Word] = {"t": text, "w": what}
@@ -83,16 +85,16 @@ def stream_entry(
         fields["a"] = attempt
     if request is not None:
         fields["q"] = request
-    return xadd(keys.changes, CHANGES_MAX, fields), publish(keys.doorbell, text)
+    return xadd(keys.changes, CHANGES_MAX, fields)
 
 
-def table_changed(table: str, what: str) -> tuple[Command, Command]:
-    """Tell that the table itself changed."""
+def table_changed(table: str, what: str) -> Command:
+    """Append to the stream that the table itself changed."""
     return stream_entry(TabletId(table, b""), what)
 
 
-def request_changed(table: str, request: str) -> tuple[Command, Command]:
-    """Tell that a request itself changed."""
+def request_changed(table: str, request: str) -> Command:
+    """Append to the stream that a request changed."""
     return stream_entry(TabletId(table, b""), "request", request=request)
 
 

@@ -258,7 +258,7 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
         if change.lost:
             loss = AcceptedLoss(since_s=_lost_since_s(keys, seen), until_s=seen.now_s)
             effects += (set_string(keys.loss, LOSS.pack(loss)),)
-        return Write((*effects, *table_changed(change.table, "accept")), durable=True)
+        return Write((*effects, table_changed(change.table, "accept")), durable=True)
 
     reads = {
         "generation": get(keys.generation),

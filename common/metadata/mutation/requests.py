@@ -131,7 +131,7 @@ def request_written(table: TableKeys, request: Request) -> tuple[Command, ...]:
     """Write a request, and tell."""
     return (
         hset(table.request(request.id), request_fields(request)),
-        *request_changed(table.id, request.id),
+        request_changed(table.id, request.id),
     )
 
 

@@ -273,7 +273,7 @@ def _stopped(tablet: Tablet, entry: Reservation, now_s: float) -> tuple[Command,
     return (
         *uncommitted_outputs(table, tablet.id.end, entry),
         *attempt_ended(table, keys, entry, mark, history),
-        *stream_entry(tablet.id, "release", entry.attempt, entry.request),
+        stream_entry(tablet.id, "release", entry.attempt, entry.request),
     )
 
 

@@ -299,7 +299,7 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     return (
         *effects,
         *tablet_changed(right.id, "merge", counts=file_counts(moved), flags=flags),
-        *stream_entry(left.id, "merge"),
+        stream_entry(left.id, "merge"),
     )
 
 

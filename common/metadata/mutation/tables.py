@@ -31,7 +31,6 @@ from common.metadata.commands import (
     hlen,
     hset,
     members_after,
-    publish,
     set_string,
     zrem,
 )
@@ -126,7 +125,7 @@ def _set_going(it: _Drop) -> Transaction:
         effects = (
             hset(keys.table, fields),
             *into_garbage(keys, b"", notes),
-            *table_changed(it.table, "going"),
+            table_changed(it.table, "going"),
         )
         return Write(effects, then=_cancel_requests(it), durable=True)
 
@@ -196,8 +195,7 @@ def _drop_next(it: _Drop) -> Transaction:
             own = [keys.request(request_of_member(member)) for member in seen["requests"]]
             forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
             return Write(forgotten, then=_drop_next(it))
-        effects = (delete(*keys.every), publish(keys.doorbell, ""))
-        return Write(effects, then=_unname(it), durable=True)
+        return Write((delete(*keys.every),), then=_unname(it), durable=True)
 
     needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
     return Transaction(needs, decide)
@@ -223,7 +221,7 @@ def _dropped(it: _Drop, tablet: TabletId, seen: Seen) -> Decision:
         *into_garbage(table, tablet.end, waste),
         delete(*keys.every),
         zrem(table.index, tablet.end),
-        *stream_entry(tablet, "drop"),
+        stream_entry(tablet, "drop"),
     )
     return Write(effects, then=_drop_next(it))
 
@@ -346,7 +344,7 @@ def _go_live(table: Table) -> Transaction:
             return NoWrite(then=undo_create(table.id, Refused(code="table", reason=reason)))
         if present.state is not TableState.NEW:
             return NoWrite()
-        effects = (hset(keys.table, {STATE: wanted.value}), *table_changed(table.id, "create"))
+        effects = (hset(keys.table, {STATE: wanted.value}), table_changed(table.id, "create"))
         return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)
@@ -376,7 +374,7 @@ def change_table(change: ChangeTable) -> Transaction:
                 f"table {present.name} has settings version {present.settings_version}, "
                 f"the change was made for {change.settings_version}",
             )
-        effects = (hset(keys.table, fields), *table_changed(change.table, "table"))
+        effects = (hset(keys.table, fields), table_changed(change.table, "table"))
         return Write(effects, durable=True)
 
     return Transaction(whole_table(keys), decide)

@@ -98,7 +98,6 @@ class Link(asyncio.Protocol):
         self._replies: list[Reply] = []
         self._expected = 0
         self._waiter: asyncio.Future[list[Reply]] | None = None
-        self._pushes: asyncio.Queue[Any] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport; called by the event loop."""
@@ -117,10 +116,7 @@ class Link(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _NONE_YET:
-                if self._pushes is not None and isinstance(reply, hiredis.PushNotification):
-                    self._pushes.put_nowait(reply)
-                else:
-                    self._replies.append(reply)
+                self._replies.append(reply)
         except ReplyError as error:
             self._fail(LinkLostError(f"not the protocol of Redis ({error})"))
             self.close()
@@ -161,15 +157,6 @@ class Link(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
 
-    async def subscribe(self, pattern: str, timeout_s: float) -> "asyncio.Queue[Any]":
-        """Listen to channels; return the queue that pushes arrive in, None at the end."""
-        self._pushes = asyncio.Queue()
-        assert self._transport is not None
-        self._transport.write(_pack(("PSUBSCRIBE", pattern)))
-        async with asyncio.timeout(timeout_s):
-            await self._pushes.get()
-        return self._pushes
-
     def close(self) -> None:
         """Break the link."""
         self.alive = False
@@ -182,8 +169,6 @@ class Link(asyncio.Protocol):
     def _fail(self, error: LinkLostError) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
-        if self._pushes is not None:
-            self._pushes.put_nowait(None)
 
 
 async def open_link(address: RedisAddress, timeout_s: float) -> Link:

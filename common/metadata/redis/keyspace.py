@@ -4,7 +4,7 @@ Memory is set aside in Redis and given back when it is full, so that a full stor
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from common.errors import MetadataError
@@ -123,8 +123,6 @@ _WRITES = {
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
-RELISTEN_S = 1.0
-"""Pause before listening again after the connection broke."""
 NO_MEMORY = "OOM"
 TRANSIENT = (
     *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK ", "BUSY", "UNBLOCKED"),
@@ -208,23 +206,6 @@ class RedisKeyspace:
         return {
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
-
-    async def listen(self, pattern: str) -> AsyncGenerator[str, None]:
-        """Yield channels that ring; connects again for ever, and may miss some meanwhile."""
-        while True:
-            try:
-                link = await open_link(self._address, self._timeout_s)
-            except LinkLostError:
-                await asyncio.sleep(RELISTEN_S)
-                continue
-            try:
-                pushes = await link.subscribe(pattern, self._timeout_s)
-                while (push := await pushes.get()) is not None:
-                    yield push[2].decode()
-            except TimeoutError:
-                pass
-            finally:
-                link.close()
 
     async def health(self) -> StoreHealth:
         """Return what the server says of itself."""

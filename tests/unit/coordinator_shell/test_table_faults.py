@@ -59,7 +59,7 @@ class Poisoned:
 
     def __getattr__(self, name: str) -> Any:
         work = getattr(self._store, name)
-        if name in ("listen", "changes", "tables", "close", "named_tables"):
+        if name in ("changes", "tables", "close", "named_tables"):
             return work
 
         async def poisoned(*given: Any, **named: Any) -> Any:

@@ -15,7 +15,7 @@ from common.metadata import changes as upkeep
 from common.metadata.codec.tablet import SELECTION
 from common.metadata.commands import hset, set_string, srem
 from common.metadata.executor import Executor, RetryLimits
-from common.metadata.keys import TableKeys, TabletKeys, is_table_id, table_of_channel
+from common.metadata.keys import TableKeys, TabletKeys, is_table_id
 from common.metadata.mutation.transaction import More, Needs, Seen, Transaction
 from common.metadata.predicates import may_drop_hold
 from common.model.table import TableState
@@ -217,8 +217,6 @@ def test_names_of_keys() -> None:
     table, tablet = TableKeys("tbl-1"), TabletKeys.of(TabletId("tbl-1", PLUS_INFINITY))
     assert tablet.files == "neve:{tbl-1}:tablet:last:files"
     assert table.request("r1") == "neve:{tbl-1}:request:r1"
-    assert table_of_channel(table.doorbell) == "tbl-1"
-    assert table_of_channel("neve:tables") is None
     assert is_table_id("tbl-0a")
     assert not is_table_id("tbl}x")
     assert len(set(tablet.every) | set(table.every)) == 22
