@@ -150,7 +150,7 @@ class StoreActions:
         """Reserve; if a SYSTEM job wants files of an expired hold, drop the hold first."""
         change = self._reserve_change(action)
         outcome = await self._apply(change)
-        held = isinstance(outcome, Refused) and outcome.code == "selected"
+        held = isinstance(outcome, Refused) and outcome.code == RefusalCode.SELECTED
         if held and action.job.kind is Kind.SYSTEM:
             outcome = await self._apply(DropHold(tablet=action.job.tablet))
             if isinstance(outcome, Applied):
@@ -245,7 +245,7 @@ class StoreActions:
             outcome = await self._context.apply(change)
         except ConflictError as error:
             # Nothing was written, so nothing has to be looked for.
-            return Refused(code="conflict", reason=str(error))
+            return Refused(code=RefusalCode.CONFLICT, reason=str(error))
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
         if isinstance(outcome, Applied):

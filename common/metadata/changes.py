@@ -11,7 +11,7 @@ from common.model.file import DataFile
 from common.model.group import LimitScope
 from common.model.job import Kind
 from common.model.location_identity import LocationIdentity
-from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
+from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
@@ -680,7 +680,7 @@ class Applied:
 class Refused:
     """The change is not allowed; nothing was written. `sent`: an `EXEC` of it was sent before."""
 
-    code: str
+    code: RefusalCode
     reason: str
     sent: bool = False
     """Whether any `EXEC` of this change was ever sent without a known answer."""

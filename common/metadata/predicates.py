@@ -10,7 +10,7 @@ from collections.abc import Collection, Container
 
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.outcome import DroppedRows, Refusal
+from common.model.outcome import DroppedRows, Refusal, RefusalCode
 from common.model.table import TableState
 from common.model.tablet import (
     PLUS_INFINITY,
@@ -31,7 +31,7 @@ def may_change(table: str, state: TableState | None) -> Refusal | None:
     if state in {TableState.LIVE, TableState.PAUSED}:
         return None
     fact = "does not exist" if state is None else f"is {state.value}"
-    return Refusal("table", f"table {table} {fact}, it must be live or paused")
+    return Refusal(RefusalCode.TABLE, f"table {table} {fact}, it must be live or paused")
 
 
 def may_reserve(
@@ -57,7 +57,7 @@ def may_reserve(
     assert (kind is Kind.USER) == (request is not None), (kind, request)
     assert inputs, tablet.id
     if state is TableState.PAUSED:
-        return Refusal("paused", f"table {tablet.id.table} is paused")
+        return Refusal(RefusalCode.PAUSED, f"table {tablet.id.table} is paused")
     refusal = may_change(tablet.id.table, state) or _refused_by_operation(tablet, cuts_at)
     if refusal is None:
         refusal = _refused_by_files(tablet, inputs)
@@ -85,9 +85,13 @@ def may_commit(
     """
     entry = tablet.running.get(attempt)
     if entry is None:
-        return Refusal("released", f"tablet {tablet.id}: attempt {attempt} holds no reservation")
+        return Refusal(
+            RefusalCode.RELEASED, f"tablet {tablet.id}: attempt {attempt} holds no reservation"
+        )
     if missing := sorted(path for path in entry.inputs if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: inputs are gone: {some_names(missing)}")
+        return Refusal(
+            RefusalCode.GONE, f"tablet {tablet.id}: inputs are gone: {some_names(missing)}"
+        )
     if entry.request is not None and (
         refusal := _refused_to_user(tablet, entry.inputs, entry.request)
     ):
@@ -102,7 +106,7 @@ def may_commit(
             and may_hold_dropped_key(file, dropped)
         ):
             return Refusal(
-                "resurface",
+                RefusalCode.RESURFACE,
                 f"tablet {tablet.id}: {file.path} came later and may hold rows older than "
                 f"those that attempt {attempt} dropped",
             )
@@ -126,15 +130,15 @@ def may_drop_hold(tablet: Tablet, *, now_s: float, expiry_s: float) -> Refusal |
     """
     selection = tablet.selection
     if selection is None:
-        return Refusal("hold", f"tablet {tablet.id} has no selection")
+        return Refusal(RefusalCode.HOLD, f"tablet {tablet.id} has no selection")
     subject = f"tablet {tablet.id}: selection of request {selection.request}"
     if selection.completed_jobs > 0:
-        return Refusal("hold", f"{subject} is permanent, a job of it has completed")
+        return Refusal(RefusalCode.HOLD, f"{subject} is permanent, a job of it has completed")
     if any(entry.request == selection.request for entry in tablet.running.values()):
-        return Refusal("hold", f"{subject} has a job running")
+        return Refusal(RefusalCode.HOLD, f"{subject} has a job running")
     left_s = selection.since_s + expiry_s - now_s
     if left_s > 0:
-        return Refusal("hold", f"{subject} expires in {left_s:.1f} s")
+        return Refusal(RefusalCode.HOLD, f"{subject} expires in {left_s:.1f} s")
     return None
 
 
@@ -159,13 +163,19 @@ def may_add(
     """
     subject = f"tablet {tablet}: file {file.path}"
     if operation is not None and operation.step is OperationStep.CLOSE:
-        return Refusal("operation", f"tablet {tablet}: a {operation.kind.value} ends, try again")
+        return Refusal(
+            RefusalCode.OPERATION, f"tablet {tablet}: a {operation.kind.value} ends, try again"
+        )
     if not _within(bounds, file):
-        return Refusal("bounds", f"{subject} has keys outside the tablet")
+        return Refusal(RefusalCode.BOUNDS, f"{subject} has keys outside the tablet")
     if _is_cut(operation, file):
-        return Refusal("crosses", f"{subject} may not cross the key where the tablet is split")
+        return Refusal(
+            RefusalCode.CROSSES, f"{subject} may not cross the key where the tablet is split"
+        )
     if purge is not None and not late_data and is_late(file, purge):
-        return Refusal("purged", f"{subject} has versions at or below those already purged")
+        return Refusal(
+            RefusalCode.PURGED, f"{subject} has versions at or below those already purged"
+        )
     return None
 
 
@@ -182,19 +192,21 @@ def _refused_by_operation(tablet: Tablet, cuts_at: bytes | None) -> Refusal | No
     if cuts and operation.at == cuts_at:
         return None
     return Refusal(
-        "operation",
+        RefusalCode.OPERATION,
         f"tablet {tablet.id}: a {operation.kind.value} is under way ({operation.step.value})",
     )
 
 
 def _refused_by_files(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
     if missing := sorted(path for path in inputs if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: files are gone: {some_names(missing)}")
+        return Refusal(
+            RefusalCode.GONE, f"tablet {tablet.id}: files are gone: {some_names(missing)}"
+        )
     wanted = set(inputs)
     for attempt, entry in sorted(tablet.running.items()):
         if taken := sorted(wanted.intersection(entry.inputs)):
             return Refusal(
-                "reserved",
+                RefusalCode.RESERVED,
                 f"tablet {tablet.id}: files are reserved by attempt {attempt}: {some_names(taken)}",
             )
     return None
@@ -203,12 +215,14 @@ def _refused_by_files(tablet: Tablet, inputs: Collection[str]) -> Refusal | None
 def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | None:
     if tablet.waiting:
         waiting = some_names(sorted(tablet.waiting))
-        return Refusal("waiting", f"tablet {tablet.id}: requests wait to select files: {waiting}")
+        return Refusal(
+            RefusalCode.WAITING, f"tablet {tablet.id}: requests wait to select files: {waiting}"
+        )
     if tablet.selection is None:
         return None
     if taken := sorted(set(inputs).intersection(tablet.selection.files)):
         return Refusal(
-            "selected",
+            RefusalCode.SELECTED,
             f"tablet {tablet.id}: files are selected by request "
             f"{tablet.selection.request}: {some_names(taken)}",
         )
@@ -218,10 +232,12 @@ def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | Non
 def _refused_to_user(tablet: Tablet, inputs: Collection[str], request: str) -> Refusal | None:
     selection = tablet.selection
     if selection is None or selection.request != request:
-        return Refusal("selected", f"tablet {tablet.id}: request {request} has no selection here")
+        return Refusal(
+            RefusalCode.SELECTED, f"tablet {tablet.id}: request {request} has no selection here"
+        )
     if missing := sorted(set(inputs).difference(selection.files)):
         return Refusal(
-            "selected",
+            RefusalCode.SELECTED,
             f"tablet {tablet.id}: not in the selection of request {request}: {some_names(missing)}",
         )
     return None

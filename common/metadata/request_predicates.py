@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from common.metadata.predicates import some_names
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 from common.model.request import KeyRange, Request, RequestState, first_key
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, Tablet
 
@@ -58,19 +58,21 @@ def may_wait(tablet: Tablet, request: Request) -> Refusal | None:
     """
     subject = f"tablet {tablet.id}: request {request.id}"
     if request.state is not RequestState.ACTIVE:
-        return Refusal("request", f"{subject} is {request.state.value}, it must be active")
+        return Refusal(
+            RefusalCode.REQUEST, f"{subject} is {request.state.value}, it must be active"
+        )
     if not may_hold_range(request.range, tablet.bounds):
-        return Refusal("range", f"{subject} is for other keys")
+        return Refusal(RefusalCode.RANGE, f"{subject} is for other keys")
     if cancelled_here(request, tablet.bounds):
-        return Refusal("range", f"{subject} is cancelled here")
+        return Refusal(RefusalCode.RANGE, f"{subject} is cancelled here")
     if tablet.operation is not None:
         kind = tablet.operation.kind.value
-        return Refusal("operation", f"tablet {tablet.id}: a {kind} is under way")
+        return Refusal(RefusalCode.OPERATION, f"tablet {tablet.id}: a {kind} is under way")
     if tablet.selection is not None:
         other = tablet.selection.request
-        return Refusal("selected", f"tablet {tablet.id}: request {other} has a selection")
+        return Refusal(RefusalCode.SELECTED, f"tablet {tablet.id}: request {other} has a selection")
     if request.id in tablet.done:
-        return Refusal("done", f"{subject} is done here")
+        return Refusal(RefusalCode.DONE, f"{subject} is done here")
     return None
 
 
@@ -89,12 +91,14 @@ def may_select(
         return refusal
     if tablet.running:
         running = some_names(sorted(tablet.running))
-        return Refusal("running", f"tablet {tablet.id}: attempts are running: {running}")
+        return Refusal(RefusalCode.RUNNING, f"tablet {tablet.id}: attempts are running: {running}")
     if missing := sorted(path for path in shown if path not in tablet.files):
-        return Refusal("gone", f"tablet {tablet.id}: files are gone: {some_names(missing)}")
+        return Refusal(
+            RefusalCode.GONE, f"tablet {tablet.id}: files are gone: {some_names(missing)}"
+        )
     if strange := sorted(set(chosen).difference(shown)):
         return Refusal(
-            "files",
+            RefusalCode.FILES,
             f"tablet {tablet.id}: chosen, but never shown to choose from: {some_names(strange)}",
         )
     return None
@@ -110,15 +114,20 @@ def may_complete(tablet: Tablet, request: str, files: Collection[str]) -> Refusa
     """
     selection = tablet.selection
     if selection is None or selection.request != request:
-        return Refusal("selected", f"tablet {tablet.id}: request {request} has no selection here")
+        return Refusal(
+            RefusalCode.SELECTED, f"tablet {tablet.id}: request {request} has no selection here"
+        )
     subject = f"tablet {tablet.id}: selection of request {request}"
     if set(selection.files) != set(files):
-        return Refusal("selected", f"{subject} has changed, ask the planner again")
+        return Refusal(RefusalCode.SELECTED, f"{subject} has changed, ask the planner again")
     if running := running_of(tablet, request):
-        return Refusal("running", f"{subject} has attempts running: {some_names(running)}")
+        return Refusal(
+            RefusalCode.RUNNING, f"{subject} has attempts running: {some_names(running)}"
+        )
     if rest := files_not_rewritten(selection):
         return Refusal(
-            "results", f"{subject} has files that no job has rewritten: {some_names(rest)}"
+            RefusalCode.RESULTS,
+            f"{subject} has files that no job has rewritten: {some_names(rest)}",
         )
     return None
 
@@ -133,13 +142,13 @@ def may_cancel(tablet: Tablet, request: Request) -> Refusal | None:
         return None
     if request.state is not RequestState.ACTIVE or not cancelled_here(request, tablet.bounds):
         return Refusal(
-            "request",
+            RefusalCode.REQUEST,
             f"tablet {tablet.id}: request {request.id} is {request.state.value}, "
             "it must be cancelling or have a cancelled range here",
         )
     if tablet.operation is not None:
         kind = tablet.operation.kind.value
-        return Refusal("operation", f"tablet {tablet.id}: a {kind} is under way")
+        return Refusal(RefusalCode.OPERATION, f"tablet {tablet.id}: a {kind} is under way")
     return None
 
 
@@ -160,9 +169,13 @@ def may_cancel_range(request: Request, keys: KeyRange) -> Refusal | None:
     """Return why a part of a request may not be cancelled by itself, or None if it may."""
     subject = f"request {request.id}"
     if request.state is not RequestState.ACTIVE:
-        return Refusal("request", f"{subject} is {request.state.value}, it must be active")
+        return Refusal(
+            RefusalCode.REQUEST, f"{subject} is {request.state.value}, it must be active"
+        )
     if len(request.cancelled_ranges) >= CANCELLED_RANGES_MAX:
-        return Refusal("full", f"{subject} has {CANCELLED_RANGES_MAX} cancelled ranges already")
+        return Refusal(
+            RefusalCode.FULL, f"{subject} has {CANCELLED_RANGES_MAX} cancelled ranges already"
+        )
     return None
 
 
@@ -180,12 +193,12 @@ def may_move(request: Request, state: RequestState) -> Refusal | None:
     if request.state is not before:
         expected = "nothing" if before is None else before.value
         return Refusal(
-            "request",
+            RefusalCode.REQUEST,
             f"{subject} is {request.state.value}, only {expected} becomes {state.value}",
         )
     end = _end_of(request)
     if state.ended and state is not end:
-        return Refusal("request", f"{subject} is to end {end.value}, not {state.value}")
+        return Refusal(RefusalCode.REQUEST, f"{subject} is to end {end.value}, not {state.value}")
     return None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from common.metadata.predicates import may_cross, some_names
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
 from common.model.tablet import (
     Operation,
@@ -47,18 +47,21 @@ def may_begin(
         at: Where a split cuts.
     """
     if table.partition_by or not table.key:
-        return Refusal("bounds", f"table {table.name}: its tablets are no ranges of keys")
+        return Refusal(RefusalCode.BOUNDS, f"table {table.name}: its tablets are no ranges of keys")
     if refusal := next(filter(None, map(why_busy, tablets)), None):
         return refusal
     bounds = tablets[0].bounds
     if kind is OperationKind.MERGE:
         if bounds.end == tablets[1].bounds.start:
             return None
-        return Refusal("bounds", f"tablets {tablets[0].id} and {tablets[1].id} do not meet")
+        return Refusal(
+            RefusalCode.BOUNDS, f"tablets {tablets[0].id} and {tablets[1].id} do not meet"
+        )
     if at is not None and (bounds.start is None or bounds.start < at) and at < bounds.end:
         return None
     return Refusal(
-        "bounds", f"tablet {tablets[0].id}: the cut must lie within it, and not at its end"
+        RefusalCode.BOUNDS,
+        f"tablet {tablets[0].id}: the cut must lie within it, and not at its end",
     )
 
 
@@ -66,14 +69,22 @@ def why_busy(tablet: Tablet) -> Refusal | None:
     """Return whose work an operation would have to wait for, or None."""
     subject = f"tablet {tablet.id}"
     if tablet.operation is not None:
-        return Refusal("operation", f"{subject}: a {tablet.operation.kind.value} is under way")
+        return Refusal(
+            RefusalCode.OPERATION, f"{subject}: a {tablet.operation.kind.value} is under way"
+        )
     if tablet.selection is not None:
-        return Refusal("selected", f"{subject}: request {tablet.selection.request} holds files")
+        return Refusal(
+            RefusalCode.SELECTED, f"{subject}: request {tablet.selection.request} holds files"
+        )
     if tablet.waiting:
-        return Refusal("waiting", f"{subject}: requests wait: {some_names(sorted(tablet.waiting))}")
+        return Refusal(
+            RefusalCode.WAITING, f"{subject}: requests wait: {some_names(sorted(tablet.waiting))}"
+        )
     if tablet.done:
         done = some_names(sorted(tablet.done))
-        return Refusal("done", f"{subject}: requests that have not ended are done here: {done}")
+        return Refusal(
+            RefusalCode.DONE, f"{subject}: requests that have not ended are done here: {done}"
+        )
     return None
 
 
@@ -84,7 +95,8 @@ def refused_step(tablets: Iterable[Tablet], operation: str) -> Refusal | None:
         if present is None or present.operation_id != operation:
             other = "none" if present is None else present.operation_id
             return Refusal(
-                "operation", f"tablet {tablet.id}: operation {other} is there, not {operation}"
+                RefusalCode.OPERATION,
+                f"tablet {tablet.id}: operation {other} is there, not {operation}",
             )
     return None
 
@@ -104,7 +116,7 @@ def may_step(tablets: Sequence[Tablet], step: OperationStep) -> Refusal | None:
         assert present is not None, tablet.id
         if present.step is not _BEFORE.get(step):
             return Refusal(
-                "operation",
+                RefusalCode.OPERATION,
                 f"tablet {tablet.id}: {step.value} does not follow {present.step.value}",
             )
         refusal = _still_crosses(tablet, present) or _still_runs(tablet, step)
@@ -127,7 +139,9 @@ def may_end(tablets: Sequence[Tablet]) -> Refusal | None:
         present = tablet.operation
         assert present is not None, tablet.id
         if present.step is not OperationStep.CLOSE:
-            return Refusal("operation", f"tablet {tablet.id}: it is at {present.step.value}")
+            return Refusal(
+                RefusalCode.OPERATION, f"tablet {tablet.id}: it is at {present.step.value}"
+            )
         refusal = _still_runs(tablet, OperationStep.CLOSE) or _still_crosses(tablet, present)
         if refusal is not None:
             return refusal
@@ -138,7 +152,7 @@ def _still_runs(tablet: Tablet, step: OperationStep) -> Refusal | None:
     if step is not OperationStep.CLOSE or not tablet.running:
         return None
     running = some_names(sorted(tablet.running))
-    return Refusal("running", f"tablet {tablet.id}: attempts are running: {running}")
+    return Refusal(RefusalCode.RUNNING, f"tablet {tablet.id}: attempts are running: {running}")
 
 
 def _still_crosses(tablet: Tablet, operation: Operation) -> Refusal | None:
@@ -148,12 +162,13 @@ def _still_crosses(tablet: Tablet, operation: Operation) -> Refusal | None:
         return None
     if over := sorted(path for path, file in tablet.files.items() if may_cross(file, at)):
         return Refusal(
-            "crosses", f"tablet {tablet.id}: files lie on both sides: {some_names(over)}"
+            RefusalCode.CROSSES, f"tablet {tablet.id}: files lie on both sides: {some_names(over)}"
         )
     for attempt, entry in sorted(tablet.running.items()):
         if _joins(tablet, entry, at):
             return Refusal(
-                "running", f"tablet {tablet.id}: attempt {attempt} joins files of both sides"
+                RefusalCode.RUNNING,
+                f"tablet {tablet.id}: attempt {attempt} joins files of both sides",
             )
     return None
 

@@ -7,7 +7,10 @@ from operator import itemgetter
 
 
 class RefusalCode(StrEnum):
-    """Why a call of a user, or a change at an old generation, is refused. Stable words."""
+    """Why a change or a call is refused: one stable word for programs.
+
+    A code that only a newer release knows is kept as its text: it equals no member.
+    """
 
     CALL_FORM = "call-form"
     """The call id is no UUIDv7, so nothing tells when it was made."""
@@ -29,17 +32,104 @@ class RefusalCode(StrEnum):
     """The store has gone back in time: it is older than the table's location."""
     PIN = "pin"
     """The pin has run out, or the store has forgotten it."""
+    NAME = "name"
+    """The name of the table is no DNS label."""
+    LOCATION = "location"
+    """The location overlaps the location of another table."""
+    TABLE = "table"
+    """The table does not exist, or its state does not allow the change."""
+    STATE = "state"
+    """The table must be paused first."""
+    PAUSED = "paused"
+    """The table is paused."""
+    VERSION = "version"
+    """What the change was made for has another version by now."""
+    TABLET = "tablet"
+    """The tablet does not exist: look it up again."""
+    BOUNDS = "bounds"
+    """The keys do not fit the bounds of the tablet, or its bounds have changed."""
+    OPERATION = "operation"
+    """A split or merge of the tablet is under way."""
+    CROSSES = "crosses"
+    """The file has keys on both sides of the key where the tablet is being split."""
+    PURGED = "purged"
+    """The file has versions at or below those whose tombstones are gone."""
+    FILES = "files"
+    """The change names no file, a file twice, or too many files."""
+    GONE = "gone"
+    """The files are gone from the tablet."""
+    RESERVED = "reserved"
+    """An attempt has reserved the file."""
+    SELECTED = "selected"
+    """The file belongs to the selection of a request, or the selection has changed."""
+    USED = "used"
+    """The file is in use."""
+    REQUEST = "request"
+    """The request does not exist, or its state does not allow the change."""
+    RANGE = "range"
+    """The request does not cover the tablet, or is cancelled there."""
+    DONE = "done"
+    """The request is done in the tablet."""
+    OPEN = "open"
+    """The request still has entries in the tablet, or is not done there."""
+    WAITING = "waiting"
+    """Requests wait to select files of the tablet."""
+    FULL = "full"
+    """The request or the table has as many entries as it may have."""
+    TOO_LARGE = "too-large"
+    """The selection is larger than one change may be."""
+    HOLD = "hold"
+    """The hold on the selected files does not allow it."""
+    RESULTS = "results"
+    """Files of the selection have not been rewritten yet."""
+    RUNNING = "running"
+    """Attempts are running on the files."""
+    RELEASED = "released"
+    """The attempt holds no reservation."""
+    RESURFACE = "resurface"
+    """A file that came later may hold rows older than those that the attempt dropped."""
+    OUTPUTS = "outputs"
+    """The attempt did not reserve the outputs."""
+    WATERMARK = "watermark"
+    """The watermark of the tablet does not allow it."""
+    COORDINATOR = "coordinator"
+    """Another coordinator has taken over."""
+    LIMITS = "limits"
+    """As many limits are set as may be."""
+    MANIFESTS = "manifests"
+    """As many manifests are stored as may be."""
+    COMMITTED = "committed"
+    """The attempt has ended: it committed."""
+    FAILED = "failed"
+    """The attempt has ended: it failed."""
+    CANCELLED = "cancelled"
+    """The attempt has ended: it was cancelled."""
+    LOST = "lost"
+    """The attempt has ended: its compactor was lost."""
+    DRAINED = "drained"
+    """The attempt has ended: its compactor was drained."""
+    CONFLICTED = "conflicted"
+    """The attempt has ended: a change that came in between stood in its way."""
+    CONFLICT = "conflict"
+    """Other changes came first each time; nothing was written."""
+    METADATA = "metadata"
+    """The metadata could not be read or written."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "RefusalCode | None":
+        """Keep the code of a newer release, so that its sender can still be understood."""
+        if not isinstance(value, str):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something is not allowed now: a sentence with subject, fact and expectation.
+    """Why something is not allowed now: a sentence with subject, fact and expectation."""
 
-    `code` is one stable word for programs: a `RefusalCode`, or one of `gone`, `reserved`,
-    `selected`, `waiting`, `operation`, `paused`, `purged`, `bounds`, ….
-    """
-
-    code: str
+    code: RefusalCode
     reason: str
 
 

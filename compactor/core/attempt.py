@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import CommitAttempt
-from common.model.outcome import AttemptEnd, RowCounts
+from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
@@ -26,8 +26,11 @@ CONFLICTS_MAX = 8
 RESOLVE_MAX_S = 12 * 3600.0
 """How long an unknown commit is looked after. Its mark may be gone sooner if the store was
 silent for long: then the attempt counts as lost, and its outputs are left to who knows them."""
-_ENDS = frozenset(end.value for end in AttemptEnd if end is not AttemptEnd.COMMITTED)
-_NOBODYS_FAILURE = {"released": AttemptEnd.LOST, "resurface": AttemptEnd.CONFLICTED}
+_ENDS = frozenset(RefusalCode(end.value) for end in AttemptEnd if end is not AttemptEnd.COMMITTED)
+_NOBODYS_FAILURE = {
+    RefusalCode.RELEASED: AttemptEnd.LOST,
+    RefusalCode.RESURFACE: AttemptEnd.CONFLICTED,
+}
 """Ends after refusals that say nothing against inputs, job or compactor: it was released without
 a word, or a file came meanwhile that may hold older rows of what it has dropped."""
 
@@ -194,7 +197,7 @@ class Attempt:
         # Any other refusal means that something is wrong with the attempt.
         end = _NOBODYS_FAILURE.get(refused.code, AttemptEnd.FAILED)
         if refused.code in _ENDS:  # It was ended by others; its mark could not be read since.
-            end = AttemptEnd(refused.code)
+            end = AttemptEnd(refused.code.value)
         return self._give_up(end, "ConflictError", cause)
 
     def _finished(self, end: AttemptEnd, now_s: float) -> list[do.Action]:

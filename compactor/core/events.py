@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RefusalCode
 from compactor.core.progress import RewriteProgress, RewriteResult
 
 
@@ -61,7 +61,7 @@ class CommitRefused:
     `sent`: an `EXEC` of it went out before without a known answer.
     """
 
-    code: str
+    code: RefusalCode
     reason: str
     sent: bool = False
 

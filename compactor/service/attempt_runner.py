@@ -22,7 +22,7 @@ from common.metadata.changes import (
     Unknown,
 )
 from common.metadata.ports import TabletStore
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RefusalCode
 from common.telemetry import Log
 from common.wire import AttemptReport
 from compactor.core import actions as do
@@ -169,7 +169,7 @@ class AttemptRunner:
             return on.CommitUnknown(str(error))
         except MetadataError as error:
             # Nobody can say how far it came: the files stay for the collector.
-            return on.CommitRefused(code="metadata", reason=str(error), sent=True)
+            return on.CommitRefused(code=RefusalCode.METADATA, reason=str(error), sent=True)
         match outcome:
             case Applied():
                 return on.CommitApplied()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from common.model.group import LimitScope
 from common.model.job import Job, TabletPlan
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table
 from common.model.tablet import Record, Reservation, TabletId
 from common.wire import AttemptProgress
@@ -107,7 +107,7 @@ class JobRefused:
 
     take: str
     job: Job
-    code: str
+    code: RefusalCode
     reason: str
 
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 from common.bounded_map import BoundedMap
 from common.model.job import Job
+from common.model.outcome import RefusalCode
 from common.model.tablet import TabletId
 from coordinator.core.limits import Limits
 
@@ -145,7 +146,7 @@ class Retry:
         reason = f"a job over these files was cancelled: {cause}"
         self._note_inputs((tablet, inputs), Pause(failures=0, until_s=until_s, reason=reason))
 
-    def refused(self, job: Job, code: str, reason: str, now_s: float) -> Pause:
+    def refused(self, job: Job, code: RefusalCode, reason: str, now_s: float) -> Pause:
         """Note that the store did not allow a job; the first refusal costs no time."""
         count = _failure_count(self._refusals.get(job.id)) + 1
         pause_s = 0.0 if count == 1 else self._limits.refusal_base_s * 2.0 ** min(count - 2, 60)

@@ -22,8 +22,8 @@ from common.metadata.changes import (
     SelectFiles,
     Unknown,
 )
-from common.metadata.mutation.selections import TOO_LARGE
 from common.model.job import Job, Kind
+from common.model.outcome import RefusalCode
 from common.model.request import Request, key_range_of
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
@@ -124,7 +124,7 @@ class RequestSteps:
         where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
         if not isinstance(outcome, Applied):
             self._context.log("request step not taken", **where, cause=outcome.reason)
-            if isinstance(outcome, Refused) and outcome.code == TOO_LARGE:
+            if isinstance(outcome, Refused) and outcome.code == RefusalCode.TOO_LARGE:
                 return await self._fail(request, outcome.reason)
             return StepResult(settled=False, again_s=_retry_at_s(outcome))
         self._context.log("request step taken", **where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from common.model.job import Job, Kind, TabletPlan
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Analysis, Record, TabletId
 from common.settings import CoordinatorSettings
@@ -50,7 +50,7 @@ class Conversation:
             "refused": lambda step: on.JobRefused(
                 take=step.args["take"],
                 job=self.jobs[step.args["job"]],
-                code=step.args.get("code", "gone"),
+                code=RefusalCode(step.args.get("code", RefusalCode.GONE)),
                 reason=step.args.get("why", "files are gone"),
             ),
             "unknown": lambda step: on.JobReserveUnknown(

@@ -33,6 +33,7 @@ SUITES = {
     "stalls": [
         f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")
     ],
+    "refusals": ["tests/unit/common/test_refusal_codes.py"],
     "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [

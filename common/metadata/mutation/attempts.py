@@ -64,7 +64,7 @@ from common.metadata.recent_adds import bound
 from common.metadata.store_values import AttemptOutcome
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.outcome import AttemptEnd, DroppedRows, Refusal
+from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode
 from common.model.tablet import Bounds, Reservation, Tablet
 
 # --------------------------------------------------------------------------- Reservations and holds
@@ -207,7 +207,9 @@ def release(change: ReleaseAttempt) -> Transaction:
         if change.coordinator is not None and (
             claim is None or claim.coordinator != change.coordinator
         ):
-            return Refusal("coordinator", f"{change.coordinator} is no longer the coordinator")
+            return Refusal(
+                RefusalCode.COORDINATOR, f"{change.coordinator} is no longer the coordinator"
+            )
         return Write(_released(change, entry, seen.now_s))
 
     return Transaction(need.attempt_entry(table, keys, change.attempt) | leader, decide)
@@ -226,7 +228,7 @@ def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> De
     if mark is not None and mark.end is wanted:
         return NoWrite()
     how = f"has ended already: {mark.end.value}" if mark else "holds no reservation"
-    code = mark.end.value if mark else "released"
+    code = RefusalCode(mark.end.value) if mark else RefusalCode.RELEASED
     return Refusal(code, f"attempt {attempt} {how}, wanted {wanted.value}")
 
 
@@ -251,7 +253,9 @@ def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
     ):
         return refusal
     if strange := {file.path for file in change.outputs} - {*entry.output_paths}:
-        return Refusal("outputs", f"attempt {change.attempt} did not reserve {sorted(strange)}")
+        return Refusal(
+            RefusalCode.OUTPUTS, f"attempt {change.attempt} did not reserve {sorted(strange)}"
+        )
     outputs = tuple(
         replace(file, job=entry.job, request=entry.request, added_at_s=seen.now_s)
         for file in change.outputs
@@ -270,7 +274,7 @@ def _refused_by_adds(
     if lowest is None or dropped.version_max <= lowest:
         return None
     return Refusal(
-        "resurface",
+        RefusalCode.RESURFACE,
         f"tablet {change.tablet}: attempt {change.attempt} dropped rows of higher versions than "
         "files that were added meanwhile",
     )

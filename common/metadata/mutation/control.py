@@ -45,7 +45,7 @@ from common.metadata.mutation.transaction import (
     Write,
 )
 from common.metadata.store_values import CoordinatorClaim, Manifest
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 
 LIMITS_MAX = 1000
 """Groups and volumes with a limit of their own."""
@@ -109,7 +109,9 @@ def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
         return tablet_gone(change.tablet)
     present = int(seen[f"version {text}"] or 0)
     if change.version not in {present, -1}:
-        return Refusal("version", f"tablet {change.tablet} is at version {present} by now")
+        return Refusal(
+            RefusalCode.VERSION, f"tablet {change.tablet} is at version {present} by now"
+        )
     return None
 
 
@@ -160,7 +162,9 @@ def set_limit(change: SetLimit) -> Transaction:
         if change.bytes_s is None:
             return Write((hdel(LIMITS, scope),), durable=True)
         if scope.encode() not in known and len(known) >= LIMITS_MAX:
-            return Refusal("limits", f"{len(known)} limits are set; take others back first")
+            return Refusal(
+                RefusalCode.LIMITS, f"{len(known)} limits are set; take others back first"
+            )
         return Write((hset(LIMITS, {scope: change.bytes_s}),), durable=True)
 
     return Transaction(Needs((LIMITS,), {"limits": hgetall(LIMITS)}), decide)
@@ -199,13 +203,17 @@ def publish_manifest(change: PublishManifest) -> Transaction:
             if (present.number, present.path, present.begun_s) == named:
                 return NoWrite()
             if present.number >= change.number:
-                return Refusal("version", f"manifest {present.number} is published already")
+                return Refusal(
+                    RefusalCode.VERSION, f"manifest {present.number} is published already"
+                )
             last = (present.number, present.path, present.begun_s, present.published_s)
             earlier = tuple(
                 each for each in (last, *present.earlier) if each[1] not in change.deleted
             )
         if len(earlier) > MANIFESTS_MAX:
-            return Refusal("manifests", f"{len(earlier)} manifests are stored; delete old ones")
+            return Refusal(
+                RefusalCode.MANIFESTS, f"{len(earlier)} manifests are stored; delete old ones"
+            )
         number, path, begun_s = named
         wanted = Manifest(
             number=number,

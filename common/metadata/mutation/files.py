@@ -178,9 +178,9 @@ def _refused_names(users: list[str], seen: Seen) -> Refusal | None:
 
 def _refused_paths(change: AddFiles, paths: list[str], seen: Seen) -> Refusal | None:
     if not paths:
-        return Refusal("files", f"call {change.call} names no file")
+        return Refusal(RefusalCode.FILES, f"call {change.call} names no file")
     if len(set(paths)) < len(paths):
-        return Refusal("files", f"call {change.call} names a file twice")
+        return Refusal(RefusalCode.FILES, f"call {change.call} names a file twice")
     for path, entry in zip(paths, seen["garbage"], strict=True):
         if entry is not None:
             return Refusal(

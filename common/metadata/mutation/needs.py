@@ -138,7 +138,7 @@ def selection_seen(keys: TabletKeys, stored: bytes | None) -> Selection | None:
 
 def tablet_gone(tablet: TabletId) -> Refusal:
     """Return the refusal of whatever wants a tablet that is not there."""
-    return Refusal("tablet", f"tablet {tablet} does not exist, look it up again")
+    return Refusal(RefusalCode.TABLET, f"tablet {tablet} does not exist, look it up again")
 
 
 def attempt_entry(keys: TableKeys, tablet: TabletKeys, attempt_id: str) -> Needs:

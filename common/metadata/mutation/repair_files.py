@@ -37,7 +37,7 @@ from common.metadata.mutation.transaction import (
 )
 from common.metadata.predicates import may_add, may_change
 from common.model.file import DataFile
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, TabletId
 
@@ -61,11 +61,12 @@ def refused_held(
     for attempt, entry in unpack_running(keys.running, seen["running"]).items():
         if taken := sorted(set(paths).intersection(entry.inputs)):
             return Refusal(
-                "reserved", f"tablet {tablet}: file {taken[0]} is reserved by attempt {attempt}"
+                RefusalCode.RESERVED,
+                f"tablet {tablet}: file {taken[0]} is reserved by attempt {attempt}",
             )
     if selection is not None and (taken := sorted(set(paths).intersection(selection.files))):
         return Refusal(
-            "selected",
+            RefusalCode.SELECTED,
             f"tablet {tablet}: file {taken[0]} is selected by request {selection.request}",
         )
     return None
@@ -132,9 +133,11 @@ def _refused_orphans(
     taken = {path for entry in running for path in (*entry.inputs, *entry.output_paths)}
     for (path, key), stored in zip(change.files.items(), seen["files"], strict=True):
         if stored is not None or path in taken:
-            return Refusal("used", f"tablet {change.tablet}: file {path} is in use")
+            return Refusal(RefusalCode.USED, f"tablet {change.tablet}: file {path} is in use")
         if key is not None and bounds.partition is None and not bounds.holds(key, key):
-            return Refusal("bounds", f"tablet {change.tablet}: file {path} belongs elsewhere")
+            return Refusal(
+                RefusalCode.BOUNDS, f"tablet {change.tablet}: file {path} belongs elsewhere"
+            )
     return None
 
 
@@ -181,10 +184,14 @@ def drop_double(change: DropDuplicate) -> Transaction:
         file = stored_file(keys, change.path, seen["some"][0])
         bounds = need.bounds_seen(holder, seen["holder/bounds"])
         if bounds is None or seen["holder/files"][0] is None:
-            return Refusal("gone", f"tablet {change.holder} does not hold file {change.path}")
+            return Refusal(
+                RefusalCode.GONE, f"tablet {change.holder} does not hold file {change.path}"
+            )
         low, high = file.key_min, file.key_max
         if low is None or high is None or not bounds.holds(low, high):
-            return Refusal("bounds", f"tablet {change.holder}: {change.path} has keys outside it")
+            return Refusal(
+                RefusalCode.BOUNDS, f"tablet {change.holder}: {change.path} has keys outside it"
+            )
         if refusal := refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         counts = file_counts((), [file])
@@ -204,7 +211,9 @@ def rescue_file(change: RescueFile) -> Transaction:
         if seen["entry"][0] is None:
             return NoWrite()
         if seen["some"][0] is None:
-            return Refusal("gone", f"tablet {change.tablet}: file {change.path} is not in use")
+            return Refusal(
+                RefusalCode.GONE, f"tablet {change.tablet}: file {change.path} is not in use"
+            )
         return Write((hdel(table.garbage, change.path),))
 
     return Transaction(needs, decide)
@@ -228,7 +237,9 @@ def restate_file(change: CorrectFile) -> Transaction:
         if present == change.after:
             return NoWrite()
         if present is None or present != change.before:
-            return Refusal("version", f"tablet {change.tablet}: file {path} is another by now")
+            return Refusal(
+                RefusalCode.VERSION, f"tablet {change.tablet}: file {path} is another by now"
+            )
         refusal = _refused_place(found, change.tablet, change.after, seen, "")
         if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
             return refusal
@@ -284,7 +295,9 @@ def put_files(change: RestoreFiles) -> Transaction:
     def decide(seen: Seen) -> Decision:
         found = need.table_seen(table, seen)
         if found is None or found.state is not TableState.PAUSED:
-            return Refusal("state", f"table {change.tablet.table} must be paused to take files")
+            return Refusal(
+                RefusalCode.STATE, f"table {change.tablet.table} must be paused to take files"
+            )
         stored = need.bounds_seen(keys, seen["bounds"])
         if stored is None and change.partition is None:
             return need.tablet_gone(change.tablet)
@@ -318,7 +331,9 @@ def _fresh(change: RestoreFiles, keys: TabletKeys, seen: Seen) -> list[DataFile]
         if stored is None:
             fresh.append(file)
         elif stored_file(keys, file.path, stored) != file:
-            return Refusal("exists", f"tablet {change.tablet}: another {file.path} is there")
+            return Refusal(
+                RefusalCode.EXISTS, f"tablet {change.tablet}: another {file.path} is there"
+            )
     return fresh
 
 

@@ -66,7 +66,7 @@ from common.metadata.mutation.transaction import (
 from common.metadata.split_merge_predicates import why_busy
 from common.metadata.store_values import AcceptedLoss
 from common.model.file import DataFile
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 
 # ------------------------------------------------------------ Counts, leftovers, holes, generations
@@ -122,7 +122,9 @@ def end_reservation(change: EndReservation) -> Transaction:
         if seen["entry"] is None:
             return NoWrite()
         if seen["outcome"] is None:
-            return Refusal("running", f"attempt {change.attempt} has no outcome: it may be running")
+            return Refusal(
+                RefusalCode.RUNNING, f"attempt {change.attempt} has no outcome: it may be running"
+            )
         where = f"{keys.running} {change.attempt}"
         entry = RESERVATION.unpack(where, seen["entry"], attempt=change.attempt)
         waste = [path for path in entry.output_paths if path.encode() not in seen["files"]]
@@ -157,7 +159,7 @@ def clear_marks(change: ClearMarks) -> Transaction:
             return refusal
         for request, key in zip(change.requests, own, strict=True):
             if not request_has_ended(seen[f"state/{key}"]):
-                return Refusal("request", f"request {request} has not ended")
+                return Refusal(RefusalCode.REQUEST, f"request {request} has not ended")
         effects = _cleared(change, keys, seen)
         return Write(effects) if effects else NoWrite()
 
@@ -237,7 +239,7 @@ def _filled(change: FillHole) -> tuple[Command, ...]:
 
 
 def _no_hole(change: FillHole, why: str) -> Refusal:
-    return Refusal("bounds", f"tablet {change.tablet} cannot be made: {why}")
+    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be made: {why}")
 
 
 def accept_generation(change: AcceptGeneration) -> Transaction:
@@ -299,7 +301,7 @@ def lower_watermark(change: LowerWatermark) -> Transaction:
             return NoWrite()
         if present is None or (change.to is not None and change.to > present):
             return Refusal(
-                "watermark",
+                RefusalCode.WATERMARK,
                 f"tablet {change.tablet}: its watermark is not above that; it only rises by itself",
             )
         write: Command = (
@@ -355,14 +357,20 @@ def trim_tablet(change: TrimTablet) -> Transaction:
 def _refused_trim(change: TrimTablet, tablet: Tablet, seen: Seen) -> Refusal | None:
     subject = f"tablet {change.tablet}"
     if tablet.bounds.start != change.before:
-        return Refusal("bounds", f"{subject} starts elsewhere by now")
+        return Refusal(RefusalCode.BOUNDS, f"{subject} starts elsewhere by now")
     if seen["before"] is None or change.start >= change.tablet.end:
-        return Refusal("bounds", f"{subject}: no tablet before it ends at {change.start.hex()}")
+        return Refusal(
+            RefusalCode.BOUNDS, f"{subject}: no tablet before it ends at {change.start.hex()}"
+        )
     if tablet.operation is not None:
-        return Refusal("operation", f"{subject}: a {tablet.operation.kind.value} is under way")
+        return Refusal(
+            RefusalCode.OPERATION, f"{subject}: a {tablet.operation.kind.value} is under way"
+        )
     for path, file in sorted(tablet.files.items()):
         if _reaches(file, change.start):
-            return Refusal("bounds", f"{subject}: file {path} has keys before the new start")
+            return Refusal(
+                RefusalCode.BOUNDS, f"{subject}: file {path} has keys before the new start"
+            )
     return None
 
 
@@ -413,17 +421,17 @@ def why_not_joined(left: Tablet, right: Tablet) -> Refusal | None:
     """
     start = right.bounds.start
     if left.bounds.end >= right.bounds.end or (start is not None and start >= left.bounds.end):
-        return Refusal("bounds", f"tablets {left.id} and {right.id} do not overlap")
+        return Refusal(RefusalCode.BOUNDS, f"tablets {left.id} and {right.id} do not overlap")
     for tablet in (left, right):
         if refusal := why_busy(tablet):
             return refusal
     if left.running:
         attempts = ", ".join(sorted(left.running))
-        return Refusal("running", f"tablet {left.id}: attempts are running: {attempts}")
+        return Refusal(RefusalCode.RUNNING, f"tablet {left.id}: attempts are running: {attempts}")
     for one, other in ((left, right), (right, left)):
         if one.purge is not None and other.files:
             return Refusal(
-                "purged",
+                RefusalCode.PURGED,
                 f"tablet {one.id}: dead rows were dropped of which tablet {other.id} may hold "
                 "older ones, that would rise",
             )

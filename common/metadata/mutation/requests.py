@@ -112,7 +112,7 @@ def request_has_ended(state: bytes | None) -> bool:
 
 def request_missing(request: str) -> Refusal:
     """Return the refusal of whatever wants a request that is not there."""
-    return Refusal("request", f"request {request} does not exist")
+    return Refusal(RefusalCode.REQUEST, f"request {request} does not exist")
 
 
 def request_here(tablet: TabletId, request: str, seen: Seen) -> tuple[Tablet, Request] | Refusal:
@@ -236,7 +236,9 @@ class _RangePage:
         if not last:
             return NoWrite(then=check_range(self.wanted, reached))
         if self.wanted.tiles and not self.partitioned and not self._reaches(reached):
-            return Refusal("bounds", f"request {self.request.id}: its tablets change, look again")
+            return Refusal(
+                RefusalCode.BOUNDS, f"request {self.request.id}: its tablets change, look again"
+            )
         return self.wanted.then(self.request, seen)
 
     def _refused(
@@ -257,7 +259,11 @@ class _RangePage:
             follows = bounds.start is None or (start is not None and bounds.start < start)
         else:
             follows = bounds.start == reached
-        return None if follows else Refusal("bounds", f"tablet {tablet} has changed, look again")
+        return (
+            None
+            if follows
+            else Refusal(RefusalCode.BOUNDS, f"tablet {tablet} has changed, look again")
+        )
 
 
 # -------------------------------------------------------------------------- Submit, cancel, move on
@@ -281,7 +287,9 @@ def submit_request(change: SubmitRequest) -> Transaction:
         if change.call is not None and (refusal := _refused_call(table, change.call, seen)):
             return refusal
         if seen["open"] >= REQUESTS_OPEN_MAX:
-            return Refusal("full", f"{seen['open']} requests of the table are open already")
+            return Refusal(
+                RefusalCode.FULL, f"{seen['open']} requests of the table are open already"
+            )
         made = replace(wanted, submitted_at_s=seen.now_s)
         effects = (
             zadd(table.requests, request_member(made)),
@@ -387,7 +395,9 @@ def _all_done(table: TableKeys, change: MoveRequest) -> RangeCheck:
     def refused(tablet: TabletId, seen: Seen) -> Refusal | None:
         if change.request.encode() in seen["done"]:
             return None
-        return Refusal("open", f"tablet {tablet}: request {change.request} is not done here")
+        return Refusal(
+            RefusalCode.OPEN, f"tablet {tablet}: request {change.request} is not done here"
+        )
 
     return RangeCheck(
         table=table,
@@ -419,7 +429,9 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
             and all(entry.request != change.request for entry in running)
         ):
             return None
-        return Refusal("open", f"tablet {tablet}: something of request {change.request} is here")
+        return Refusal(
+            RefusalCode.OPEN, f"tablet {tablet}: something of request {change.request} is here"
+        )
 
     return RangeCheck(
         table=table,
@@ -450,12 +462,16 @@ def close_request(change: CloseRequest) -> Transaction:
     def may_begin(present: Request) -> Decision | None:
         if present.state.ended:
             return None
-        return Refusal("request", f"request {present.id} is {present.state.value}, not ended")
+        return Refusal(
+            RefusalCode.REQUEST, f"request {present.id} is {present.state.value}, not ended"
+        )
 
     def refused(tablet: TabletId, seen: Seen) -> Refusal | None:
         if change.request.encode() not in seen["done"]:
             return None
-        return Refusal("open", f"tablet {tablet}: request {change.request} has its done marker")
+        return Refusal(
+            RefusalCode.OPEN, f"tablet {tablet}: request {change.request} has its done marker"
+        )
 
     def then(present: Request, _seen: Seen) -> Decision:
         return More(Needs((), _orders(table)), lambda seen: _closed(table, present, seen))

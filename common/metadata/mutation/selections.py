@@ -69,7 +69,7 @@ from common.metadata.request_predicates import (
     running_of,
 )
 from common.metadata.store_values import AttemptOutcome
-from common.model.outcome import AttemptEnd, Refusal
+from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.request import Request, RequestState
 from common.model.tablet import Reservation, Selection, Tablet
 
@@ -79,7 +79,6 @@ from common.model.tablet import Reservation, Selection, Tablet
 # where the decision alone would not need that.
 
 
-TOO_LARGE = "too-large"
 """The code of a refusal that no other try gets past."""
 SELECTION_BYTES_MAX = VALUE_BYTES_MAX // 2
 """Of the names of the files in a new one. Results are named twice, and their jobs merge files."""
@@ -150,7 +149,7 @@ def selection_too_large(tablet: Tablet, request: str, files: Collection[str]) ->
     if size_bytes <= SELECTION_BYTES_MAX:
         return None
     return Refusal(
-        TOO_LARGE,
+        RefusalCode.TOO_LARGE,
         f"tablet {tablet.id}: the names of the {len(files):,} files that request {request} "
         f"selects have {size_bytes:,} bytes, at most {SELECTION_BYTES_MAX:,} can be held: "
         "select a part of them (`--start`, `--end`, a selector), or have the tablet split",
@@ -285,7 +284,7 @@ def finish_here(change: FinishHere) -> Transaction:
         if change.request.encode() not in seen["done"]:
             return NoWrite()
         if not request_has_ended(seen["request-state"]):
-            return Refusal("request", f"request {change.request} has not ended")
+            return Refusal(RefusalCode.REQUEST, f"request {change.request} has not ended")
         effects = (
             srem(keys.done, change.request),
             *tablet_changed(change.tablet, "finish", request=change.request, counts={DONE: -1}),

@@ -55,7 +55,7 @@ from common.metadata.mutation.transaction import (
 )
 from common.metadata.predicates import may_change
 from common.model.location_identity import identity_of_uri, overlap_test
-from common.model.outcome import Refusal
+from common.model.outcome import Refusal, RefusalCode
 from common.model.request import Request, RequestState
 from common.model.service_paths import DELETED_WITH_TABLE
 from common.model.table import DNS_LABEL, Table, TableState
@@ -266,7 +266,7 @@ def create_table(change: CreateTable) -> Transaction:
                 return refusal
             return Write(tuple(_first_effects(change)), then=_name(change))
         if not _same(present, table):
-            return Refusal("exists", f"table id {table.id} is in use")
+            return Refusal(RefusalCode.EXISTS, f"table id {table.id} is in use")
         return NoWrite(then=_name(change))
 
     return Transaction(needs, decide)
@@ -315,14 +315,16 @@ def refused_by_names(change: CreateTable, names: Mapping[bytes, bytes]) -> Refus
     """Return why a table may not have its name or location, or None."""
     table = change.table
     if DNS_LABEL.fullmatch(table.name) is None:
-        return Refusal("name", f"table name {table.name[:100]!r} is no DNS label")
+        return Refusal(RefusalCode.NAME, f"table name {table.name[:100]!r} is no DNS label")
     overlaps = overlap_test(change.identity or identity_of_uri(table.location))
     for name, stored in names.items():
         other = unpack_name(name, stored)
         if other.name == table.name:
-            return Refusal("exists", f"table {table.name} exists already")
+            return Refusal(RefusalCode.EXISTS, f"table {table.name} exists already")
         if overlaps(change.others.get(other.id, other.identity)):
-            return Refusal("location", location_overlap(table.location, other.location, other.name))
+            return Refusal(
+                RefusalCode.LOCATION, location_overlap(table.location, other.location, other.name)
+            )
     return None
 
 
@@ -341,7 +343,9 @@ def _go_live(table: Table) -> Transaction:
         if present is None or present.state is TableState.GOING:
             # What it has by now goes again: a name that leads nowhere could never be used.
             reason = f"table {table.name} was dropped while it was made"
-            return NoWrite(then=undo_create(table.id, Refused(code="table", reason=reason)))
+            return NoWrite(
+                then=undo_create(table.id, Refused(code=RefusalCode.TABLE, reason=reason))
+            )
         if present.state is not TableState.NEW:
             return NoWrite()
         effects = (hset(keys.table, {STATE: wanted.value}), table_changed(table.id, "create"))
@@ -370,7 +374,7 @@ def change_table(change: ChangeTable) -> Transaction:
             return Write((hset(keys.table, {STATE: present.state.value}),), durable=True)
         if present.settings_version != change.settings_version:
             return Refusal(
-                "version",
+                RefusalCode.VERSION,
                 f"table {present.name} has settings version {present.settings_version}, "
                 f"the change was made for {change.settings_version}",
             )

@@ -19,10 +19,10 @@ from neve.gateway.ingest.routing import no_tablets_error
 from neve.gateway.services import Services
 
 TRIES_MAX = 4
-AGAIN = frozenset({"bounds", "tablet", RefusalCode.LOOK_TOO_OLD})
+AGAIN = frozenset({RefusalCode.BOUNDS, RefusalCode.TABLET, RefusalCode.LOOK_TOO_OLD})
 """A tablet was split or merged between routing and writing, or too much time has passed."""
-ENDS = "operation"
-WRITTEN_AGAIN = frozenset({"crosses", RefusalCode.REPLACED})
+ENDS = RefusalCode.OPERATION
+WRITTEN_AGAIN = frozenset({RefusalCode.CROSSES, RefusalCode.REPLACED})
 SLOW = frozenset({RefusalCode.LOOK_TOO_OLD, RefusalCode.REPLACED})
 KEEPS_CHANGING = "its tablets keep changing"
 TOO_SLOW = "its storage takes longer than files that nobody knows are kept"

@@ -18,6 +18,7 @@ from common.metadata.changes import (
 from common.metadata.mutation.repair_records import why_not_joined
 from common.metadata.store_values import RawTablet
 from common.model.file import DataFile
+from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from neve.recovery.findings import Finding, FindingCode
 
@@ -214,7 +215,7 @@ def _join_finding(found: Finding, left: Tablet, right: Tablet, paths: Sequence[s
     why = f"{found.sentence}; files of it lie on both sides: {named}"
     if refusal := why_not_joined(left, right):
         advice = "restore the table from a backup, or rebuild it"
-        if refusal.code != "purged":
+        if refusal.code != RefusalCode.PURGED:
             advice = "when nothing of that is left, check again"
         return replace(found, sentence=f"{why}; {refusal.reason}: {advice}")
     return replace(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from common.model.file import DataFile
-from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
+from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
 from common.wire import AttemptReport, OutsideFile
 from compactor.core import actions as do
 from compactor.core import events as on
@@ -163,7 +163,7 @@ def test_cancel_after_the_end_changes_nothing() -> None:
 
 def test_refused_before_anything_was_sent_deletes_and_reports_the_mark() -> None:
     attempt, _ = committing()
-    refused = on.CommitRefused(code="gone", reason="no reservation")
+    refused = on.CommitRefused(code=RefusalCode.GONE, reason="no reservation")
     assert attempt.handle(refused, 16.0) == [do.ReadOutcome()]
     mark = on.OutcomeRead(end=AttemptEnd.LOST, cause="silence")
     paths, report = after_deleting(attempt, mark)
@@ -175,7 +175,7 @@ def test_refused_before_anything_was_sent_deletes_and_reports_the_mark() -> None
 @pytest.mark.parametrize("answer", [on.OutcomeRead(end=None), on.OutcomeReadFailed("timeout")])
 def test_refused_without_a_mark_is_a_failure(answer: on.Event) -> None:
     attempt, _ = committing()
-    attempt.handle(on.CommitRefused(code="purged", reason="c.parquet is older"), 16.0)
+    attempt.handle(on.CommitRefused(code=RefusalCode.PURGED, reason="c.parquet is older"), 16.0)
     paths, report = after_deleting(attempt, answer)
     assert paths
     assert (report.end, report.error_class) == (AttemptEnd.FAILED, "ConflictError")
@@ -183,21 +183,32 @@ def test_refused_without_a_mark_is_a_failure(answer: on.Event) -> None:
 
 def test_released_without_a_mark_is_lost_and_nobodys_failure() -> None:
     attempt, _ = committing()
-    attempt.handle(on.CommitRefused(code="released", reason="no reservation"), 16.0)
+    attempt.handle(on.CommitRefused(code=RefusalCode.RELEASED, reason="no reservation"), 16.0)
     _, report = after_deleting(attempt, on.OutcomeRead(end=None))
     assert report.end is AttemptEnd.LOST
 
 
+def test_a_refusal_with_the_code_of_a_newer_release_is_a_failure() -> None:
+    attempt, _ = committing()
+    newer = RefusalCode("moon-phase")
+    attempt.handle(on.CommitRefused(code=newer, reason="the moon is full"), 16.0)
+    _, report = after_deleting(attempt, on.OutcomeRead(end=None))
+    assert report.end is AttemptEnd.FAILED
+    assert report.cause == "commit refused (moon-phase): the moon is full"
+
+
 def test_ended_by_others_is_told_so_though_the_mark_cannot_be_read() -> None:
     attempt, _ = committing()
-    attempt.handle(on.CommitRefused(code="cancelled", reason="has ended already"), 16.0)
+    attempt.handle(on.CommitRefused(code=RefusalCode.CANCELLED, reason="has ended already"), 16.0)
     _, report = after_deleting(attempt, on.OutcomeReadFailed("the store starts"))
     assert report.end is AttemptEnd.CANCELLED
 
 
 def test_a_file_that_came_meanwhile_is_nobodys_failure() -> None:
     attempt, _ = committing()
-    attempt.handle(on.CommitRefused(code="resurface", reason="c.parquet came later"), 16.0)
+    attempt.handle(
+        on.CommitRefused(code=RefusalCode.RESURFACE, reason="c.parquet came later"), 16.0
+    )
     paths, report = after_deleting(attempt, on.OutcomeRead(end=None))
     assert paths
     assert (report.end, report.error_class) == (AttemptEnd.CONFLICTED, "ConflictError")
@@ -206,7 +217,9 @@ def test_a_file_that_came_meanwhile_is_nobodys_failure() -> None:
 
 def test_refused_after_something_was_sent_never_deletes() -> None:
     attempt, _ = committing()
-    attempt.handle(on.CommitRefused(code="gone", reason="no reservation", sent=True), 16.0)
+    attempt.handle(
+        on.CommitRefused(code=RefusalCode.GONE, reason="no reservation", sent=True), 16.0
+    )
     paths, report = after_deleting(attempt, on.OutcomeRead(end=None))
     assert paths == ()
     assert report.end is AttemptEnd.FAILED
@@ -214,7 +227,9 @@ def test_refused_after_something_was_sent_never_deletes() -> None:
 
 def test_refused_although_an_earlier_try_was_applied_is_committed() -> None:
     attempt, _ = committing()
-    attempt.handle(on.CommitRefused(code="gone", reason="no reservation", sent=True), 16.0)
+    attempt.handle(
+        on.CommitRefused(code=RefusalCode.GONE, reason="no reservation", sent=True), 16.0
+    )
     report = reported(attempt, on.OutcomeRead(end=AttemptEnd.COMMITTED))
     assert (report.end, report.cause) == (AttemptEnd.COMMITTED, "")
 
@@ -229,7 +244,7 @@ def test_an_unknown_commit_is_looked_for_then_sent_again() -> None:
     assert later.delay_s > look.delay_s
     assert attempt.handle(on.OutcomeRead(end=None), 18.0) == [do.SendCommit(sent.commit)]
 
-    attempt.handle(on.CommitRefused(code="gone", reason="no reservation"), 19.0)
+    attempt.handle(on.CommitRefused(code=RefusalCode.GONE, reason="no reservation"), 19.0)
     paths, report = after_deleting(attempt, on.OutcomeRead(end=AttemptEnd.LOST))
     assert paths == (), "the first try may have been executed"
     assert report.end is AttemptEnd.LOST

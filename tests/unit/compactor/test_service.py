@@ -24,7 +24,7 @@ from common.ids import CountedIds
 from common.metadata.changes import Refused, Unknown
 from common.metadata.ports import AttemptOutcome, TabletStore
 from common.model.group import RateGrant
-from common.model.outcome import AttemptEnd
+from common.model.outcome import AttemptEnd, RefusalCode
 from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
 from compactor.service import CompactorService
@@ -378,7 +378,9 @@ def committed(setup: Callable[[World], None]) -> tuple[World, AttemptReport]:
 
 def test_a_refused_commit_deletes_own_outputs() -> None:
     world, report = committed(
-        lambda world: world.store.answers.append(Refused(code="released", reason="none held"))
+        lambda world: world.store.answers.append(
+            Refused(code=RefusalCode.RELEASED, reason="none held")
+        )
     )
     assert report.end is AttemptEnd.LOST
     assert world.files.deleted == [an_assignment().reservation.output_paths]

@@ -19,7 +19,7 @@ from common.metadata.predicates import (
 )
 from common.model.file import DataFile
 from common.model.job import Kind
-from common.model.outcome import DroppedRows, Refusal
+from common.model.outcome import DroppedRows, Refusal, RefusalCode
 from common.model.table import TableState
 from common.model.tablet import (
     PLUS_INFINITY,
@@ -153,7 +153,7 @@ def test_a_message_names_a_few_files_and_counts_the_others() -> None:
         PLAIN, state=TableState.LIVE, kind=Kind.SYSTEM, inputs=inputs, request=None
     )
     assert refusal == Refusal(
-        "gone", "tablet tbl-1;last: files are gone: f0, f1, f2, f3, f4 and 4 more"
+        RefusalCode.GONE, "tablet tbl-1;last: files are gone: f0, f1, f2, f3, f4 and 4 more"
     )
 
 

@@ -19,6 +19,7 @@ from common.metadata.changes import (
     Unknown,
 )
 from common.model.job import Kind
+from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.telemetry import METRICS
 from neve.api.tables import ARROW_STREAM, PROBLEM
@@ -159,7 +160,7 @@ def test_what_nobody_expected_is_logged_and_tells_nothing(gateway: Gateway) -> N
 @pytest.mark.parametrize(
     ("outcome", "error", "status"),
     [
-        (Refused(code="paused", reason="it is paused"), "RefusedError", 409),
+        (Refused(code=RefusalCode.PAUSED, reason="it is paused"), "RefusedError", 409),
         (Unknown(reason="silence"), "UnknownOutcomeError", 503),
     ],
 )
