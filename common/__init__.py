@@ -22,6 +22,7 @@ In reading order:
     wire             messages between gateway, coordinator and compactor
     metadata/        the store: changes as values, executed over Redis
     memory_limit     a process's limit of memory
+    backoff          how long to wait before the next try
     bounded_map      a map that forgets its oldest entries
     storage_threads  threads that wait for storage
     readers/         processes that open the bytes of others

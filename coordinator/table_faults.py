@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from common.backoff import Backoff
 from common.bounded_map import BoundedMap
 from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.redaction import redacted
@@ -22,7 +23,7 @@ from coordinator.ports import Log
 
 T = TypeVar("T")
 
-PAUSE_BASE_S, PAUSE_MAX_S = 5.0, 300.0
+BACKOFF = Backoff(base_s=5.0, max_s=300.0)
 FAULTS_MAX = 10_000
 CAUSE_CHARS_MAX = 500
 SENTENCES_MAX = 5
@@ -60,10 +61,10 @@ class Fault:
 class TableFaults:
     """The faults of a coordinator. Every method is called from one event loop."""
 
-    def __init__(self, log: Log, pause_base_s: float = PAUSE_BASE_S) -> None:
-        """Know of none; the first pause is `pause_base_s` long."""
+    def __init__(self, log: Log, backoff: Backoff = BACKOFF) -> None:
+        """Know of none; `backoff` says how long to leave work alone that has failed."""
         self._log = log
-        self._pause_base_s = pause_base_s
+        self._backoff = backoff
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
         self._asked: set[tuple[str, str]] = set()
         self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
@@ -122,9 +123,8 @@ class TableFaults:
         """Keep a fault, and return its cause in a sentence."""
         known = self._faults.get((part, subject))
         times = 1 if known is None else known.times + 1
-        pause_s = min(PAUSE_MAX_S, self._pause_base_s * 2 ** min(times - 1, 16))
         cause = redacted(f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX])
-        again_s = asyncio.get_running_loop().time() + pause_s
+        again_s = asyncio.get_running_loop().time() + self._backoff.wait_s(times)
         self._faults.put((part, subject), Fault(part, cause, times, again_s))
         self.counts[part] += 1
         place = _place_of(error)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from common.backoff import Backoff
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
 from common.metadata.commands import TIME, Reply, delete, get, set_string
@@ -244,8 +245,8 @@ class Executor:
     async def _pause(self, number: int, *, lost: bool) -> None:
         patience = self._patience
         highest_s = patience.lost_pause_max_s if lost else patience.pause_max_s
-        longest_s = min(patience.pause_base_s * 2 ** (number - 1), highest_s)
-        await self._sleep(longest_s * self._chance())
+        backoff = Backoff(base_s=patience.pause_base_s, max_s=highest_s)
+        await self._sleep(backoff.wait_s(number) * self._chance())
 
 
 async def _look(session: KeyspaceSession, needs: Needs, tally: ChangeTries) -> dict[str, Reply]:

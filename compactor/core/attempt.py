@@ -13,14 +13,15 @@ says which.
 from dataclasses import replace
 from typing import assert_never
 
+from common.backoff import Backoff
 from common.metadata.changes import CommitAttempt
 from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
-from compactor.core.backoff import Backoff
 from compactor.core.progress import AttemptState, Progress, RewriteResult
 
+STORE_BACKOFF = Backoff()
 CONFLICTS_MAX = 8
 """Rounds of lost races at commit before the attempt fails; each has tries of its own."""
 RESOLVE_MAX_S = 12 * 3600.0
@@ -59,7 +60,8 @@ class Attempt:
         self._cancel: on.CancelRequested | None = None
         self._commit: CommitAttempt | None = None
         self._maybe_sent = False
-        self._backoff = Backoff()
+        self._failures = 0
+        """Answers of the store that made the attempt wait."""
         self._asked_s = now_s
         self._refused: on.CommitRefused | None = None
         self._error = ("", "")
@@ -162,13 +164,13 @@ class Attempt:
             case on.CommitUnknown(reason):
                 self._maybe_sent = True
                 self._error = ("UnknownOutcomeError", reason)
-                self._backoff = self._backoff.failed()
-                return [do.ReadOutcome(self._backoff.wait_s())]
+                self._failures += 1
+                return [do.ReadOutcome(STORE_BACKOFF.wait_s(self._failures))]
             case on.CommitConflicted(reason):
-                self._backoff = self._backoff.failed()
-                if self._backoff.failures > CONFLICTS_MAX:
+                self._failures += 1
+                if self._failures > CONFLICTS_MAX:
                     return self._give_up(AttemptEnd.FAILED, "ConflictError", reason)
-                return [do.SendCommit(self._commit, self._backoff.wait_s())]
+                return [do.SendCommit(self._commit, STORE_BACKOFF.wait_s(self._failures))]
             case _:
                 assert_never(event)
 
@@ -183,8 +185,8 @@ class Attempt:
         if now_s - self._asked_s > RESOLVE_MAX_S:
             return self._give_up(AttemptEnd.LOST, *self._error)
         if isinstance(event, on.OutcomeReadFailed):
-            self._backoff = self._backoff.failed()
-            return [do.ReadOutcome(self._backoff.wait_s())]
+            self._failures += 1
+            return [do.ReadOutcome(STORE_BACKOFF.wait_s(self._failures))]
         return [do.SendCommit(self._commit)]
 
     def _ended_by_refusal(

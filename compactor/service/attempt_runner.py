@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import assert_never
 
+from common.backoff import Backoff
 from common.clock import Clock
 from common.errors import (
     AttemptCancelledError,
@@ -28,10 +29,10 @@ from common.wire import AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
-from compactor.core.backoff import Backoff
 from compactor.core.progress import RewriteProgress, Stall
 from compactor.ports import Coordinator, Engine, OwnFiles
 
+REPORT_BACKOFF = Backoff()
 _ENDS: dict[type[CompactionError], AttemptEnd] = {
     AttemptCancelledError: AttemptEnd.CANCELLED,
     EngineRestartedError: AttemptEnd.LOST,
@@ -190,7 +191,7 @@ class AttemptRunner:
         return on.OutcomeRead(end=mark.end, cause=mark.cause)
 
     async def _report(self, report: AttemptReport) -> on.Event:
-        backoff = Backoff()
+        failures = 0
         while True:
             try:
                 await self._coordinator.report(report)
@@ -198,7 +199,7 @@ class AttemptRunner:
                 self._log("report not heard", attempt=report.attempt, cause=str(error))
                 if self._hurry.is_set():
                     return on.ReportDelivered()
-                backoff = backoff.failed()
-                await asyncio.sleep(backoff.wait_s())
+                failures += 1
+                await asyncio.sleep(REPORT_BACKOFF.wait_s(failures))
             else:
                 return on.ReportDelivered()

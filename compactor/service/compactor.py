@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from common.backoff import Backoff
 from common.clock import Clock
 from common.errors import EngineDiedError, UnavailableError
 from common.ids import IdSource
@@ -18,13 +19,13 @@ from common.wire import (
 )
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
-from compactor.core.backoff import Backoff
 from compactor.core.progress import StallWatch
 from compactor.ports import Coordinator, Engine, OwnFiles
 from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
 """How often attempts are looked at; sooner if they are given up sooner."""
+TAKE_BACKOFF = Backoff()
 ENGINE_PAUSE_MAX_S = 2.0
 """Longest pause before an engine that died is asked for again: its start waits by itself."""
 STOP_MAX_S = 30.0
@@ -180,20 +181,20 @@ class CompactorService:
 
     async def _slot(self) -> None:
         """Take a job, see it through, take the next; repeat a call that was not answered."""
-        backoff = Backoff()
+        failures = 0
         take = self._ids.next("take")
         while not self._draining.is_set():
             try:
                 await self._start_engine()
                 assignment = await self._taken(take)
             except (UnavailableError, EngineDiedError) as error:
-                backoff = backoff.failed()
+                failures += 1
                 self._log("no job can be taken", cause=str(error))
                 died = isinstance(error, EngineDiedError)
-                wait_s = backoff.wait_s()
+                wait_s = TAKE_BACKOFF.wait_s(failures)
                 await self._pause(min(wait_s, ENGINE_PAUSE_MAX_S) if died else wait_s)
                 continue
-            backoff = backoff.succeeded()
+            failures = 0
             take = self._ids.next("take")
             if assignment is not None:
                 await self._run_attempt(assignment)

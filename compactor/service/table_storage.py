@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from common.backoff import Backoff
 from common.bounded_map import BoundedMap
 from common.clock import Clock
 from common.errors import (
@@ -24,7 +25,6 @@ from common.parquet.service_files import (
     refuse_other_owner,
 )
 from common.storage_threads import StorageThreads
-from compactor.core.backoff import Backoff
 from compactor.rewrite.file_io import delete_file, table_location
 
 STORE_BACKOFF = Backoff()
@@ -73,15 +73,15 @@ class TableStorage:
         self._trusted_until_s.put(table.id, now_s + TRUSTED_S)
 
     async def _ours(self) -> str:
-        backoff = STORE_BACKOFF
+        failures = 0
         while True:
             try:
                 return await self._store_id()
             except (UnavailableError, ConflictError):
-                backoff = backoff.failed()
-                if backoff.failures >= STORE_TRIES_MAX:
+                failures += 1
+                if failures >= STORE_TRIES_MAX:
                     raise
-            await asyncio.sleep(backoff.wait_s())
+            await asyncio.sleep(STORE_BACKOFF.wait_s(failures))
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         """Delete outputs; what cannot be deleted stays for the collector.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common import errors
+from common.backoff import Backoff
 from common.errors import (
     AttemptCancelledError,
     ConfigError,
@@ -112,8 +113,8 @@ def _error_of(error_class: str, cause: str) -> Exception:
 # --------------------------------------------------------------------------------------- The engine
 
 
-RESTART_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Pause before the n-th start in a row that did not come up; the last one repeats."""
+RESTART_BACKOFF = Backoff(base_s=1.0, max_s=30.0)
+"""Pause after each start in a row that did not come up."""
 AGAIN_WAIT_MAX_S = 5.0
 """How long `start` waits for a driver that is being started again before it says so."""
 
@@ -324,7 +325,7 @@ class SparkEngine:
         """Bring up another driver, trying until it works."""
         tries = 0
         while True:
-            await asyncio.sleep(RESTART_PAUSES_S[min(tries, len(RESTART_PAUSES_S) - 1)])
+            await asyncio.sleep(RESTART_BACKOFF.wait_s(tries))
             try:
                 return await self._bring_up()
             except (EngineDiedError, ConfigError):

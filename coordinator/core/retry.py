@@ -26,6 +26,7 @@ memory, and its inputs pause, in the end for good, as if it had failed.
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
+from common.backoff import Backoff
 from common.bounded_map import BoundedMap
 from common.model.job import Job
 from common.model.outcome import RefusalCode
@@ -149,8 +150,9 @@ class Retry:
     def refused(self, job: Job, code: RefusalCode, reason: str, now_s: float) -> Pause:
         """Note that the store did not allow a job; the first refusal costs no time."""
         count = _failure_count(self._refusals.get(job.id)) + 1
-        pause_s = 0.0 if count == 1 else self._limits.refusal_base_s * 2.0 ** min(count - 2, 60)
-        until_s = now_s + min(pause_s, self._limits.refusal_max_s)
+        limits = self._limits
+        backoff = Backoff(base_s=limits.refusal_base_s, max_s=limits.refusal_max_s)
+        until_s = now_s + backoff.wait_s(count - 1)
         pause = Pause(failures=count, until_s=until_s, reason=f"refused ({code}): {reason}")
         self._refusals.put(job.id, pause)
         return pause
@@ -278,8 +280,8 @@ class Retry:
 
     def length_s(self, failures: int) -> float:
         """Return how long to pause after so many failures in a row."""
-        doubled = self._limits.backoff_base_s * 2.0 ** min(failures - 1, 60)
-        return float(min(doubled, self._limits.backoff_max_s))
+        limits = self._limits
+        return Backoff(base_s=limits.backoff_base_s, max_s=limits.backoff_max_s).wait_s(failures)
 
 
 def _failure_count(pause: Pause | None) -> int:

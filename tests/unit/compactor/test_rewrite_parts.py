@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.backoff import Backoff
 from common.clock import ManualClock
 from common.errors import InputError, RewriteError, UnavailableError, VerificationError
 from common.model.keys import encode_value
@@ -25,7 +26,6 @@ from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables, sorted_rows
 from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
-from compactor.core.backoff import Backoff
 from compactor.rewrite import (
     general_merge,
     output_writer,
@@ -236,7 +236,7 @@ class TestOwnFiles:
     def test_a_store_that_does_not_answer_now_fails_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(table_storage, "STORE_BACKOFF", Backoff(first_s=0.0))
+        monkeypatch.setattr(table_storage, "STORE_BACKOFF", Backoff(base_s=0.0))
         asked: list[str] = []
 
         async def store_id() -> str:

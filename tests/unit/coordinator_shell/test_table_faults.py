@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from common.backoff import Backoff
 from common.clock import ManualClock
 from common.errors import BrokenValueError, MetadataError
 from common.ids import CountedIds, call_id
@@ -373,7 +374,10 @@ def test_a_fault_is_told_left_alone_and_forgotten() -> None:
 
 def test_success_ends_a_fault() -> None:
     async def story() -> None:
-        faults, work = TableFaults(lambda *_args, **_fields: None, pause_base_s=0.0), Work(2)
+        faults, work = (
+            TableFaults(lambda *_args, **_fields: None, backoff=Backoff(base_s=0.0)),
+            Work(2),
+        )
         assert await faults.run("the collector", "t1", work) is None
         assert await faults.run("the collector", "t1", work) is None
         assert "2 times in a row" in faults.sentences("t1")[0]
@@ -388,7 +392,7 @@ def test_success_ends_a_fault() -> None:
 
 def test_what_was_not_done_is_asked_for_again_once_when_the_pause_is_over() -> None:
     async def story() -> None:
-        faults = TableFaults(lambda *_args, **_fields: None, pause_base_s=0.02)
+        faults = TableFaults(lambda *_args, **_fields: None, backoff=Backoff(base_s=0.02))
         work, asked = Work(1), list[str]()
         for name in ("failed", "left alone", "left alone, too"):
             again = partial(asked.append, name)
