@@ -45,7 +45,7 @@ class Fault:
     part: str
     cause: str
     times: int
-    again_s: float
+    retry_at_s: float
     """By the event loop's clock."""
 
     def sentence(self, now_s: float) -> str:
@@ -53,7 +53,7 @@ class Fault:
         often = "" if self.times == 1 else f" {self.times} times in a row"
         return (
             f"{self.part} failed{often} and leaves it alone for "
-            f"{max(0.0, self.again_s - now_s):.0f} s more: {self.cause}"
+            f"{max(0.0, self.retry_at_s - now_s):.0f} s more: {self.cause}"
         )
 
 
@@ -65,7 +65,7 @@ class TableFaults:
         self._log = log
         self._pause_base_s = pause_base_s
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
-        self._asked: set[tuple[str, str]] = set()
+        self._retries_due: set[tuple[str, str]] = set()
         self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
         self.counts: Counter[str] = Counter()
         """How often each kind of work has failed since the start."""
@@ -76,7 +76,7 @@ class TableFaults:
         subject: str,
         work: Callable[[], Awaitable[T]],
         expected: tuple[type[Exception], ...] = (),
-        again: Callable[[], None] | None = None,
+        retry: Callable[[], None] | None = None,
     ) -> T | None:
         """Do work on a table or tablet, unless it is left alone; None if it was not done.
 
@@ -86,12 +86,12 @@ class TableFaults:
             work: What to do.
             expected: Errors that the caller deals with; not what is stored and broken, which
                 is the table's own.
-            again: Asks for the work once more; called when the pause is over. Left out by those
+            retry: Asks for the work once more; called when the pause is over. Left out by those
                 who come round anyway.
         """
         known = self._faults.get((part, subject))
-        if known is not None and asyncio.get_running_loop().time() < known.again_s:
-            self._ask_later(part, subject, again)
+        if known is not None and asyncio.get_running_loop().time() < known.retry_at_s:
+            self._retry_later(part, subject, retry)
             return None
         try:
             done = await work()
@@ -99,24 +99,24 @@ class TableFaults:
             if isinstance(error, expected) and not isinstance(error, BrokenValueError):
                 raise
             self.note(part, subject, error)
-            self._ask_later(part, subject, again)
+            self._retry_later(part, subject, retry)
             return None
         self._faults.pop((part, subject))
         return done
 
-    def _ask_later(self, part: str, subject: str, again: Callable[[], None] | None) -> None:
+    def _retry_later(self, part: str, subject: str, retry: Callable[[], None] | None) -> None:
         """Have work that was not done asked for when its pause is over, once."""
         key, loop = (part, subject), asyncio.get_running_loop()
         fault = self._faults.get(key)
-        if again is None or fault is None or key in self._asked:
+        if retry is None or fault is None or key in self._retries_due:
             return
 
-        self._asked.add(key)
-        loop.call_at(fault.again_s, self._ask, key, again)
+        self._retries_due.add(key)
+        loop.call_at(fault.retry_at_s, self._retry, key, retry)
 
-    def _ask(self, key: tuple[str, str], again: Callable[[], None]) -> None:
-        self._asked.discard(key)
-        again()
+    def _retry(self, key: tuple[str, str], retry: Callable[[], None]) -> None:
+        self._retries_due.discard(key)
+        retry()
 
     def note(self, part: str, subject: str, error: Exception) -> str:
         """Keep a fault, and return its cause in a sentence."""
@@ -124,8 +124,8 @@ class TableFaults:
         times = 1 if known is None else known.times + 1
         pause_s = min(PAUSE_MAX_S, self._pause_base_s * 2 ** min(times - 1, 16))
         cause = redacted(f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX])
-        again_s = asyncio.get_running_loop().time() + pause_s
-        self._faults.put((part, subject), Fault(part, cause, times, again_s))
+        retry_at_s = asyncio.get_running_loop().time() + pause_s
+        self._faults.put((part, subject), Fault(part, cause, times, retry_at_s))
         self.counts[part] += 1
         place = _place_of(error)
         self._log("work on a table failed", work=part, subject=subject, cause=cause, place=place)

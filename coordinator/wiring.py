@@ -68,10 +68,10 @@ class CoordinatorParts:
         """
         if not self.state.was_planned(tablet):
             self.scanner.ask(tablet)
-        told = self.state.explain(tablet, now_s)
+        explanation = self.state.explain(tablet, now_s)
         faults = self.context.faults.sentences(tablet.table, str(tablet))
-        sentences = (*faults, *self.operations.sentences(tablet), *told.sentences)
-        return replace(told, sentences=sentences)
+        sentences = (*faults, *self.operations.sentences(tablet), *explanation.sentences)
+        return replace(explanation, sentences=sentences)
 
     def loops(self, settings: Settings) -> list[Coroutine[Any, Any, None]]:
         """Return what has to run for ever, beside the collector and who leads."""
@@ -137,8 +137,8 @@ class CoordinatorParts:
             MetricValue("neve_full_scan_tablets_total", counts.tablets),
             MetricValue("neve_full_scan_planned_total", counts.planned),
             MetricValue("neve_full_scan_found_total", counts.found),
-            MetricValue("neve_full_scan_pieces_total", counts.pieces),
-            MetricValue("neve_full_scan_pieces_failed_total", counts.pieces_failed),
+            MetricValue("neve_full_scan_pieces_total", counts.ranges),
+            MetricValue("neve_full_scan_pieces_failed_total", counts.ranges_failed),
         ]
 
     def _of_faults(self) -> list[MetricValue]:
@@ -249,7 +249,7 @@ def storage_loops(
 
 
 def assemble(
-    settings: Settings, context: ShellContext, elsewhere: RangeScans | None = None
+    settings: Settings, context: ShellContext, remote: RangeScans | None = None
 ) -> CoordinatorParts:
     """Return the parts, each knowing those that it needs.
 
@@ -258,7 +258,7 @@ def assemble(
     Args:
         settings: The operator's.
         context: What the shell is made of.
-        elsewhere: Where pieces of large tables are scanned; None: in this process.
+        remote: Where ranges of large tables are scanned; None: in this process.
 
     Raises:
         ConfigError: A plug-in of the settings is not installed.
@@ -276,8 +276,8 @@ def assemble(
     service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
     selectors = SelectorCalls()
-    minds = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
-    requests = RequestDriver(context, RequestSteps(context, minds))
+    policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
+    requests = RequestDriver(context, RequestSteps(context, policies))
     automatic = AutomaticRequests(context, selectors)
     rules = OperationRules(
         lasts_max_s=own.operation_max_s,
@@ -286,9 +286,9 @@ def assemble(
     fatal = FatalFilesInCore(state, service.submit)
     steps = OperationSteps(context, plan, state.why_given_up, rules, fatal)
     operations = OperationDriver(context, steps)
-    here = LocalRangeScans(context.store, plan)
-    full_scan = FullScan(context.store, scanner, state, here, context.log)
-    full_scan.use(elsewhere, own.full_scan_tasks)
+    local = LocalRangeScans(context.store, plan)
+    full_scan = FullScan(context.store, scanner, state, local, context.log)
+    full_scan.use(remote, own.full_scan_tasks)
     scanner.watch(requests)
     scanner.watch(automatic)
     scanner.watch(operations)

@@ -33,88 +33,90 @@ REQUEST_ERROR = "TransformError"
 """The class of error of an attempt that its request's own expression or plug-in has failed."""
 
 
-def decide(books: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
+def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
     """Return what follows from news of an attempt."""
     match event:
         case on.AttemptReported():
-            return _attempt_reported(books, event, now_s)
+            return _attempt_reported(cluster, event, now_s)
         case on.AttemptSettled(attempt=attempt, end=end):
-            return finish_attempt(books, attempt, end)
+            return finish_attempt(cluster, attempt, end)
         case on.ReservationsFound():
-            return _reservations_found(books, event, now_s)
+            return _reservations_found(cluster, event, now_s)
         case on.AttemptCancelAsked(attempt=attempt, cause=cause):
-            return _cancel_attempt(books, attempt, cause, now_s)
+            return _cancel_attempt(cluster, attempt, cause, now_s)
         case _:
             assert_never(event)
 
 
-def expire_attempts(books: ClusterState, now_s: float) -> list[Action]:
+def expire_attempts(cluster: ClusterState, now_s: float) -> list[Action]:
     """Move on what only time moves: doubt, grace, and releases without an answer."""
-    limits = books.limits
+    limits = cluster.limits
     actions: list[Action] = []
-    for attempt in books.attempts.restless():
+    for attempt in cluster.attempts.unsettled():
         waited_s = now_s - attempt.state_since_s
         match attempt.state:
             case AttemptState.DOUBTFUL if waited_s >= limits.doubt_max_s:
-                actions += lose_attempt(books, attempt, "its reservation got no answer", now_s)
+                actions += lose_attempt(cluster, attempt, "its reservation got no answer", now_s)
             case AttemptState.FOUND if waited_s >= limits.adopt_grace_max_s:
-                actions += release_orphan(books, attempt, "no compactor lists it", now_s)
+                actions += release_orphan(cluster, attempt, "no compactor lists it", now_s)
             case AttemptState.RELEASING if waited_s >= limits.release_retry_s:
-                books.attempts.update(replace(attempt, state_since_s=now_s))
+                cluster.attempts.update(replace(attempt, state_since_s=now_s))
                 actions.append(release_action(attempt))
             case _:
                 pass
     return actions
 
 
-def _attempt_reported(books: ClusterState, event: on.AttemptReported, now_s: float) -> list[Action]:
-    books.grants.report(event.attempt, event.moved_bytes, event.waited_s)
-    attempt = books.attempts.get(event.attempt)
+def _attempt_reported(
+    cluster: ClusterState, event: on.AttemptReported, now_s: float
+) -> list[Action]:
+    cluster.grants.report(event.attempt, event.moved_bytes, event.waited_s)
+    attempt = cluster.attempts.get(event.attempt)
     if attempt is not None:
-        return _end_as_reported(books, attempt, event, now_s)
-    if books.attempts.over(event.attempt) is None:
-        books.reports.put(event.attempt, event)
+        return _end_as_reported(cluster, attempt, event, now_s)
+    if cluster.attempts.ended(event.attempt) is None:
+        cluster.reports.put(event.attempt, event)
     return []
 
 
 def _end_as_reported(
-    books: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
 ) -> list[Action]:
     """Believe a report, unless the store has been asked already: then it decides."""
     if attempt.state is AttemptState.RELEASING:
         return []
     if event.end is AttemptEnd.COMMITTED:
-        return finish_attempt(books, attempt.id, event.end)
-    told, halvings = list[Action](), event.halvings
+        return finish_attempt(cluster, attempt.id, event.end)
+    logs, halvings = list[Action](), event.halvings
     if event.end is AttemptEnd.FAILED and event.error_class == STALL_ERROR:
-        told, halvings = _note_stall(books, attempt, event, now_s)
+        logs, halvings = _note_stall(cluster, attempt, event, now_s)
     elif event.end is AttemptEnd.FAILED and event.error_class == REQUEST_ERROR and attempt.request:
-        books.retry.failed_by_request(attempt.request, event.cause)
-        told = [failure_log(attempt, _failure(attempt, event))]
+        cluster.retry.note_request_failure(attempt.request, event.cause)
+        logs = [failure_log(attempt, _failure(attempt, event))]
     elif event.end is AttemptEnd.FAILED:
-        told = _note_failure(books, attempt, event, now_s)
+        logs = _note_failure(cluster, attempt, event, now_s)
         # Killed processes are counted, too: nobody can say that it was not for memory.
         halvings += event.error_class in MEMORY_ERRORS
-    books.deaths.halved(attempt.tablet, attempt.inputs, halvings)
+    cluster.crashes.note_halvings(attempt.tablet, attempt.inputs, halvings)
     ending = Ending(end=event.end, cause=event.cause, for_silence=False, halvings=halvings)
-    return told + release_attempt(books, attempt, ending, now_s)
+    return logs + release_attempt(cluster, attempt, ending, now_s)
 
 
 def _note_stall(
-    books: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
 ) -> tuple[list[Action], int]:
     """Hold a first stall against the compactor alone: once is chance, twice may be the job.
 
     Returns:
         What to tell, and how often the job is halved from now on.
     """
-    books.counters.stalled += 1
-    death = books.deaths.died(attempt.tablet, attempt.inputs)
-    if death.again:
-        halvings = max(death.halvings, event.halvings + 1)
-        return _note_failure(books, attempt, event, now_s), halvings
+    cluster.counters.stalled += 1
+    record = cluster.crashes.note_death(attempt.tablet, attempt.inputs)
+    if record.is_repeated:
+        halvings = max(record.halvings, event.halvings + 1)
+        return _note_failure(cluster, attempt, event, now_s), halvings
     failure = _failure(attempt, event)
-    books.retry.failed_by_compactor(failure, now_s)
+    cluster.retry.note_compactor_failure(failure, now_s)
     return [failure_log(attempt, failure)], event.halvings
 
 
@@ -129,65 +131,67 @@ def _failure(attempt: Attempt, event: on.AttemptReported) -> Failure:
 
 
 def _note_failure(
-    books: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
 ) -> list[Action]:
     failure = _failure(attempt, event)
-    pause = books.retry.failed(failure, now_s)
+    pause = cluster.retry.note_failure(failure, now_s)
     return [failure_log(attempt, failure), *pause_log(attempt, pause)]
 
 
 def _reservations_found(
-    books: ClusterState, event: on.ReservationsFound, now_s: float
+    cluster: ClusterState, event: on.ReservationsFound, now_s: float
 ) -> list[Action]:
     """A scan has read a tablet: what only the store knows has to be listed by a compactor."""
     present = {reservation.attempt for reservation in event.reservations}
-    for attempt in books.attempts.of_tablet(event.tablet):
+    for attempt in cluster.attempts.of_tablet(event.tablet):
         if attempt.state is AttemptState.FOUND and attempt.id not in present:
-            books.attempts.end(attempt.id, AttemptEnd.LOST)
-            books.capacity.leave(attempt.id)
+            cluster.attempts.end(attempt.id, AttemptEnd.LOST)
+            cluster.capacity.leave(attempt.id)
     actions: list[Action] = []
     for reservation in event.reservations:
-        if _is_news(books, reservation):
-            actions += _add_found_attempt(books, event.tablet, reservation, now_s)
+        if _is_news(cluster, reservation):
+            actions += _add_found_attempt(cluster, event.tablet, reservation, now_s)
     return actions
 
 
-def _is_news(books: ClusterState, reservation: Reservation) -> bool:
+def _is_news(cluster: ClusterState, reservation: Reservation) -> bool:
     """Return whether a reservation is not known; one that was LOST may have come late.
 
     One that is over and there all the same was read before its end, or a fail-over has
     forgotten that end: the next reading tells.
     """
-    if books.attempts.get(reservation.attempt) is not None:
+    if cluster.attempts.get(reservation.attempt) is not None:
         return False
-    news = books.attempts.over(reservation.attempt) in (None, AttemptEnd.LOST)
+    news = cluster.attempts.ended(reservation.attempt) in (None, AttemptEnd.LOST)
     if not news:
-        books.attempts.doubt_end(reservation.attempt)
+        cluster.attempts.doubt_end(reservation.attempt)
     return news
 
 
 def _add_found_attempt(
-    books: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
+    cluster: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
 ) -> list[Action]:
     """Note a reservation as FOUND; end or adopt it at once if its compactor has spoken."""
-    found = attempt_of_reservation(tablet, books.table_name(tablet.table), reservation, now_s)
-    books.attempts.add(found)
-    books.capacity.enter(found.id, found.group, found.input_bytes)
-    report = books.reports.pop(found.id)
+    found = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
+    cluster.attempts.add(found)
+    cluster.capacity.enter(found.id, found.group, found.input_bytes)
+    report = cluster.reports.pop(found.id)
     if report is not None and report.end is not AttemptEnd.COMMITTED:
-        return _end_as_reported(books, found, report, now_s)
-    compactor = books.compactors.get(found.compactor)
+        return _end_as_reported(cluster, found, report, now_s)
+    compactor = cluster.compactors.get(found.compactor)
     progress = None if compactor is None else compactor.lists(found.id)
     if compactor is not None and progress is not None:
-        adopt_attempt(books, found, progress, compactor.incarnation, now_s)
+        adopt_attempt(cluster, found, progress, compactor.incarnation, now_s)
     return []
 
 
-def _cancel_attempt(books: ClusterState, attempt_id: str, cause: str, now_s: float) -> list[Action]:
+def _cancel_attempt(
+    cluster: ClusterState, attempt_id: str, cause: str, now_s: float
+) -> list[Action]:
     """Take an attempt back: the store first, the compactor hears of it at its next heartbeat."""
-    attempt = books.attempts.get(attempt_id)
+    attempt = cluster.attempts.get(attempt_id)
     if attempt is None or attempt.state is AttemptState.RELEASING:
         return []
-    books.retry.taken_back(attempt.tablet, attempt.inputs, cause, now_s)
+    cluster.retry.note_cancelled(attempt.tablet, attempt.inputs, cause, now_s)
     ending = Ending(end=AttemptEnd.CANCELLED, cause=cause, for_silence=False)
-    return release_attempt(books, attempt, ending, now_s)
+    return release_attempt(cluster, attempt, ending, now_s)

@@ -15,28 +15,28 @@ from coordinator.core.retry import Failure, Pause
 
 
 def release_attempt(
-    books: ClusterState, attempt: Attempt, ending: Ending, now_s: float
+    cluster: ClusterState, attempt: Attempt, ending: Ending, now_s: float
 ) -> list[Action]:
     """Ask the store to give an attempt's reservation up; its slot is free from now on.
 
     Args:
-        books: Where the attempt is known.
+        cluster: Where the attempt is known.
         attempt: One that is not over and not being released.
         ending: What to write as its end.
         now_s: The time now.
     """
     releasing = replace(attempt, state=AttemptState.RELEASING, state_since_s=now_s, ending=ending)
-    books.attempts.update(releasing)
-    books.capacity.leave(attempt.id)
+    cluster.attempts.update(releasing)
+    cluster.capacity.leave(attempt.id)
     return [release_action(releasing)]
 
 
 def lose_attempt(
-    books: ClusterState, attempt: Attempt, cause: str, now_s: float, *, halvings: int = 0
+    cluster: ClusterState, attempt: Attempt, cause: str, now_s: float, *, halvings: int = 0
 ) -> list[Action]:
     """Release an attempt behind which nobody stands."""
     ending = Ending(end=AttemptEnd.LOST, cause=cause, for_silence=True, halvings=halvings)
-    return release_attempt(books, attempt, ending, now_s)
+    return release_attempt(cluster, attempt, ending, now_s)
 
 
 def release_action(attempt: Attempt) -> do.Release:
@@ -72,21 +72,21 @@ def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
     return [do.Tell(event="job quarantined", fields=fields)]
 
 
-def finish_attempt(books: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
+def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
     """Note that an attempt is over; a repetition changes nothing."""
-    known = books.attempts.end(attempt, end)
+    known = cluster.attempts.end(attempt, end)
     if known is None:
         return []
-    books.capacity.leave(attempt)
-    _count(books, end)
+    cluster.capacity.leave(attempt)
+    _count(cluster, end)
     if end is AttemptEnd.COMMITTED:
-        books.retry.succeeded(known.compactor, known.tablet, known.inputs)
-        books.deaths.forget(known.tablet, known.inputs)
+        cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
+        cluster.crashes.forget(known.tablet, known.inputs)
     return [do.Replan(tablet=known.tablet)]
 
 
-def _count(books: ClusterState, end: AttemptEnd) -> None:
-    counters = books.counters
+def _count(cluster: ClusterState, end: AttemptEnd) -> None:
+    counters = cluster.counters
     counters.committed += end is AttemptEnd.COMMITTED
     counters.released += end is not AttemptEnd.COMMITTED
     counters.failed += end is AttemptEnd.FAILED

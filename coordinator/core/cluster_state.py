@@ -92,12 +92,12 @@ class ClusterState:
         """Groups that the settings name; others may be known by their compactors or jobs."""
         self.started_s: float | None = None
         """When the first turn was."""
-        self.turned_s = 0.0
+        self.last_turn_s = 0.0
         """When the last turn was."""
         self.counters = Counters()
         self.tables: dict[str, Table] = {}
         self.paused_groups: dict[str, None] = {}
-        self.notes: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.notes_max)
+        self.last_plans: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.notes_max)
         self.queues = JobQueues(self._make_queue)
         self.takes = Takes(limits.takes_max, limits.settled_max)
         self.attempts = Attempts(limits.settled_max)
@@ -105,15 +105,15 @@ class ClusterState:
         """Reports of attempts that we have not heard of: a restart forgot them."""
         self.compactors = LivingCompactors(limits.compactors_max)
         self.capacity = Capacity(limits)
-        self.overtaking = Backfill(self.queues, self.capacity)
+        self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
         self.retry = Retry(limits)
-        self.deaths = CrashHistory(limits.failures_max)
+        self.crashes = CrashHistory(limits.failures_max)
         self.deferrals = Deferrals(limits.deferrals_max)
-        self.alarms = ReplanTimers()
+        self.replan_timers = ReplanTimers()
         self._shares: dict[str, FairShare] = {}
 
-    def see_table(self, table: Table) -> None:
+    def note_table(self, table: Table) -> None:
         """Remember a table and its weight."""
         self.tables[table.id] = table
         for share in self._shares.values():

@@ -75,7 +75,7 @@ class LivingCompactors:
         """Return a living compactor, or None."""
         return self._living.get(name)
 
-    def hear(self, news: Compactor) -> SignOfLife:
+    def note(self, news: Compactor) -> SignOfLife:
         """Note a sign of life; a heartbeat's listing and a drain once asked for stay.
 
         Args:
@@ -88,10 +88,10 @@ class LivingCompactors:
             lost = self._lost.pop(news.name)
             self._living[news.name] = news
             if lost is not None and lost != news.incarnation:
-                self.bury(news.name, lost)
+                self.mark_dead(news.name, lost)
             return SignOfLife.NEW
         if before.incarnation != news.incarnation:
-            self.bury(before.name)
+            self.mark_dead(before.name)
             self._living[news.name] = news
             return SignOfLife.REPLACED
         self._living[news.name] = replace(news, draining=news.draining or before.draining)
@@ -109,7 +109,7 @@ class LivingCompactors:
         """A living compactor was silent too long; if it wakes, it is heard as NEW."""
         self._lost.put(name, self._living.pop(name).incarnation)
 
-    def bury(self, name: str, incarnation: str = "") -> Compactor | None:
+    def mark_dead(self, name: str, incarnation: str = "") -> Compactor | None:
         """A process is dead for sure: nothing that it has sent counts any more.
 
         Args:
@@ -132,7 +132,7 @@ class LivingCompactors:
         """Return the compactors unheard of for too long, by name."""
         return [each for each in self.every() if now_s - each.heard_s >= silence_max_s]
 
-    def forgive(self, gap_s: float) -> None:
+    def add_silence(self, gap_s: float) -> None:
         """We were not listening for so long: it is nobody's silence."""
         for name, compactor in self._living.items():
             self._living[name] = replace(compactor, heard_s=compactor.heard_s + gap_s)
@@ -199,7 +199,7 @@ class Takes:
         """Return the groups that somebody waits for, by name."""
         return sorted(self._waiting)
 
-    def every(self) -> list[Take]:
+    def all_waiting(self) -> list[Take]:
         """Return all waiting takes, by group and arrival."""
         return [take for group in self.groups() for take in self.waiting(group)]
 
@@ -213,7 +213,7 @@ class Takes:
 
     def of_compactor(self, compactor: str, except_for: str = "") -> list[str]:
         """Return the ids of a compactor's takes, but not those of one incarnation."""
-        every = self.every() + [each.take for each in self.reserving()]
+        every = self.all_waiting() + [each.take for each in self.reserving()]
         return [
             take.take
             for take in every
@@ -267,7 +267,7 @@ class Takes:
 
     def check(self) -> None:
         """Assert what is always true of the takes; for tests."""
-        waiting = [take.take for take in self.every()]
+        waiting = [take.take for take in self.all_waiting()]
         assert len(waiting) == len(set(waiting))
         assert not set(waiting) & self._reserving.keys()
         assert all(self._waiting.values())

@@ -151,7 +151,7 @@ def recheck_at_s(tablet: Tablet, table: Table, plan: TabletPlan) -> float | None
 
 
 def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks | None:
-    """Return the marks of settled versions that a tablet should have, None if it has them.
+    """Return the watermarks of settled versions that a tablet should have, None if it has them.
 
     Args:
         tablet: As it was read.
@@ -161,8 +161,8 @@ def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks 
     if not _needs_watermarks(tablet, table):
         return None
     before, retention_s = tablet.record.settled, table.settings.tombstone_retention_s
-    marks = next_watermarks(before, now_s, _highest_version(tablet), retention_s)
-    return None if marks == before else marks
+    watermarks = next_watermarks(before, now_s, _highest_version(tablet), retention_s)
+    return None if watermarks == before else watermarks
 
 
 def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
@@ -173,17 +173,17 @@ def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
     """
     if not _needs_watermarks(tablet, table):
         return None
-    marks = tablet.record.settled
-    if not marks:
+    watermarks = tablet.record.settled
+    if not watermarks:
         return None  # The look that says so makes the first one.
-    last_s, version = marks[-1]
+    last_s, version = watermarks[-1]
     if _highest_version(tablet) <= version:
         return None
     return last_s + table.settings.tombstone_retention_s / WATERMARKS_PER_RETENTION
 
 
 def _needs_watermarks(tablet: Tablet, table: Table) -> bool:
-    """Return whether a tablet may hold dead rows, which are dropped by marks: else none is made.
+    """Return whether a tablet may hold dead rows; others need no watermark.
 
     The first mark after the first tombstone covers it, so nothing is lost by waiting for it.
     """

@@ -186,7 +186,7 @@ class RequestDriver:
             while (news := self._news.pop(table, None)) is not None:
                 work = partial(self._look_or_wait, table, news)
                 again = partial(self.table_changed, table)
-                await self._context.faults.run("driving requests", table, work, again=again)
+                await self._context.faults.run("driving requests", table, work, retry=again)
         finally:
             self._driven.discard(table)
 
@@ -266,8 +266,8 @@ class RequestDriver:
                     stepped = await self._steps.take(request, table, tablet, now_s)
                 if not stepped.settled:
                     unsettled.add((tablet.id, request.id))
-                if stepped.again_s is not None:
-                    self._look_later(table.id, stepped.again_s)
+                if stepped.look_again_s is not None:
+                    self._look_later(table.id, stepped.look_again_s)
 
         await asyncio.gather(*(step(tablet) for tablet in tablets))
         return unsettled

@@ -1,8 +1,8 @@
-"""One piece of a full scan: a span of a table's tablets, looked at near the data.
+"""One range of a full scan: a span of a table's tablets, looked at near the data.
 
 Records are read first; only tablets that a record does not show to be quiet are read and
 planned. Nothing is decided for good here: what comes back says which tablets the
-coordinator must look at itself, and of those that rest, the record is told. So a piece
+coordinator must look at itself, and of those that rest, the record is told. So a range
 may be lost, late or done twice.
 """
 
@@ -36,7 +36,7 @@ BATCH_TABLETS = 256
 NOTES_AT_ONCE = 64
 """Written in one change."""
 RESULT_BYTES_MAX = 1024**2
-"""Of the ends in one answer; a piece that has more goes on in another."""
+"""Of the ends in one answer; a range that has more goes on in another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class ScanRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeFindings:
-    """What a piece has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
+    """What a range has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
 
     ask: tuple[bytes, ...] = ()
     """The coordinator must look at these."""
@@ -64,14 +64,14 @@ class RangeFindings:
     planned: int = 0
     """Tablets read and planned."""
     rest: TabletSpan | None = None
-    """What is left of the piece, because the answer is full."""
+    """What is left of the range, because the answer is full."""
 
 
 class RangeScans(Protocol):
-    """Where pieces are scanned."""
+    """Where ranges are scanned."""
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
-        """Scan a piece.
+    async def scan(self, scan_range: ScanRange) -> RangeFindings:
+        """Scan a range.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -81,25 +81,25 @@ class RangeScans(Protocol):
 
 
 class LocalRangeScans:
-    """Scans pieces in this process, between its other work."""
+    """Scans ranges in this process, between its other work."""
 
     def __init__(self, store: TabletStore, plan: PlanTablet) -> None:
         """Scan by what planners say."""
         self._store = store
         self._plan = plan
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
-        """Scan a piece."""
-        return await _RangeScan(self._store, self._plan, piece).run()
+    async def scan(self, scan_range: ScanRange) -> RangeFindings:
+        """Scan a range."""
+        return await _RangeScan(self._store, self._plan, scan_range).run()
 
 
 class _RangeScan:
-    """One scan of a piece: what it has found so far."""
+    """One scan of a range: what it has found so far."""
 
-    def __init__(self, store: TabletStore, plan: PlanTablet, piece: ScanRange) -> None:
+    def __init__(self, store: TabletStore, plan: PlanTablet, scan_range: ScanRange) -> None:
         self._store = store
         self._plan = plan
-        self._piece = piece
+        self._range = scan_range
         self._ask: list[bytes] = []
         self._wanted: list[tuple[bytes, str]] = []
         self._bytes = self._tablets = self._planned = 0
@@ -107,7 +107,7 @@ class _RangeScan:
 
     async def run(self) -> RangeFindings:
         """Look at page after page until the span ends or the answer is full."""
-        table, span = self._piece.table.id, self._piece.span
+        table, span = self._range.table.id, self._range.span
         after, rest = span.after, None
         while ids := await self._store.tablet_ids(table, after=after, count=PAGE_TABLETS):
             page = [tablet for tablet in ids if span.holds(tablet.end)]
@@ -128,9 +128,9 @@ class _RangeScan:
         )
 
     async def _look(self, page: Sequence[TabletId]) -> None:
-        piece = self._piece
+        scan_range = self._range
         self._tablets += len(page)
-        look = page if piece.every else await self._not_quiet(page)
+        look = page if scan_range.every else await self._not_quiet(page)
         for first in range(0, len(look), BATCH_TABLETS):
             batch = look[first : first + BATCH_TABLETS]
             notes: list[WriteAnalysis] = []
@@ -144,7 +144,7 @@ class _RangeScan:
 
     async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
         """Return the tablets that their records do not show to be quiet."""
-        piece = self._piece
+        scan_range = self._range
         try:
             records = await self._store.records(page)
         except BrokenValueError:
@@ -152,12 +152,12 @@ class _RangeScan:
         return [
             tablet
             for tablet, record in zip(page, records, strict=True)
-            if needs_look(record, piece.table, self._now_s, fresh=piece.fresh)
+            if needs_look(record, scan_range.table, self._now_s, fresh=scan_range.fresh)
         ]
 
     async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
         """Put a tablet where it belongs; return the note for one that rests."""
-        table, now_s = self._piece.table, self._now_s
+        table, now_s = self._range.table, self._now_s
         self._planned += 1
         if must_ask(tablet, table, now_s):
             self._found(tablet.id.end)
@@ -181,7 +181,7 @@ class _RangeScan:
 
     def _note(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
         """Return what the record of a tablet shall say that rests; None: it says so."""
-        record, settings_version = tablet.record, self._piece.table.settings_version
+        record, settings_version = tablet.record, self._range.table.settings_version
         said = analysis_at_rest(len(tablet.files))
         fresh = (record.analysis_version, record.analysis_settings) == (
             record.version,
@@ -208,4 +208,4 @@ class _RangeScan:
         """Write what was said of tablets that rest; one that has changed meanwhile is refused."""
         for first in range(0, len(notes), NOTES_AT_ONCE):
             some = tuple(notes[first : first + NOTES_AT_ONCE])
-            await self._store.apply(WriteAnalyses(table=self._piece.table.id, notes=some))
+            await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=some))

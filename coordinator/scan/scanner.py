@@ -105,25 +105,25 @@ async def read_request_facts(store: TabletStore, tablet: Tablet) -> Mapping[str,
 
 
 async def with_watermarks(store: TabletStore, tablet: Tablet, table: Table, now_s: float) -> Tablet:
-    """Return a tablet with its marks of settled versions as they should be, also in the store.
+    """Return a tablet with its watermarks as they should be, also in the store.
 
     Raises:
         MetadataError: The store did not answer as it should.
     """
-    marks = wanted_watermarks(tablet, table, now_s)
-    return tablet if marks is None else await _watermarks_written(store, tablet, marks)
+    watermarks = wanted_watermarks(tablet, table, now_s)
+    return tablet if watermarks is None else await _watermarks_written(store, tablet, watermarks)
 
 
-async def _watermarks_written(store: TabletStore, tablet: Tablet, marks: Watermarks) -> Tablet:
+async def _watermarks_written(store: TabletStore, tablet: Tablet, watermarks: Watermarks) -> Tablet:
     note = WriteAnalysis(
         tablet=tablet.id,
         analysis=Analysis.UNKNOWN,
         version=-1,
         settings_version=-1,
-        settled=marks,
+        settled=watermarks,
     )
     await store.apply(note)
-    return replace(tablet, record=replace(tablet.record, settled=marks))
+    return replace(tablet, record=replace(tablet.record, settled=watermarks))
 
 
 def _active_facts(request: Request | None) -> Mapping[str, RequestFacts]:

@@ -68,9 +68,9 @@ class OperationStatus:
 class LookResult:
     """What became of an operation that was looked at."""
 
-    told: OperationStatus | None = None
+    status: OperationStatus | None = None
     """Set while it stands."""
-    again: bool = False
+    look_again: bool = False
     """The store did not answer for sure: look again soon."""
     abandoned: str = ""
     """Why it was given up, if it was."""
@@ -114,25 +114,25 @@ class OperationSteps:
             MetadataError: The store did not answer as it should.
         """
         for _ in range(STEPS_MAX):
-            tablets = await self._together(tablet)
+            tablets = await self._read_all_tablets(tablet)
             if tablets is None:
                 return LookResult(ended=True)
             operation = tablets[0].operation
             assert operation is not None, tablet
-            change = await self._next(tablets, table)
+            change = await self._next_change(tablets, table)
             ids = tuple(each.id for each in tablets)
             if isinstance(change, WaitForTablets):
                 return LookResult(OperationStatus(table, operation, ids, change.reason))
             outcome = await self._take(change, operation, ids)
             if isinstance(outcome, Unknown):
                 return LookResult(
-                    OperationStatus(table, operation, ids, outcome.reason), again=True
+                    OperationStatus(table, operation, ids, outcome.reason), look_again=True
                 )
             if not isinstance(outcome, Applied):
                 return LookResult(OperationStatus(table, operation, ids, outcome.reason))
             if isinstance(change, AbandonStep):
                 return LookResult(abandoned=change.reason)
-        return LookResult(again=True)
+        return LookResult(look_again=True)
 
     async def split(self, tablet: TabletId, table: Table) -> bool:
         """Begin a split of a tablet that has grown too large; return whether one began."""
@@ -168,7 +168,7 @@ class OperationSteps:
             return False
         return await self._begin(OperationKind.MERGE, (left, right), why)
 
-    async def _together(self, tablet: TabletId) -> list[Tablet] | None:
+    async def _read_all_tablets(self, tablet: TabletId) -> list[Tablet] | None:
         """Return all tablets of the operation in a tablet, read together; None: there is none."""
         store = self._context.store
         read = await store.tablet(tablet)
@@ -181,12 +181,14 @@ class OperationSteps:
         own = [each for each in found if _is_of(each, read.operation)]
         return own or None
 
-    async def _next(self, tablets: list[Tablet], table: Table) -> OperationChange:
+    async def _next_change(self, tablets: list[Tablet], table: Table) -> OperationChange:
         now_s = await self._context.store.now_s()
-        stuck = self._stuck(tablets[0], table, now_s) if is_cutting(tablets[0].operation) else ""
+        stuck = (
+            self._why_stuck(tablets[0], table, now_s) if is_cutting(tablets[0].operation) else ""
+        )
         return next_change(tablets, now_s, lasts_max_s=self.rules.lasts_max_s, stuck=stuck)
 
-    def _stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
+    def _why_stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
         """Return why a job that cuts is not tried any more; empty: none is quarantined."""
         try:
             jobs = self._plan(tablet, table, now_s).jobs

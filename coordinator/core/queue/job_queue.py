@@ -129,16 +129,16 @@ class JobQueue:
         self._arrivals += 1
         return self._admit(self._entry(job, boost, now_s, self._arrivals))
 
-    def take(self, suits: JobFilter | None = None, shut: Container[str] = ()) -> Job | None:
+    def take(self, suits: JobFilter | None = None, saturated: Container[str] = ()) -> Job | None:
         """Take the best job out, or None: of the table whose turn it is, if tables share.
 
         Args:
             suits: May refuse a job now; then the best of the next `PROBES_MAX` that it allows goes.
-            shut: Tables of which no job is taken.
+            saturated: Tables of which no job is taken.
         """
-        entry = self._index.next(shut)
+        entry = self._index.next(saturated)
         if entry is not None and suits is not None and not suits(entry.job):
-            opened = (each for each in self.entries() if each.job.tablet.table not in shut)
+            opened = (each for each in self.entries() if each.job.tablet.table not in saturated)
             entry = next((each for each in islice(opened, PROBES_MAX) if suits(each.job)), None)
         if entry is None:
             return None
@@ -293,11 +293,11 @@ class JobQueues:
         return self.queue(job.group).offer(job, now_s, boost)
 
     def take(
-        self, group: str, suits: JobFilter | None = None, shut: Container[str] = ()
+        self, group: str, suits: JobFilter | None = None, saturated: Container[str] = ()
     ) -> Job | None:
         """Take the best job of a group out, or None; see `JobQueue.take`."""
         queue = self._queues.get(group)
-        return None if queue is None else queue.take(suits, shut)
+        return None if queue is None else queue.take(suits, saturated)
 
     def get(self, job_id: str) -> Job | None:
         """Return a queued job of any group, or None."""

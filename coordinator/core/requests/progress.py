@@ -53,9 +53,11 @@ def request_progress(
         for tablet in tablets
         if meets_tablet(request, tablet.bounds)
     )
-    told = [known[attempt] for each in here for attempt in each.running if attempt in known]
-    bytes_left = max(0, sum(each.bytes_left for each in here) - sum(t.bytes_done for t in told))
-    rate = sum(each.bytes_done / max(now_s - each.since_s, 1.0) for each in told)
+    reported = [known[attempt] for each in here for attempt in each.running if attempt in known]
+    bytes_left = max(
+        0, sum(each.bytes_left for each in here) - sum(each.bytes_done for each in reported)
+    )
+    rate = sum(each.bytes_done / max(now_s - each.since_s, 1.0) for each in reported)
     eta_s = 0.0 if request.state.ended else (bytes_left / rate if rate else None)
     return RequestProgress(
         request=request, tablets=here, bytes_left=bytes_left, bytes_per_s=rate, eta_s=eta_s

@@ -40,17 +40,17 @@ class ThrottledAttempt:
     throttled: bool = False
     """Whether it had to wait lately."""
 
-    def heard(self, told: AttemptProgress, now_s: float) -> "ThrottledAttempt":
-        """Return it after a heartbeat has told of it; numbers only grow."""
-        applied = UNLIMITED if told.granted_bytes_s is None else told.granted_bytes_s
+    def after_heartbeat(self, progress: AttemptProgress, now_s: float) -> "ThrottledAttempt":
+        """Return it after a heartbeat that lists it; numbers only grow."""
+        applied = UNLIMITED if progress.granted_bytes_s is None else progress.granted_bytes_s
         after = replace(
             self,
             applied_bytes_s=applied,
             may_bytes_s=applied,
-            moved_bytes=max(self.moved_bytes, told.moved_bytes),
-            waited_s=max(self.waited_s, told.waited_s),
-            synced_bytes=max(self.synced_bytes, told.synced_bytes),
-            sync_s=max(self.sync_s, told.sync_s),
+            moved_bytes=max(self.moved_bytes, progress.moved_bytes),
+            waited_s=max(self.waited_s, progress.waited_s),
+            synced_bytes=max(self.synced_bytes, progress.synced_bytes),
+            sync_s=max(self.sync_s, progress.sync_s),
         )
         passed_s = now_s - self.heard_s
         if passed_s < INTERVAL_S_MIN:
