@@ -40,7 +40,7 @@ from coordinator.scan.scan_ranges import (
     RangeFindings,
     ScanRange,
 )
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.many_tablets import Many, key_of, many_tablets

@@ -37,11 +37,11 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
+from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.requests.driver import read_progress
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 

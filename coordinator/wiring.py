@@ -17,6 +17,7 @@ from common.wire import (
     Explanation,
     MetricValue,
 )
+from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
@@ -39,7 +40,6 @@ from coordinator.storage.garbage_collector import (
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
 from coordinator.storage.unfinished_tables import UnfinishedTables
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 
 
@@ -122,7 +122,7 @@ class CoordinatorParts:
             ),
             MetricValue("neve_requests_oldest_seconds", max(0.0, oldest_s)),
             MetricValue("neve_requests_waiting_tablets", driver.waiting_tablets),
-            MetricValue("neve_requests_rows_transformed_total", self.service.rows_transformed),
+            MetricValue("neve_requests_rows_transformed_total", self.state.rows_transformed),
             MetricValue("neve_selector_calls_total", self.selectors.calls),
             MetricValue("neve_selector_failures_total", self.selectors.failures),
         ]
@@ -289,9 +289,9 @@ def assemble(
     local = LocalRangeScans(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, local, context.log)
     full_scan.use(remote, own.full_scan_tasks)
-    scanner.watch(requests)
-    scanner.watch(automatic)
-    scanner.watch(operations)
+    scanner.on_table_changed += [requests.table_changed, operations.table_changed]
+    scanner.on_tablet_changed.append(requests.tablet_changed)
+    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read]
     return CoordinatorParts(
         store=context.store,
         context=context,

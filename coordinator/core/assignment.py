@@ -10,11 +10,11 @@ from typing import assert_never
 
 from common.model.job import Job
 from common.model.outcome import AttemptEnd
-from common.model.request import Request
+from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.partitions import partition_folder
-from common.wire import Assignment, OutsideFile
+from common.wire import Assignment, OutsideFile, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
@@ -59,8 +59,8 @@ HELD_JOBS_MAX = 64
 def decide(cluster: ClusterState, event: on.TakeEvent, now_s: float) -> list[Action]:
     """Return what follows from a take, or from an answer to one of its reservations."""
     match event:
-        case on.TakeAsked():
-            return _take_asked(cluster, event, now_s)
+        case on.TakeAsked(request=request):
+            return _take_asked(cluster, request, now_s)
         case on.TakeLate(take=take):
             return (
                 answer_nothing(cluster, take) if cluster.takes.leave(take, wants_last=True) else []
@@ -120,36 +120,36 @@ def _next_job(cluster: ClusterState, group: str, now_s: float) -> Job | None:
     return None
 
 
-def _take_asked(cluster: ClusterState, event: on.TakeAsked, now_s: float) -> list[Action]:
-    if cluster.takes.known(event.take):
+def _take_asked(cluster: ClusterState, request: TakeRequest, now_s: float) -> list[Action]:
+    if cluster.takes.known(request.take):
         return []
-    given = cluster.takes.answer(event.take)
+    given = cluster.takes.answer(request.take)
     if given is not None:
         attempt = cluster.attempts.get(given)
-        if attempt is not None and attempt.state is AttemptState.RUNNING:
-            return [_assign_action(cluster, event.take, attempt, now_s)]
-        return [do.AnswerNothing(take=event.take)]
-    _, actions = note_sign_of_life(cluster, _compactor_of_take(cluster, event, now_s), now_s)
-    if not _may_take(cluster, event.compactor, event.incarnation):
-        return actions + answer_nothing(cluster, event.take)
+        if attempt is not None and attempt.assignment is not None:
+            return [_assign_action(cluster, request.take, attempt, attempt.assignment, now_s)]
+        return [do.AnswerNothing(take=request.take)]
+    _, actions = note_sign_of_life(cluster, _compactor_of_take(cluster, request, now_s), now_s)
+    if not _may_take(cluster, request.compactor, request.incarnation):
+        return actions + answer_nothing(cluster, request.take)
     take = Take(
-        take=event.take,
-        compactor=event.compactor,
-        incarnation=event.incarnation,
-        group=event.group,
+        take=request.take,
+        compactor=request.compactor,
+        incarnation=request.incarnation,
+        group=request.group,
         since_s=now_s,
     )
     waits = cluster.takes.wait(take)
-    return actions if waits else actions + answer_nothing(cluster, event.take)
+    return actions if waits else actions + answer_nothing(cluster, request.take)
 
 
-def _compactor_of_take(cluster: ClusterState, event: on.TakeAsked, now_s: float) -> Compactor:
+def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float) -> Compactor:
     """Return what a take says of its compactor; it says less than a heartbeat."""
-    known = cluster.compactors.get(event.compactor)
-    if known is not None and known.incarnation == event.incarnation:
+    known = cluster.compactors.get(request.compactor)
+    if known is not None and known.incarnation == request.incarnation:
         return replace(known, heard_s=now_s)
     return Compactor(
-        name=event.compactor, incarnation=event.incarnation, group=event.group, heard_s=now_s
+        name=request.compactor, incarnation=request.incarnation, group=request.group, heard_s=now_s
     )
 
 
@@ -162,28 +162,39 @@ def _may_take(cluster: ClusterState, name: str, incarnation: str) -> bool:
 def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) -> list[Action]:
     """The store holds the inputs for us: answer the take, or give them back."""
     reserving = _reservation_answered(cluster, event.take)
-    cluster.retry.note_allowed(event.job)
-    job, attempt = event.job, event.reservation.attempt
+    assignment = event.assignment
+    job, reservation = assignment.job, assignment.reservation
+    attempt = reservation.attempt
+    cluster.retry.note_allowed(job)
     known = cluster.attempts.get(attempt)
     found = known is not None and known.state is AttemptState.FOUND
     if not found and (known is not None or cluster.attempts.ended(attempt) is not None):
         # Somebody else has ended it, or asked for that, before the answer came.
         return [do.Replan(tablet=job.tablet), *_wait_again(cluster, reserving)]
-    running = attempt_of_job(job, attempt, event.reservation.compactor, AttemptState.RUNNING, now_s)
+    running = attempt_of_job(job, attempt, reservation.compactor, AttemptState.RUNNING, now_s)
     take = None if reserving is None or reserving.left else reserving.take
     if take is None or not _may_take(cluster, take.compactor, take.incarnation):
         cluster.attempts.add(running)
         ending = Ending(end=AttemptEnd.LOST, cause=TAKER_LEFT, for_silence=False)
         answer = answer_nothing(cluster, event.take) if reserving is not None else []
         return release_attempt(cluster, running, ending, now_s) + answer
-    running = replace(running, incarnation=take.incarnation)
+    running = replace(running, incarnation=take.incarnation, assignment=assignment)
     cluster.attempts.add(running)
     cluster.capacity.enter(attempt, job.group, job.input_bytes)
     cluster.takes.note_answer(take.take, attempt)
-    return [_assign_action(cluster, take.take, running, now_s)]
+    if _transforms_rows(assignment):
+        cluster.transforming.put(attempt, None)
+    return [_assign_action(cluster, take.take, running, assignment, now_s)]
 
 
-def _assign_action(cluster: ClusterState, take: str, attempt: Attempt, now_s: float) -> do.Assign:
+def _transforms_rows(assignment: Assignment) -> bool:
+    request = assignment.request
+    return request is not None and request.transform.kind is not TransformKind.NONE
+
+
+def _assign_action(
+    cluster: ClusterState, take: str, attempt: Attempt, assignment: Assignment, now_s: float
+) -> do.Assign:
     """Answer a take; the attempt begins with a grant, never without the limits it is under."""
     # Until every compactor has had the time to say what it holds, nobody knows what is free.
     young = now_s - (cluster.started_s or 0.0) < cluster.limits.unlisted_max_s
@@ -191,7 +202,8 @@ def _assign_action(cluster: ClusterState, take: str, attempt: Attempt, now_s: fl
     grant_bytes_s = cluster.grants.begin(
         attempt.id, attempt.compactor, cluster.scopes_of(attempt), now_s, blind=blind
     )
-    return do.Assign(take=take, attempt=attempt.id, grant_bytes_s=grant_bytes_s)
+    granted = replace(assignment, grant_bytes_s=grant_bytes_s)
+    return do.Assign(take=take, attempt=attempt.id, assignment=granted)
 
 
 def _job_refused(cluster: ClusterState, event: on.JobRefused, now_s: float) -> list[Action]:

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
+from common.wire import AttemptReport
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.attempt_release import (
@@ -36,8 +37,8 @@ REQUEST_ERROR = "TransformError"
 def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
     """Return what follows from news of an attempt."""
     match event:
-        case on.AttemptReported():
-            return _attempt_reported(cluster, event, now_s)
+        case on.AttemptReported(report=report):
+            return _attempt_reported(cluster, report, now_s)
         case on.AttemptSettled(attempt=attempt, end=end):
             return finish_attempt(cluster, attempt, end)
         case on.ReservationsFound():
@@ -67,73 +68,75 @@ def expire_attempts(cluster: ClusterState, now_s: float) -> list[Action]:
     return actions
 
 
-def _attempt_reported(
-    cluster: ClusterState, event: on.AttemptReported, now_s: float
-) -> list[Action]:
-    cluster.grants.report(event.attempt, event.moved_bytes, event.waited_s)
-    attempt = cluster.attempts.get(event.attempt)
+def _attempt_reported(cluster: ClusterState, report: AttemptReport, now_s: float) -> list[Action]:
+    if report.attempt in cluster.transforming:
+        cluster.transforming.pop(report.attempt)
+        cluster.counters.rows_transformed += report.counts.rows_in
+    cluster.grants.report(report.attempt, report.moved_bytes, report.waited_s)
+    attempt = cluster.attempts.get(report.attempt)
     if attempt is not None:
-        return _end_as_reported(cluster, attempt, event, now_s)
-    if cluster.attempts.ended(event.attempt) is None:
-        cluster.reports.put(event.attempt, event)
+        return _end_as_reported(cluster, attempt, report, now_s)
+    if cluster.attempts.ended(report.attempt) is None:
+        cluster.reports.put(report.attempt, report)
     return []
 
 
 def _end_as_reported(
-    cluster: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> list[Action]:
     """Believe a report, unless the store has been asked already: then it decides."""
     if attempt.state is AttemptState.RELEASING:
         return []
-    if event.end is AttemptEnd.COMMITTED:
-        return finish_attempt(cluster, attempt.id, event.end)
-    logs, halvings = list[Action](), event.halvings
-    if event.end is AttemptEnd.FAILED and event.error_class == STALL_ERROR:
-        logs, halvings = _note_stall(cluster, attempt, event, now_s)
-    elif event.end is AttemptEnd.FAILED and event.error_class == REQUEST_ERROR and attempt.request:
-        cluster.retry.note_request_failure(attempt.request, event.cause)
-        logs = [failure_log(attempt, _failure(attempt, event))]
-    elif event.end is AttemptEnd.FAILED:
-        logs = _note_failure(cluster, attempt, event, now_s)
+    if report.end is AttemptEnd.COMMITTED:
+        return finish_attempt(cluster, attempt.id, report.end)
+    logs, halvings = list[Action](), report.halvings
+    failed = report.end is AttemptEnd.FAILED
+    if failed and report.error_class == STALL_ERROR:
+        logs, halvings = _note_stall(cluster, attempt, report, now_s)
+    elif failed and report.error_class == REQUEST_ERROR and attempt.request:
+        cluster.retry.note_request_failure(attempt.request, report.cause)
+        logs = [failure_log(attempt, _failure(attempt, report))]
+    elif failed:
+        logs = _note_failure(cluster, attempt, report, now_s)
         # Killed processes are counted, too: nobody can say that it was not for memory.
-        halvings += event.error_class in MEMORY_ERRORS
+        halvings += report.error_class in MEMORY_ERRORS
     cluster.crashes.note_halvings(attempt.tablet, attempt.inputs, halvings)
-    ending = Ending(end=event.end, cause=event.cause, for_silence=False, halvings=halvings)
+    ending = Ending(end=report.end, cause=report.cause, for_silence=False, halvings=halvings)
     return logs + release_attempt(cluster, attempt, ending, now_s)
 
 
 def _note_stall(
-    cluster: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> tuple[list[Action], int]:
     """Hold a first stall against the compactor alone: once is chance, twice may be the job.
 
     Returns:
-        What to tell, and how often the job is halved from now on.
+        What to log, and how often the job is halved from now on.
     """
     cluster.counters.stalled += 1
     record = cluster.crashes.note_death(attempt.tablet, attempt.inputs)
     if record.is_repeated:
-        halvings = max(record.halvings, event.halvings + 1)
-        return _note_failure(cluster, attempt, event, now_s), halvings
-    failure = _failure(attempt, event)
+        halvings = max(record.halvings, report.halvings + 1)
+        return _note_failure(cluster, attempt, report, now_s), halvings
+    failure = _failure(attempt, report)
     cluster.retry.note_compactor_failure(failure, now_s)
-    return [failure_log(attempt, failure)], event.halvings
+    return [failure_log(attempt, failure)], report.halvings
 
 
-def _failure(attempt: Attempt, event: on.AttemptReported) -> Failure:
+def _failure(attempt: Attempt, report: AttemptReport) -> Failure:
     return Failure(
-        compactor=event.compactor,
+        compactor=report.compactor,
         tablet=attempt.tablet,
         inputs=attempt.inputs,
-        error_class=event.error_class,
-        cause=event.cause,
+        error_class=report.error_class,
+        cause=report.cause,
     )
 
 
 def _note_failure(
-    cluster: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> list[Action]:
-    failure = _failure(attempt, event)
+    failure = _failure(attempt, report)
     pause = cluster.retry.note_failure(failure, now_s)
     return [failure_log(attempt, failure), *pause_log(attempt, pause)]
 

@@ -25,7 +25,13 @@ def release_attempt(
         ending: What to write as its end.
         now_s: The time now.
     """
-    releasing = replace(attempt, state=AttemptState.RELEASING, state_since_s=now_s, ending=ending)
+    releasing = replace(
+        attempt,
+        state=AttemptState.RELEASING,
+        state_since_s=now_s,
+        ending=ending,
+        assignment=None,
+    )
     cluster.attempts.update(releasing)
     cluster.capacity.leave(attempt.id)
     return [release_action(releasing)]

@@ -18,7 +18,7 @@ from common.bounded_map import BoundedMap
 from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
-from common.wire import AttemptProgress
+from common.wire import Assignment, AttemptProgress
 
 Key = TypeVar("Key")
 
@@ -81,6 +81,8 @@ class Attempt:
     progress: AttemptProgress | None = None
     request: str | None = None
     ending: Ending | None = None
+    assignment: Assignment | None = None
+    """What its compactor was given, while it is RUNNING and this coordinator has handed it out."""
 
 
 def attempt_of_job(

@@ -16,6 +16,7 @@ from common.model.group import (
 from common.model.job import Job
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.wire import AttemptReport
 from coordinator.core.attempts import (
     Attempt,
     Attempts,
@@ -23,7 +24,6 @@ from coordinator.core.attempts import (
 )
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.deferral import Deferrals, ReplanTimers
-from coordinator.core.events import AttemptReported
 from coordinator.core.limits import Limits
 from coordinator.core.queue.backfill import Backfill, Capacity
 from coordinator.core.queue.fair_share import FairShare
@@ -65,6 +65,7 @@ class Counters:
         "orphaned",
         "refused",
         "released",
+        "rows_transformed",
         "stalled",
         "turns",
     )
@@ -79,6 +80,8 @@ class Counters:
         self.released = 0
         """Attempts that ended in any other way than by a commit."""
         self.refused = 0
+        self.rows_transformed = 0
+        """Rows that attempts with a transform have read."""
         self.orphaned = 0
         """Reservations that nobody alive stood behind."""
 
@@ -101,7 +104,9 @@ class ClusterState:
         self.queues = JobQueues(self._make_queue)
         self.takes = Takes(limits.takes_max, limits.settled_max)
         self.attempts = Attempts(limits.settled_max)
-        self.reports: BoundedMap[str, AttemptReported] = BoundedMap(limits.settled_max)
+        self.transforming: BoundedMap[str, None] = BoundedMap(limits.settled_max)
+        """Attempts that transform rows and have not reported; for a metric only."""
+        self.reports: BoundedMap[str, AttemptReport] = BoundedMap(limits.settled_max)
         """Reports of attempts that we have not heard of: a restart forgot them."""
         self.compactors = LivingCompactors(limits.compactors_max)
         self.capacity = Capacity(limits)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.model.outcome import AttemptEnd
-from common.wire import AttemptProgress
+from common.wire import AttemptProgress, Heartbeat
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
@@ -21,8 +21,8 @@ from coordinator.core.compactors import Compactor, SignOfLife
 def decide(cluster: ClusterState, event: on.CompactorEvent, now_s: float) -> list[Action]:
     """Return what follows from news of a compactor."""
     match event:
-        case on.CompactorHeard():
-            return _compactor_heard(cluster, event, now_s)
+        case on.CompactorHeard(beat=beat):
+            return _compactor_heard(cluster, beat, now_s)
         case on.CompactorGone():
             return _compactor_gone(cluster, event, now_s)
         case on.DrainAsked(compactor=compactor):
@@ -80,47 +80,47 @@ def answer_takes_with_nothing(
     return actions
 
 
-def _compactor_heard(cluster: ClusterState, event: on.CompactorHeard, now_s: float) -> list[Action]:
+def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
     news = Compactor(
-        name=event.compactor,
-        incarnation=event.incarnation,
-        group=event.group,
+        name=beat.compactor,
+        incarnation=beat.incarnation,
+        group=beat.group,
         heard_s=now_s,
-        node=event.node,
-        slots=event.slots,
-        draining=event.draining,
-        listed=event.attempts,
+        node=beat.node,
+        slots=beat.slots,
+        draining=beat.draining,
+        listed=beat.attempts,
     )
     sign, actions = note_sign_of_life(cluster, news, now_s)
     if sign is SignOfLife.STRAGGLER:
-        return [do.AnswerBeat(compactor=event.compactor, cancel=(), drain=False)]
-    actions += _compare_listing(cluster, event, now_s)
+        return [do.AnswerBeat(compactor=beat.compactor, cancel=(), drain=False)]
+    actions += _compare_listing(cluster, beat, now_s)
     cluster.grants.note_heartbeat(
-        event.compactor, event.group, event.attempts, now_s, cluster.is_running
+        beat.compactor, beat.group, beat.attempts, now_s, cluster.is_running
     )
-    compactor = cluster.compactors.get(event.compactor)
+    compactor = cluster.compactors.get(beat.compactor)
     assert compactor is not None
     if compactor.draining:
-        actions += answer_takes_with_nothing(cluster, event.compactor)
-    cancel = tuple(each.attempt for each in event.attempts if _must_cancel(cluster, event, each))
+        actions += answer_takes_with_nothing(cluster, beat.compactor)
+    cancel = tuple(each.attempt for each in beat.attempts if _must_cancel(cluster, beat, each))
     answer = do.AnswerBeat(
-        compactor=event.compactor,
+        compactor=beat.compactor,
         cancel=cancel,
         drain=compactor.draining,
-        grants=cluster.grants.answer(event.attempts),
+        grants=cluster.grants.answer(beat.attempts),
     )
     return [*actions, answer]
 
 
-def _compare_listing(cluster: ClusterState, event: on.CompactorHeard, now_s: float) -> list[Action]:
+def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
     """Compare what a compactor lists with what we think that it holds."""
-    listing = {each.attempt: each for each in event.attempts}
+    listing = {each.attempt: each for each in beat.attempts}
     actions: list[Action] = []
-    for attempt in cluster.attempts.of_compactor(event.compactor):
+    for attempt in cluster.attempts.of_compactor(beat.compactor):
         progress = listing.get(attempt.id)
         match attempt.state:
             case AttemptState.FOUND | AttemptState.RUNNING if progress is not None:
-                adopt_attempt(cluster, attempt, progress, event.incarnation, now_s)
+                adopt_attempt(cluster, attempt, progress, beat.incarnation, now_s)
             case AttemptState.FOUND | AttemptState.RUNNING:
                 actions += _note_unlisted(cluster, attempt, now_s)
             case _:
@@ -168,13 +168,11 @@ def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> lis
     return lose_attempt(cluster, attempt, cause, now_s)
 
 
-def _must_cancel(
-    cluster: ClusterState, event: on.CompactorHeard, progress: AttemptProgress
-) -> bool:
+def _must_cancel(cluster: ClusterState, beat: Heartbeat, progress: AttemptProgress) -> bool:
     """Return whether a compactor holds an attempt that is over, or soon will be."""
     attempt = cluster.attempts.get(progress.attempt)
     if attempt is not None:
-        return attempt.state is AttemptState.RELEASING or attempt.compactor != event.compactor
+        return attempt.state is AttemptState.RELEASING or attempt.compactor != beat.compactor
     return cluster.attempts.ended(progress.attempt) not in (None, AttemptEnd.COMMITTED)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import assert_never
 
+from common.metadata.changes import WriteAnalysis
 from common.model.job import Job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
@@ -140,14 +141,14 @@ def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
         return []
     if analysis not in QUIET_ANALYSES and not (fresh and record.analysis in QUIET_ANALYSES):
         return []
-    last_plan = _write_analysis(event.tablet, analysis, record.version, event.settings_version)
-    return [replace(last_plan, due_at_s=event.due_at_s)]
+    change = _write_analysis(event.tablet, analysis, record.version, event.settings_version)
+    return [replace(change, due_at_s=event.due_at_s)]
 
 
 def _write_analysis(
     tablet: TabletId, analysis: Analysis, version: int, settings_version: int
-) -> do.NoteAnalysis:
-    return do.NoteAnalysis(
+) -> WriteAnalysis:
+    return WriteAnalysis(
         tablet=tablet, analysis=analysis, version=version, settings_version=settings_version
     )
 

@@ -168,6 +168,11 @@ class CoordinatorState:
         """Return the ids of a tablet's queued jobs."""
         return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
 
+    @property
+    def rows_transformed(self) -> int:
+        """How many rows attempts with a transform have read, as compactors report them."""
+        return self._cluster.counters.rows_transformed
+
     def check(self) -> None:
         """Assert what is always true; for tests."""
         self._cluster.check()

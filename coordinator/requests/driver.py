@@ -21,6 +21,7 @@ from common.model.request import Request, RequestProgress, RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.wire import AttemptProgress
+from coordinator.context import ShellContext
 from coordinator.core.requests.next_step import (
     meets_tablet,
     next_state,
@@ -33,7 +34,6 @@ from coordinator.requests.tablet_steps import (
     RequestSteps,
     cancel_part,
 )
-from coordinator.store_actions import ShellContext
 
 # ---------------------------------------------------------------- Tablets of requests, page by page
 
@@ -144,9 +144,6 @@ class RequestDriver:
             self._news.setdefault(tablet.table, _TableNews()).tablets[tablet] = None
             self._awake.set()
 
-    def tablet_read(self, tablet: Tablet, table: Table) -> None:
-        """Pass by: requests read for themselves."""
-
     def look_at_deadlines(self) -> None:
         """Look at the tables with a request whose deadline has come."""
         now_s = self._context.clock.now_s()
@@ -168,7 +165,7 @@ class RequestDriver:
         seen = await self._context.store.tablet(tablet)
         entry = None if seen is None else seen.running.get(attempt)
         if seen is not None and entry is not None and entry.request is not None:
-            await self._steps.apply(cancel_part(entry.request, seen))
+            await self._context.apply_or_unknown(cancel_part(entry.request, seen))
             self.table_changed(tablet.table)
 
     async def run_forever(self) -> None:
@@ -225,7 +222,7 @@ class RequestDriver:
         found, now_s = await store.table(table), await store.now_s()
         early = [why_cancel(request, found, now_s) for request in requests]
         if moves := [change for change in early if change is not None]:
-            outcomes = [await self._steps.apply(change) for change in moves]
+            outcomes = [await self._context.apply_or_unknown(change) for change in moves]
             if any(isinstance(outcome, Applied) for outcome in outcomes):
                 self.table_changed(table)
         elif found is not None:
@@ -277,7 +274,7 @@ class RequestDriver:
         for request in requests:
             change = next_state(request, 0)
             close = CloseRequest(table=request.table, request=request.id)
-            outcome = await self._steps.apply(close if change is None else change)
+            outcome = await self._context.apply_or_unknown(close if change is None else change)
             if isinstance(outcome, Applied):
                 self._context.log(
                     "request moves on",

@@ -8,7 +8,7 @@ back as of any other release: by the answer to their next heartbeat.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from common.errors import CompactionError, MetadataError, UnavailableError
+from common.errors import CompactionError
 from common.metadata.changes import (
     Applied,
     CancelHere,
@@ -18,7 +18,6 @@ from common.metadata.changes import (
     MarkWaiting,
     Outcome,
     Refused,
-    RequestChange,
     SelectFiles,
     Unknown,
 )
@@ -28,6 +27,7 @@ from common.model.request import Request, key_range_of
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
 from common.spi.selector import Chosen
+from coordinator.context import ShellContext
 from coordinator.core.requests.next_step import (
     NO_ANSWERS,
     AskPlanner,
@@ -44,7 +44,6 @@ from coordinator.core.requests.next_step import (
 )
 from coordinator.ports import PlanTablet
 from coordinator.requests.selector_calls import SelectorCalls
-from coordinator.store_actions import ShellContext
 
 RETRY_S = 1.0
 """After the store was silent."""
@@ -109,18 +108,11 @@ class RequestSteps:
 
     async def _fail(self, request: Request, cause: str) -> StepResult:
         """Have a request end as failed; what it holds or marks anywhere is taken back first."""
-        outcome = await self.apply(begin_cancel(request, cause, fails=True))
+        outcome = await self._context.apply_or_unknown(begin_cancel(request, cause, fails=True))
         return StepResult(settled=False, look_again_s=_retry_at_s(outcome, applied_s=0.0))
 
-    async def apply(self, change: RequestChange) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
-        try:
-            return await self._context.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            return Unknown(reason=str(error))
-
     async def _change(self, step: TabletChange, request: Request, tablet: Tablet) -> StepResult:
-        outcome = await self.apply(step)
+        outcome = await self._context.apply_or_unknown(step)
         where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
         if not isinstance(outcome, Applied):
             self._context.log("request step not taken", **where, cause=outcome.reason)

@@ -31,7 +31,7 @@ from coordinator.core import events as on
 from coordinator.core.requests.next_step import facts_of
 from coordinator.core.scan_rules import recheck_at_s, wanted_watermarks
 from coordinator.core.version_watermark import Watermarks
-from coordinator.ports import Log, PlanTablet, Submit, Watcher
+from coordinator.ports import Log, PlanTablet, Submit
 from coordinator.table_faults import (
     STORE_AWAY_ERRORS,
     TableFaults,
@@ -163,7 +163,12 @@ class Scanner:
         self._plan = plan
         self._log = log
         self._submit: Submit = lambda _event: None
-        self._watchers: tuple[Watcher, ...] = ()
+        self.on_table_changed: list[Callable[[str], None]] = []
+        """Called when a table, or a request of it, is new or has changed. Must not wait."""
+        self.on_tablet_changed: list[Callable[[TabletId], None]] = []
+        """Called when a tablet has changed. Must not wait."""
+        self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
+        """Called with a tablet that was read to be planned. Must not wait."""
         self._asked: dict[TabletId, None] = {}
         self._found: dict[TabletId, None] = {}
         self._drained = asyncio.Event()
@@ -181,16 +186,12 @@ class Scanner:
         """Say where events go."""
         self._submit = submit
 
-    def watch(self, watcher: Watcher) -> None:
-        """Tell somebody else, too, what changed and what was read."""
-        self._watchers = (*self._watchers, watcher)
-
     def scan_by(self, scan: Callable[[str], None]) -> None:
         """Have somebody else look at all tablets of a table that is new or has changed."""
         self._scan = scan
 
     def remind(self) -> None:
-        """Tell watchers to look at every table: they may have missed something."""
+        """Report every table as changed: something may have been missed."""
         for table in self.tables:
             self._table_changed(table)
 
@@ -289,8 +290,8 @@ class Scanner:
         entries = tuple(entry for _, entry in sorted(tablet.running.items()))
         self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
         tablet = await with_watermarks(self._store, tablet, table, now_s)
-        for watcher in self._watchers:
-            watcher.tablet_read(tablet, table)
+        for notify in self.on_tablet_read:
+            notify(tablet, table)
         facts = await read_request_facts(self._store, tablet)
         try:
             plan = self._plan(tablet, table, now_s, facts)
@@ -351,12 +352,12 @@ class Scanner:
                 )
             )
         self.ask(change.tablet)
-        for watcher in self._watchers:
-            watcher.tablet_changed(change.tablet)
+        for notify in self.on_tablet_changed:
+            notify(change.tablet)
 
     def _table_changed(self, table: str) -> None:
-        for watcher in self._watchers:
-            watcher.table_changed(table)
+        for notify in self.on_table_changed:
+            notify(table)
 
     async def refresh_tables_forever(self) -> None:
         """Notice new, changed and dropped tables."""

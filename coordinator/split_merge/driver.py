@@ -18,13 +18,13 @@ from common.model.key_values import key_type_of
 from common.model.keys import format_key
 from common.model.table import Table, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from coordinator.context import ShellContext
 from coordinator.core.split_merge.operation_steps import (
     has_ranges,
     merge_bytes,
     pairs_to_merge,
 )
 from coordinator.split_merge.step_runner import OperationStatus, OperationSteps
-from coordinator.store_actions import ShellContext
 
 LOOKS_AT_ONCE = 4
 RETRY_S = 1.0
@@ -61,9 +61,6 @@ class OperationDriver:
         """Look whether sizes ask for splits or merges in a table."""
         self._walk[table] = None
         self._to_walk.set()
-
-    def tablet_changed(self, tablet: TabletId) -> None:
-        """Pass by: a tablet that changed is read."""
 
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
         """Go on with the operation of a tablet, or think about splitting it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from common.errors import CompactionError, MetadataError, UnavailableError
+from common.errors import CompactionError
 from common.metadata.changes import (
     AbandonOperation,
     Applied,
@@ -24,6 +24,7 @@ from common.metadata.split_merge_predicates import operation_tablets
 from common.model.job import Job
 from common.model.table import Table
 from common.model.tablet import Operation, OperationKind, Tablet, TabletId
+from coordinator.context import ShellContext
 from coordinator.core.split_merge.operation_steps import (
     AbandonStep,
     OperationChange,
@@ -35,7 +36,6 @@ from coordinator.core.split_merge.operation_steps import (
 from coordinator.core.split_merge.split_jobs import is_cutting
 from coordinator.ports import PlanTablet
 from coordinator.split_merge.key_sampling import choose_split_keys
-from coordinator.store_actions import ShellContext
 
 StoreChange = BeginOperation | StepOperation | EndOperation | AbandonOperation
 
@@ -201,7 +201,8 @@ class OperationSteps:
         self, change: OperationChange, operation: Operation, tablets: tuple[TabletId, ...]
     ) -> Outcome:
         assert not isinstance(change, WaitForTablets), change
-        outcome = await self._apply(change.change if isinstance(change, AbandonStep) else change)
+        store_change = change.change if isinstance(change, AbandonStep) else change
+        outcome = await self._context.apply_or_unknown(store_change)
         self._context.log(
             "operation moves on" if isinstance(outcome, Applied) else "operation step not taken",
             operation=operation.operation_id,
@@ -224,7 +225,7 @@ class OperationSteps:
     ) -> bool:
         name = self._context.ids.next("op")
         change = BeginOperation(kind=kind, tablets=tablets, operation=name, at=at, reason=why)
-        outcome = await self._apply(change)
+        outcome = await self._context.apply_or_unknown(change)
         begun = isinstance(outcome, Applied)
         self._context.log(
             f"{kind.value} begins" if begun else f"{kind.value} not begun",
@@ -233,13 +234,6 @@ class OperationSteps:
             cause=why if begun else getattr(outcome, "reason", ""),
         )
         return begun
-
-    async def _apply(self, change: StoreChange) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
-        try:
-            return await self._context.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            return Unknown(reason=str(error))
 
 
 def _is_of(tablet: Tablet, operation: Operation) -> bool:

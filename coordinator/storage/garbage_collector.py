@@ -29,12 +29,14 @@ from common.metadata.changes import (
 from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from coordinator.ports import DELETE_THREADS, Log, Storage
+from coordinator.ports import Log, Storage
 from coordinator.table_faults import TableFaults
 
 STAMP_BATCH = 500
 DELETE_BATCH = 500
 TABLES_AT_ONCE = 4
+DELETE_THREADS = 32
+"""Files that are deleted at once, of all tables."""
 DELETES_AT_ONCE = DELETE_THREADS // TABLES_AT_ONCE
 """Of one table: a storage that does not answer leaves threads for the others."""
 ROUND_MAX = 5_000

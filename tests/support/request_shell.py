@@ -34,7 +34,7 @@ from common.wire import (
     Heartbeat,
     TakeRequest,
 )
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore

@@ -22,6 +22,7 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
+from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.storage.garbage_collector import (
     GarbageCollector,
@@ -29,7 +30,6 @@ from coordinator.storage.garbage_collector import (
     collect_forever,
 )
 from coordinator.storage.generations import Generations
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.sim_loop import World

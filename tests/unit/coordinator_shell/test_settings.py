@@ -10,7 +10,7 @@ from common.config import load_settings
 from common.errors import ConfigError
 from common.ids import CountedIds
 from common.settings import Settings
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import World

@@ -27,6 +27,7 @@ from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import claim_location, written_generation
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
+from coordinator.context import ShellContext
 from coordinator.storage import garbage_collector
 from coordinator.storage.garbage_collector import (
     GarbageCollector,
@@ -35,7 +36,6 @@ from coordinator.storage.garbage_collector import (
 )
 from coordinator.storage.generations import Generations
 from coordinator.storage.storage_access import ArrowStorage
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead
 from coordinator.table_faults import (
     STORE_AWAY_ERRORS,
