@@ -31,6 +31,7 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.settings import CoordinatorSettings, Settings, StoreSettings
+from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.scan_rules import TabletSpan
 from coordinator.registry import planner_for
@@ -40,7 +41,6 @@ from coordinator.scan.scan_ranges import (
     RangeFindings,
     ScanRange,
 )
-from coordinator.context import ShellContext
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.many_tablets import Many, key_of, many_tablets

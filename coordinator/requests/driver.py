@@ -11,16 +11,15 @@ longer than memory, so its tablets are read page by page.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, CloseRequest, Unknown
 from common.metadata.ports import TabletStore
-from common.model.request import Request, RequestProgress, RequestState
+from common.model.request import Request, RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.wire import AttemptProgress
 from coordinator.context import ShellContext
 from coordinator.core.requests.next_step import (
     meets_tablet,
@@ -28,7 +27,6 @@ from coordinator.core.requests.next_step import (
     requests_in_turn,
     why_cancel,
 )
-from coordinator.core.requests.progress import request_progress
 from coordinator.requests.tablet_steps import (
     RETRY_S,
     RequestSteps,
@@ -65,28 +63,6 @@ async def tablet_pages(
         if until is not None and after >= until:
             return
         ids = []
-
-
-async def read_progress(
-    store: TabletStore, table: str, request: str, attempts: Mapping[str, AttemptProgress]
-) -> RequestProgress | None:
-    """Return how far a request has come, or None if there is none.
-
-    Args:
-        store: Where it is.
-        table: Id of its table.
-        request: Its id.
-        attempts: What compactors tell of attempts.
-
-    Raises:
-        MetadataError: The store did not answer as it should.
-    """
-    found, of = await store.request(table, request), await store.table(table)
-    if found is None or of is None:
-        return None
-    others, now_s = await store.open_requests(table), await store.now_s()
-    read = [tablet async for page in tablet_pages(store, of, [found]) for tablet in page]
-    return request_progress(found, read, others=others, attempts=attempts, now_s=now_s)
 
 
 def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | None]:

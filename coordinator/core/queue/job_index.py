@@ -136,7 +136,7 @@ class QueueEntry:
     arrival: int
     offered_s: float
     priority: int
-    """The planner's and the boost; tells the class."""
+    """The planner's; tells the class."""
     older: "QueueEntry | None" = None
     younger: "QueueEntry | None" = None
     """Neighbours among the queued jobs of the tablet."""
@@ -216,10 +216,6 @@ class JobIndex:
     def ends_of(self, table: str) -> list[bytes]:
         """Return the ends of a table's tablets that have entries."""
         return list(self._tables.get(table, ()))
-
-    def highest(self) -> QueueEntry | None:
-        """Return the entry of the highest rank, or None."""
-        return self._ranked.highest()
 
     def lowest(self) -> QueueEntry | None:
         """Return the entry of the lowest rank, or None."""
