@@ -23,6 +23,7 @@ In reading order:
     metadata/        the store: changes as values, executed over Redis
     memory_limit     a process's limit of memory
     bounded_map      a map that forgets its oldest entries
+    indexes          members by a key, in the order in which they came
     storage_threads  threads that wait for storage
     readers/         processes that open the bytes of others
     parquet/         files in a table's location

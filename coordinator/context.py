@@ -36,7 +36,7 @@ class ShellContext:
     """Where storage is read: what one caller learns of a silent storage, all know."""
 
     def __post_init__(self) -> None:
-        """Share faults and threads with those who look at generations."""
+        """Share faults and threads with `generations`."""
         generations = self.generations
         faults = TableFaults(self.log) if generations is None else generations.faults
         object.__setattr__(self, "faults", faults)
@@ -61,7 +61,7 @@ class ShellContext:
         return await self.store.apply(guarded)
 
     async def apply_or_unknown(self, change: Change) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        """Apply a change; if the store gives no clear answer, the outcome is `Unknown`."""
         try:
             return await self.apply(change)
         except (MetadataError, UnavailableError) as error:

@@ -1,4 +1,4 @@
-"""What the coordinator's shell needs of the outside, beside the store."""
+"""What the coordinator's shell needs from outside, apart from the store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol

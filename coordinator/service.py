@@ -1,4 +1,4 @@
-"""The shell round the pure core: events in, actions performed, answers back as events.
+"""The shell around the pure core: events in, actions performed, answers back as events.
 
 One turn at a time, in one thread of one event loop; only a turn touches the state,
 so there are no locks. Actions that wait for the store run concurrently; what they
@@ -99,14 +99,14 @@ class CoordinatorService:
         return future.result() if future.done() else None
 
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Hear that a compactor lives; answer what is wanted of it."""
+        """Handle a heartbeat; return what the compactor has to do."""
         future: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         self._beats.setdefault(beat.compactor, deque()).append(future)
         self.submit(on.CompactorHeard(beat=beat))
         return await future
 
     def report(self, report: AttemptReport) -> None:
-        """Hear how an attempt ended."""
+        """Handle the report of how an attempt ended."""
         self.submit(on.AttemptReported(report=report))
 
     async def stop(self) -> None:

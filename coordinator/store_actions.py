@@ -32,6 +32,7 @@ from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import compose_assignment, output_prefix
+from coordinator.core.scan_rules import ANALYSES_AT_ONCE
 from coordinator.ports import Log, Submit
 from coordinator.table_faults import TableFaults
 
@@ -163,7 +164,7 @@ class StoreActions:
         return mark.end if mark is not None else AttemptEnd.LOST
 
     async def _apply(self, change: ReserveFiles | DropHold | ReleaseAttempt) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        """Apply a change; if the store gives no clear answer, the outcome is `Unknown`."""
         try:
             outcome = await self._context.apply(change)
         except ConflictError as error:
@@ -179,7 +180,6 @@ class StoreActions:
 # ----------------------------------------------------------------------------------------- Analyses
 
 
-ANALYSES_AT_ONCE = 64
 WAITING_ANALYSES_MAX = 20_000
 """Beyond that the oldest are dropped: a silent store must not fill our memory."""
 

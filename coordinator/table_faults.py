@@ -26,7 +26,7 @@ PAUSE_BASE_S, PAUSE_MAX_S = 5.0, 300.0
 FAULTS_MAX = 10_000
 CAUSE_CHARS_MAX = 500
 SENTENCES_MAX = 5
-"""Of what cannot be read, so much is named in `neve status`."""
+"""How many tables and tablets that cannot be read `neve status` names."""
 
 
 STORE_AWAY_ERRORS = (MetadataError, UnavailableError)
@@ -49,7 +49,7 @@ class Fault:
     """By the event loop's clock."""
 
     def sentence(self, now_s: float) -> str:
-        """Return what people are told."""
+        """Return the fault in a sentence for people."""
         often = "" if self.times == 1 else f" {self.times} times in a row"
         return (
             f"{self.part} failed{often} and leaves it alone for "
@@ -81,7 +81,7 @@ class TableFaults:
         """Do work on a table or tablet, unless it is left alone; None if it was not done.
 
         Args:
-            part: What kind of work, as people are told.
+            part: Kind of work, as shown to people.
             subject: Id of the table, or text of the tablet.
             work: What to do.
             expected: Errors that the caller deals with; not what is stored and broken, which
@@ -141,7 +141,7 @@ class TableFaults:
         )
 
     def unreadable(self, part: str, subject: str, cause: str) -> str:
-        """Note that a table or tablet cannot be decoded; return what is told of it.
+        """Note that a table or tablet cannot be decoded; return a sentence for people.
 
         It is quarantined: nothing is planned there until it can be read. That is a fault of
         `part` once, and again if the cause is another.
@@ -159,7 +159,7 @@ class TableFaults:
             self._log("can be read again", subject=subject)
 
     def all_unreadable(self) -> tuple[str, ...]:
-        """Return what is told of the tables and tablets that cannot be read; of many, of some."""
+        """Return a sentence for each table and tablet that cannot be read; of many, for some."""
         every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
         more = len(every) - SENTENCES_MAX
         return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))

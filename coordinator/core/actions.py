@@ -1,4 +1,4 @@
-"""What the coordinator's core wants done: imperatives that the shell performs.
+"""What the coordinator's core wants done; the shell performs it.
 
 The answer of an action comes back as an event; the shell remembers no action.
 """
@@ -44,9 +44,9 @@ class AnswerNothing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Give an attempt's reservation up. Answer: AttemptSettled, however it had ended.
+    """Release an attempt's reservation. Answer: AttemptSettled, whichever way it ended.
 
-    While the store is silent there is no answer, and the core asks again.
+    While the store does not answer, neither does this action, and the core asks again.
     """
 
     tablet: TabletId
@@ -56,7 +56,7 @@ class Release:
     for_silence: bool
     """Only the leading coordinator may; the store checks."""
     halvings: int = 0
-    """What the next attempt at the job is told of memory; 0: nothing."""
+    """How often the next attempt at the job halves its memory; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,4 +85,4 @@ class Tell:
 
 
 Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | WriteAnalysis | Tell
-"""`WriteAnalysis` is the change of the store itself: scans pass tablets that are said to rest."""
+"""`WriteAnalysis` is itself the change of the store: it lets scans pass a tablet at rest."""

@@ -1,4 +1,4 @@
-"""From a take to an assignment: which job a compactor gets, and what it is told of it.
+"""From a take to an assignment: which job a compactor gets, and what it is given to run it.
 
 A job leaves its queue when its reservation is asked for, and is handed out only after the
 store has said yes. A take has one reservation in flight at most, and is answered once.
@@ -18,7 +18,7 @@ from common.wire import Assignment, OutsideFile, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_release import release_attempt
+from coordinator.core.attempt_events import release_attempt
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
@@ -30,14 +30,14 @@ from coordinator.core.compactor_events import note_sign_of_life
 from coordinator.core.compactors import Compactor, ReservingTake, Take
 from coordinator.core.version_watermark import droppable_version
 
-# -------------------------------------------------------- Volumes that run as many jobs as they may
+# -------------------------------------------------------- Volumes that run as many jobs as allowed
 
 
 _UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
 
 
 def saturated_tables(cluster: ClusterState) -> frozenset[str]:
-    """Return the tables that hand nothing out, because their volume is full."""
+    """Return the tables whose volume runs as many jobs as it may."""
     most = cluster.limits.volume_running_max
     if not most:
         return frozenset()
@@ -51,9 +51,9 @@ def saturated_tables(cluster: ClusterState) -> frozenset[str]:
 
 
 TAKER_LEFT = "the taker left"
-"""Cause of an attempt that nobody has begun: nobody waited for its job any more."""
+"""Cause of an attempt that was never handed out, because its take was given up."""
 HELD_JOBS_MAX = 64
-"""Jobs that are passed over in one turn of a group because something holds them back."""
+"""How many paused jobs of a group one turn passes over."""
 
 
 def decide(cluster: ClusterState, event: on.TakeEvent, now_s: float) -> list[Action]:
@@ -144,7 +144,7 @@ def _take_asked(cluster: ClusterState, request: TakeRequest, now_s: float) -> li
 
 
 def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float) -> Compactor:
-    """Return what a take says of its compactor; it says less than a heartbeat."""
+    """Return the compactor as a take shows it; a heartbeat shows more."""
     known = cluster.compactors.get(request.compactor)
     if known is not None and known.incarnation == request.incarnation:
         return replace(known, heard_s=now_s)
@@ -160,7 +160,7 @@ def _may_take(cluster: ClusterState, name: str, incarnation: str) -> bool:
 
 
 def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) -> list[Action]:
-    """The store holds the inputs for us: answer the take, or give them back."""
+    """The inputs are reserved: answer the take, or release them."""
     reserving = _reservation_answered(cluster, event.take)
     assignment = event.assignment
     job, reservation = assignment.job, assignment.reservation
@@ -207,7 +207,7 @@ def _assign_action(
 
 
 def _job_refused(cluster: ClusterState, event: on.JobRefused, now_s: float) -> list[Action]:
-    """What we know of the tablet is stale: plan it again, and try the next job."""
+    """The plan was stale: plan the tablet again, and try the next job."""
     reserving = _reservation_answered(cluster, event.take)
     cluster.counters.refused += 1
     cluster.retry.note_refused(event.job, event.code, event.reason, now_s)
@@ -217,7 +217,7 @@ def _job_refused(cluster: ClusterState, event: on.JobRefused, now_s: float) -> l
 def _reservation_unknown(
     cluster: ClusterState, event: on.JobReserveUnknown, now_s: float
 ) -> list[Action]:
-    """The inputs may be held: nobody is told of it, and it is released in a while."""
+    """The inputs may be reserved: no compactor gets the job, and they are released later."""
     reserving = _reservation_answered(cluster, event.take)
     compactor = reserving.take.compactor if reserving is not None else ""
     known = cluster.attempts.get(event.attempt)
@@ -253,8 +253,8 @@ OUTPUT_FOLDER = "_neve"
 def tablet_folder(tablet: TabletId) -> str:
     """Return the folder of a tablet's job outputs, below the table's location.
 
-    Long ends are cut and told apart by the attempt in the file's name: the folder is
-    for people; ownership is what the keys say.
+    Long ends are cut; the attempt in the file's name keeps outputs apart. The folder is for
+    people: what a tablet owns is decided by keys.
     """
     return f"{OUTPUT_FOLDER}/{tablet.text[:48]}"
 

@@ -1,30 +1,27 @@
-"""Attempts end, are found in the store, and are taken back."""
+"""Attempts are found in the store, end, and are taken back.
+
+However an attempt ends, its slot is freed once, the store is asked to release what is still
+reserved, and the tablet is planned again. `compactor_events` ends attempts through this module.
+"""
 
 from dataclasses import replace
 from typing import assert_never
 
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
-from common.wire import AttemptReport
+from common.wire import AttemptProgress, AttemptReport
+from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_release import (
-    failure_log,
-    finish_attempt,
-    lose_attempt,
-    pause_log,
-    release_action,
-    release_attempt,
-)
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
     Ending,
     attempt_of_reservation,
+    listed_attempt,
 )
 from coordinator.core.cluster_state import ClusterState
-from coordinator.core.compactor_events import adopt_attempt, release_orphan
-from coordinator.core.retry import Failure
+from coordinator.core.retry import Failure, Pause
 
 MEMORY_ERRORS = frozenset({"MemoryShortError", "EngineDiedError"})
 """Classes of errors after which the next attempt holds half as much at a time."""
@@ -32,6 +29,8 @@ STALL_ERROR = "AttemptStalledError"
 """The class of error of an attempt that its compactor has given up for want of progress."""
 REQUEST_ERROR = "TransformError"
 """The class of error of an attempt that its request's own expression or plug-in has failed."""
+
+# ----------------------------------------------------------------- News of attempts, from all sides
 
 
 def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
@@ -84,7 +83,7 @@ def _attempt_reported(cluster: ClusterState, report: AttemptReport, now_s: float
 def _end_as_reported(
     cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> list[Action]:
-    """Believe a report, unless the store has been asked already: then it decides."""
+    """End an attempt as reported, unless its release was requested: then the store decides."""
     if attempt.state is AttemptState.RELEASING:
         return []
     if report.end is AttemptEnd.COMMITTED:
@@ -160,8 +159,8 @@ def _reservations_found(
 def _is_news(cluster: ClusterState, reservation: Reservation) -> bool:
     """Return whether a reservation is not known; one that was LOST may have come late.
 
-    One that is over and there all the same was read before its end, or a fail-over has
-    forgotten that end: the next reading tells.
+    A reservation of an attempt that has ended was read before that end, or a fail-over of the
+    store has forgotten the end. The next reading shows which.
     """
     if cluster.attempts.get(reservation.attempt) is not None:
         return False
@@ -174,7 +173,7 @@ def _is_news(cluster: ClusterState, reservation: Reservation) -> bool:
 def _add_found_attempt(
     cluster: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
 ) -> list[Action]:
-    """Note a reservation as FOUND; end or adopt it at once if its compactor has spoken."""
+    """Note a reservation as FOUND; end or adopt it at once if its compactor has reported it."""
     found = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
     cluster.attempts.add(found)
     cluster.capacity.enter(found.id, found.group, found.input_bytes)
@@ -191,10 +190,120 @@ def _add_found_attempt(
 def _cancel_attempt(
     cluster: ClusterState, attempt_id: str, cause: str, now_s: float
 ) -> list[Action]:
-    """Take an attempt back: the store first, the compactor hears of it at its next heartbeat."""
+    """Cancel an attempt: first in the store; its compactor learns of it at the next heartbeat."""
     attempt = cluster.attempts.get(attempt_id)
     if attempt is None or attempt.state is AttemptState.RELEASING:
         return []
     cluster.retry.note_cancelled(attempt.tablet, attempt.inputs, cause, now_s)
     ending = Ending(end=AttemptEnd.CANCELLED, cause=cause, for_silence=False)
     return release_attempt(cluster, attempt, ending, now_s)
+
+
+# ---------------------------------------------------------- How an attempt ends, whoever decided it
+
+
+def release_attempt(
+    cluster: ClusterState, attempt: Attempt, ending: Ending, now_s: float
+) -> list[Action]:
+    """Ask the store to give an attempt's reservation up; its slot is free from now on.
+
+    Args:
+        cluster: Where the attempt is known.
+        attempt: One that is not over and not being released.
+        ending: What to write as its end.
+        now_s: The time now.
+    """
+    releasing = replace(
+        attempt,
+        state=AttemptState.RELEASING,
+        state_since_s=now_s,
+        ending=ending,
+        assignment=None,
+    )
+    cluster.attempts.update(releasing)
+    cluster.capacity.leave(attempt.id)
+    return [release_action(releasing)]
+
+
+def lose_attempt(
+    cluster: ClusterState, attempt: Attempt, cause: str, now_s: float, *, halvings: int = 0
+) -> list[Action]:
+    """Release an attempt that no living compactor runs."""
+    ending = Ending(end=AttemptEnd.LOST, cause=cause, for_silence=True, halvings=halvings)
+    return release_attempt(cluster, attempt, ending, now_s)
+
+
+def release_action(attempt: Attempt) -> do.Release:
+    """Return the action that asks for the release of a RELEASING attempt."""
+    assert attempt.ending is not None, attempt
+    return do.Release(
+        tablet=attempt.tablet,
+        attempt=attempt.id,
+        end=attempt.ending.end,
+        cause=attempt.ending.cause,
+        for_silence=attempt.ending.for_silence,
+        halvings=attempt.ending.halvings,
+    )
+
+
+def failure_log(attempt: Attempt, failure: Failure) -> Action:
+    """Return the log of an attempt that has failed."""
+    fields = (
+        ("tablet", str(attempt.tablet)),
+        ("attempt", attempt.id),
+        ("compactor", failure.compactor),
+        ("error", failure.error_class),
+        ("cause", failure.cause),
+    )
+    return do.Tell(event="attempt failed", fields=fields)
+
+
+def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
+    """Return the log of a pause that an operator has to lift; other pauses are not logged."""
+    if pause.until_s is not None:
+        return []
+    fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
+    return [do.Tell(event="job quarantined", fields=fields)]
+
+
+def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
+    """Note that an attempt is over; a repetition changes nothing."""
+    known = cluster.attempts.end(attempt, end)
+    if known is None:
+        return []
+    cluster.capacity.leave(attempt)
+    _count(cluster, end)
+    if end is AttemptEnd.COMMITTED:
+        cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
+        cluster.crashes.forget(known.tablet, known.inputs)
+    return [do.Replan(tablet=known.tablet)]
+
+
+def _count(cluster: ClusterState, end: AttemptEnd) -> None:
+    counters = cluster.counters
+    counters.committed += end is AttemptEnd.COMMITTED
+    counters.released += end is not AttemptEnd.COMMITTED
+    counters.failed += end is AttemptEnd.FAILED
+    counters.cancelled += end is AttemptEnd.CANCELLED
+
+
+def adopt_attempt(
+    cluster: ClusterState,
+    attempt: Attempt,
+    progress: AttemptProgress,
+    incarnation: str,
+    now_s: float,
+) -> None:
+    """Note that a compactor lists an attempt: it runs there."""
+    cluster.attempts.update(listed_attempt(attempt, progress, incarnation, now_s))
+    cluster.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
+
+
+def release_orphan(
+    cluster: ClusterState, attempt: Attempt, cause: str, now_s: float
+) -> list[Action]:
+    """Release a reservation that only the store knows, because no compactor lists it."""
+    cluster.counters.orphaned += 1
+    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
+    tell = do.Tell(event="reservation orphaned", fields=fields)
+    return [tell, *lose_attempt(cluster, attempt, cause, now_s)]

@@ -1,39 +1,37 @@
-"""The life of an attempt as the coordinator knows it, and the book of all attempts.
+"""The life of an attempt as the coordinator knows it, and all attempts that have not ended.
 
     JobReserved ───────────────► RUNNING ──► RELEASING ──► over
     ReservationsFound ► FOUND ─────┘ └──────────┬──────────► over
                           └─────────────────────┤
     JobReserveUnknown ► DOUBTFUL ───────────────┘
 
-The store is the truth: an attempt is over when the store, or the compactor that has
-told the store, says so. This book only says what we know and what we wait for.
+The store is the truth: an attempt has ended when the store, or the compactor that has written
+to it, says so. What is kept here is what the coordinator knows and what it waits for.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
 
 from common.bounded_map import BoundedMap
+from common.indexes import remove_from_index
 from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
 from common.wire import Assignment, AttemptProgress
 
-Key = TypeVar("Key")
-
 
 class AttemptState(StrEnum):
-    """What we know of an attempt that is not over."""
+    """What is known of an attempt that has not ended."""
 
     FOUND = "found"
     """The store holds it; no compactor has listed it to us yet."""
     DOUBTFUL = "doubtful"
-    """Its reservation may have been written; nobody was told of it."""
+    """Its reservation may have been written; no compactor was given it."""
     RUNNING = "running"
     """Handed out, or listed by a compactor."""
     RELEASING = "releasing"
-    """Its release was asked for; the store has not answered."""
+    """Its release was requested; the store has not answered."""
 
 
 NEXT_STATES = {
@@ -47,7 +45,7 @@ NEXT_STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt shall end, while we wait for the store to say that it has."""
+    """How an attempt shall end, until the store confirms that it has."""
 
     end: AttemptEnd
     cause: str
@@ -133,7 +131,7 @@ class Attempts:
     """All attempts that are not over, and a bounded memory of those that are.
 
     Always true: the indexes by tablet, by compactor and of the unsettled (all that are
-    not RUNNING) speak of the same attempts as the book; every change ends in `_put` or
+    not RUNNING) hold the same attempts as `_attempts`; every change ends in `_put` or
     `_drop`. Iteration is in the order of arrival.
     """
 
@@ -200,7 +198,7 @@ class Attempts:
         self._ended.put(attempt, AttemptEnd.LOST)
 
     def check(self) -> None:
-        """Assert what is always true of the book; for tests."""
+        """Assert what is always true of the indexes; for tests."""
         for index in (self._by_tablet, self._by_compactor):
             listed = [each for members in index.values() for each in members]
             assert sorted(listed) == sorted(self._attempts)
@@ -222,8 +220,8 @@ class Attempts:
     def _drop(self, attempt: Attempt) -> None:
         del self._attempts[attempt.id]
         self._unsettled.pop(attempt.id, None)
-        _remove_from_index(self._by_tablet, attempt.tablet, attempt.id)
-        _remove_from_index(self._by_compactor, attempt.compactor, attempt.id)
+        remove_from_index(self._by_tablet, attempt.tablet, attempt.id)
+        remove_from_index(self._by_compactor, attempt.compactor, attempt.id)
 
 
 def listed_attempt(
@@ -240,10 +238,3 @@ def listed_attempt(
         unlisted_beats=0,
         progress=progress,
     )
-
-
-def _remove_from_index(index: dict[Key, dict[str, None]], key: Key, attempt: str) -> None:
-    members = index[key]
-    del members[attempt]
-    if not members:
-        del index[key]

@@ -1,7 +1,7 @@
 """Everything that the coordinator knows, by the class that owns it.
 
-`ClusterState` is changed only in a turn, by the deciders of the core. It decides nothing
-itself.
+Only a turn changes `ClusterState`, through the `decide` functions of the core. It decides
+nothing itself.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +34,7 @@ from coordinator.core.throttle.grants import Grants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPlan:
-    """The last plan of a tablet. May be forgotten at any time: nothing is decided by it alone."""
+    """The last plan of a tablet. It may be forgotten at any time: nothing depends on it alone."""
 
     table_name: str
     version: int
@@ -75,7 +75,7 @@ class Counters:
         self.committed = 0
         self.failed = 0
         self.stalled = 0
-        """Of those that failed, given up by their compactor for want of progress."""
+        """Failed attempts that their compactor gave up because they made no progress."""
         self.cancelled = 0
         self.released = 0
         """Attempts that ended in any other way than by a commit."""
@@ -83,11 +83,11 @@ class Counters:
         self.rows_transformed = 0
         """Rows that attempts with a transform have read."""
         self.orphaned = 0
-        """Reservations that nobody alive stood behind."""
+        """Reservations of attempts that no living compactor listed."""
 
 
 class ClusterState:
-    """The coordinator's whole memory; changed only in a turn, by the deciders of the core."""
+    """The coordinator's whole memory."""
 
     def __init__(self, limits: Limits, groups: Collection[str] = ()) -> None:
         self.limits = limits
@@ -100,14 +100,14 @@ class ClusterState:
         self.counters = Counters()
         self.tables: dict[str, Table] = {}
         self.paused_groups: dict[str, None] = {}
-        self.last_plans: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.notes_max)
+        self.last_plans: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.last_plans_max)
         self.queues = JobQueues(self._make_queue)
         self.takes = Takes(limits.takes_max, limits.settled_max)
         self.attempts = Attempts(limits.settled_max)
         self.transforming: BoundedMap[str, None] = BoundedMap(limits.settled_max)
         """Attempts that transform rows and have not reported; for a metric only."""
         self.reports: BoundedMap[str, AttemptReport] = BoundedMap(limits.settled_max)
-        """Reports of attempts that we have not heard of: a restart forgot them."""
+        """Reports of attempts that are not known yet, as after a restart."""
         self.compactors = LivingCompactors(limits.compactors_max)
         self.capacity = Capacity(limits)
         self.backfill = Backfill(self.queues, self.capacity)
@@ -179,7 +179,7 @@ class ClusterState:
         return [job for _, queue in self.queues for job in queue]
 
     def check(self) -> None:
-        """Assert what is always true of every book; for tests."""
+        """Assert what is always true of every part; for tests."""
         self.queues.check()
         self.takes.check()
         self.attempts.check()

@@ -1,4 +1,4 @@
-"""Compactors come, beat, drain, fall silent and go."""
+"""Compactors appear, send heartbeats, drain, fall silent and disappear."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -8,12 +8,13 @@ from common.wire import AttemptProgress, Heartbeat
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_release import lose_attempt, pause_log
-from coordinator.core.attempts import (
-    Attempt,
-    AttemptState,
-    listed_attempt,
+from coordinator.core.attempt_events import (
+    adopt_attempt,
+    lose_attempt,
+    pause_log,
+    release_orphan,
 )
+from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactors import Compactor, SignOfLife
 
@@ -128,34 +129,12 @@ def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
     return actions
 
 
-def adopt_attempt(
-    cluster: ClusterState,
-    attempt: Attempt,
-    progress: AttemptProgress,
-    incarnation: str,
-    now_s: float,
-) -> None:
-    """Note that a compactor lists an attempt: it runs there."""
-    cluster.attempts.update(listed_attempt(attempt, progress, incarnation, now_s))
-    cluster.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
-
-
-def release_orphan(
-    cluster: ClusterState, attempt: Attempt, cause: str, now_s: float
-) -> list[Action]:
-    """Give up a reservation that only the store knows: nobody stands behind it."""
-    cluster.counters.orphaned += 1
-    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
-    tell = do.Tell(event="reservation orphaned", fields=fields)
-    return [tell, *lose_attempt(cluster, attempt, cause, now_s)]
-
-
 def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> list[Action]:
-    """An attempt is not listed: after a few times its answer, or its report, was lost.
+    """Count a heartbeat without an attempt; after a few, its assignment or report was lost.
 
-    One that only the store knows does not wait for its grace then: that is for compactors
-    that have not spoken yet, and begins anew with every coordinator, so that while they
-    die one after the other it would never be over.
+    A FOUND attempt does not wait for its grace then. The grace is for compactors that have sent
+    no heartbeat yet, and begins anew with every coordinator: while coordinators die one after
+    the other, it would never end.
     """
     beats = attempt.unlisted_beats + 1
     limits, absent_s = cluster.limits, now_s - attempt.listed_s
@@ -177,7 +156,7 @@ def _must_cancel(cluster: ClusterState, beat: Heartbeat, progress: AttemptProgre
 
 
 def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float) -> list[Action]:
-    """A process is dead for sure; of another one that lives by now nothing is lost."""
+    """End a process that is dead for sure; another one of the same name loses nothing."""
     living = cluster.compactors.get(event.compactor)
     dead = cluster.compactors.mark_dead(event.compactor, event.incarnation)
     if dead is None and living is not None:

@@ -23,7 +23,7 @@ class SignOfLife(Enum):
     """What a sign of life means."""
 
     NEW = "new"
-    """First heard of, or again after a goodbye or silence."""
+    """The first one, also the first after a goodbye or silence."""
     SAME = "same"
     REPLACED = "replaced"
     """Another process under this name: whatever the one before held is lost."""
@@ -42,12 +42,12 @@ class Compactor:
     node: str = ""
     slots: int = 1
     draining: bool = False
-    """It was asked to drain, or says that it does."""
+    """It was asked to drain, or reports that it does."""
     listed: tuple[AttemptProgress, ...] = ()
     """What its last heartbeat listed."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
-        """Return what the last heartbeat said of an attempt, or None."""
+        """Return the progress of an attempt in the last heartbeat, or None."""
         return next((each for each in self.listed if each.attempt == attempt), None)
 
 
@@ -76,7 +76,7 @@ class LivingCompactors:
         return self._living.get(name)
 
     def note(self, news: Compactor) -> SignOfLife:
-        """Note a sign of life; a heartbeat's listing and a drain once asked for stay.
+        """Note a sign of life; a drain that was asked for stays.
 
         Args:
             news: The compactor as its message shows it, heard now.
@@ -106,11 +106,11 @@ class LivingCompactors:
         return True
 
     def lose(self, name: str) -> None:
-        """A living compactor was silent too long; if it wakes, it is heard as NEW."""
+        """Drop a living compactor that was silent too long; if it wakes, it is NEW."""
         self._lost.put(name, self._living.pop(name).incarnation)
 
     def mark_dead(self, name: str, incarnation: str = "") -> Compactor | None:
-        """A process is dead for sure: nothing that it has sent counts any more.
+        """Note that a process is dead for sure: its messages count no more.
 
         Args:
             name: The compactor.
@@ -133,7 +133,7 @@ class LivingCompactors:
         return [each for each in self.every() if now_s - each.heard_s >= silence_max_s]
 
     def add_silence(self, gap_s: float) -> None:
-        """We were not listening for so long: it is nobody's silence."""
+        """Take a time in which the coordinator itself stood still off everybody's silence."""
         for name, compactor in self._living.items():
             self._living[name] = replace(compactor, heard_s=compactor.heard_s + gap_s)
 
@@ -196,7 +196,7 @@ class Takes:
         return next((each for each in found if each is not None), None)
 
     def groups(self) -> list[str]:
-        """Return the groups that somebody waits for, by name."""
+        """Return the groups with waiting takes, by name."""
         return sorted(self._waiting)
 
     def all_waiting(self) -> list[Take]:
@@ -234,7 +234,7 @@ class Takes:
         self._reserving[take.take] = ReservingTake(take=take, job=job)
 
     def reserved(self, take: str) -> ReservingTake | None:
-        """The reservation is answered; return what was asked, None if it was not."""
+        """Take a take out whose reservation was answered; None if none was asked for."""
         return self._reserving.pop(take, None)
 
     def wait_again(self, take: Take) -> None:

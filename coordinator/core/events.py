@@ -33,7 +33,7 @@ class TableGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPlanned:
-    """Planners have spoken; the plan replaces whatever is queued for the tablet."""
+    """A tablet was planned; the plan replaces whatever is queued for it."""
 
     tablet: TabletId
     plan: TabletPlan

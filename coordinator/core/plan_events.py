@@ -1,4 +1,4 @@
-"""Plans come in, and with them what is known of tables and tablets."""
+"""Events of plans, tables and tablets: the plan replaces what is queued for its tablet."""
 
 from dataclasses import replace
 from typing import assert_never
@@ -119,7 +119,7 @@ def _note_plan(
 
 
 def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
-    """Return what a plan says; where somebody else has a say, scans shall look again."""
+    """Return the analysis that a plan amounts to; a busy tablet is UNSTABLE: scans look again."""
     record = event.record
     busy = record.running or record.waiting or record.selected or record.operation
     if event.plan.jobs or busy or not cluster.hands_out(event.tablet.table):
@@ -128,7 +128,7 @@ def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
 
 
 def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
-    """Write what was said of a tablet, if that changes what a scan will do."""
+    """Write the analysis of a tablet, if that changes what a scan will do."""
     record = event.record
     fresh = (record.analysis_version, record.analysis_settings) == (
         record.version,
@@ -178,7 +178,7 @@ def _defer_evicted(
 
 
 def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> list[Action]:
-    """A plug-in misbehaved: what is queued stays, and it is asked again after a pause."""
+    """Note that a plug-in misbehaved: queued jobs stay, and it is called again after a pause."""
     before = cluster.last_plans.get(event.tablet)
     failures = 1 if before is None else before.failures + 1
     last_plan = LastPlan(

@@ -39,12 +39,12 @@ JobInputs = tuple[TabletId, tuple[str, ...]]
 PASSING = frozenset({"UnavailableError"})
 """Error classes that go away by themselves: inputs pause for them and are never quarantined."""
 ERROR_CLASSES_MAX = 16
-"""Error classes of one table that are told apart."""
+"""Error classes that are counted separately for one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Something is left alone until a time; `until_s` None: until somebody lifts it."""
+    """A pause until a time; `until_s` None: until an operator lifts it."""
 
     failures: int
     until_s: float | None
@@ -310,7 +310,7 @@ class CrashRecord:
     count: int = 0
     """Attempts in a row that ended with their compactor."""
     halvings: int = 0
-    """How often the job was halved, as far as we were told."""
+    """How often the job was halved, as far as compactors have reported."""
 
     @property
     def is_repeated(self) -> bool:
@@ -319,7 +319,7 @@ class CrashRecord:
 
 
 class CrashHistory:
-    """By inputs. Bounded: what is forgotten counts as chance once more."""
+    """Crashes by inputs. Bounded: after it was forgotten, a crash counts as the first again."""
 
     def __init__(self, most: int) -> None:
         self._known: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)

@@ -27,6 +27,8 @@ from coordinator.core.version_watermark import (
 QUIET_ANALYSES = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
 """What lets a scan pass a tablet by."""
 NO_JOBS = ""
+ANALYSES_AT_ONCE = 64
+"""Analyses of tablets that are written in one change."""
 
 
 def needs_look(
@@ -68,7 +70,7 @@ class ScanVerdict(StrEnum):
     RESTS = "rests"
     """Nothing is wanted, and its record may say so."""
     BUSY = "busy"
-    """Nothing is wanted now, but somebody else has a say: look again at the next scan."""
+    """Nothing is wanted now, but a request or pause may change that: look again next scan."""
 
 
 def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
@@ -98,12 +100,12 @@ def must_ask(tablet: Tablet, table: Table, now_s: float) -> bool:
 
 
 def analysis_at_rest(tablet_files: int) -> Analysis:
-    """Return what the record of a tablet says that rests."""
+    """Return the analysis of a tablet at rest."""
     return Analysis.STABLE if tablet_files else Analysis.EMPTY
 
 
 def jobs_digest(job_ids: tuple[str, ...]) -> str:
-    """Return what tells the jobs of two plans of a tablet apart; of none: `NO_JOBS`."""
+    """Return a digest by which two plans of a tablet are compared; `NO_JOBS` for no jobs."""
     return digest(sorted(job_ids)) if job_ids else NO_JOBS
 
 
@@ -166,9 +168,9 @@ def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks 
 
 
 def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
-    """Return when the highest version can be marked; None: it is, or nobody needs it.
+    """Return when the highest version may become a watermark; None: it is one, or nobody needs it.
 
-    A tablet that goes quiet soon after a mark would otherwise never be marked again, and
+    A tablet that goes quiet soon after a watermark would otherwise never get another one, and
     keep its dead rows for ever.
     """
     if not _needs_watermarks(tablet, table):
@@ -185,7 +187,7 @@ def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
 def _needs_watermarks(tablet: Tablet, table: Table) -> bool:
     """Return whether a tablet may hold dead rows; others need no watermark.
 
-    The first mark after the first tombstone covers it, so nothing is lost by waiting for it.
+    The first watermark after the first tombstone covers it, so nothing is lost by waiting for it.
     """
     if table.version_column is None or not tablet.files:
         return False

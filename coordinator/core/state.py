@@ -1,7 +1,7 @@
-"""The coordinator's state: `handle` is its only mutator, everything else only looks.
+"""The coordinator's state. `handle` is its only mutator; everything else only reads.
 
-No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn asks
-the decider of the event's family, then hands out what can be handed out.
+No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn lets the
+module of the event's family decide, then hands out jobs to the compactors that wait.
 """
 
 from collections.abc import Collection
@@ -42,10 +42,10 @@ def tick(cluster: ClusterState, now_s: float) -> list[Action]:
     ]
 
 
-def forgive_own_sleep(cluster: ClusterState, now_s: float) -> None:
-    """Note the time of this turn; if we slept before it, that is nobody's silence.
+def excuse_own_pause(cluster: ClusterState, now_s: float) -> None:
+    """Note the time of this turn; a pause of the coordinator itself is no compactor's silence.
 
-    Heartbeats that came meanwhile wait in the inbox behind this very event.
+    Heartbeats that came during the pause wait in the inbox, behind this event.
     """
     if cluster.started_s is None:
         cluster.started_s = cluster.last_turn_s = now_s
@@ -113,14 +113,14 @@ class CoordinatorState:
         self._cluster = ClusterState(limits or Limits.of(settings), groups)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
-        """Take an event in; return what shall be done, in this order.
+        """Handle an event; return what to do, in this order.
 
         Args:
             event: May come late, twice or never.
             now_s: The time now; it never goes back.
         """
         cluster = self._cluster
-        forgive_own_sleep(cluster, now_s)
+        excuse_own_pause(cluster, now_s)
         cluster.counters.turns += 1
         actions = _decide(cluster, event, now_s)
         actions += assignment.hand_out(cluster, now_s)
@@ -145,15 +145,15 @@ class CoordinatorState:
         return views.running_attempts(self._cluster, now_s)
 
     def was_planned(self, tablet: TabletId) -> bool:
-        """Return whether it is known what planners last said of a tablet."""
+        """Return whether the last plan of a tablet is known."""
         return self._cluster.last_plans.get(tablet) is not None
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
-        """Return why a tablet is as it is, most telling first."""
+        """Return why a tablet is as it is, the most important reason first."""
         return views.explain_tablet(self._cluster, tablet, now_s)
 
     def why_given_up(self, job: Job) -> str | None:
-        """Return why a job is not tried until somebody lifts it, or None."""
+        """Return why a job is not tried before an operator lifts its quarantine, or None."""
         return self._cluster.retry.why_given_up(job)
 
     def fatal_file(self, tablet: TabletId) -> str | None:
@@ -195,7 +195,7 @@ def _decide(cluster: ClusterState, event: events.Event, now_s: float) -> list[Ac
 
 
 def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> list[Action]:
-    """Do what an operator wants."""
+    """Return what follows from an operator's command."""
     match event:
         case events.GroupPaused(group=group):
             cluster.paused_groups[group] = None

@@ -2,10 +2,10 @@
 
 A tombstone may be dropped only if its version was reached one retention ago
 (protocol, tombstones): the retention is how late writers may be. The coordinator
-keeps a few watermarks (time, highest version held then) in the tablet's record; the
-settled version is that of the newest mark which is at least one retention old. Marks
-are sparse, so it may lie up to a `1 / MARKS_PER_RETENTION` of a retention back, which
-only keeps a tombstone a little longer.
+keeps a few watermarks (time, highest version held then) in the tablet's record. The
+settled version is that of the newest watermark which is at least one retention old.
+Watermarks are sparse, so it may lie up to `1 / WATERMARKS_PER_RETENTION` of a retention
+back, which only keeps a tombstone a little longer.
 """
 
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ def next_watermarks(
 
     Args:
         watermarks: As the record has them.
-        now_s: The store's time; behind the last mark (a fail-over): nothing is noted.
+        now_s: The store's time; behind the last watermark (a fail-over): nothing is noted.
         highest: Highest version of the tablet's files.
         retention_s: The table's tombstone retention.
     """

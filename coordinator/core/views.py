@@ -1,4 +1,4 @@
-"""What people and metrics are shown: status, queue, running attempts, and why a tablet is as it is.
+"""What people and metrics are shown: status, queue, running attempts, explanations of tablets.
 
 Only reads `ClusterState`, and returns wire values.
 """
@@ -127,7 +127,7 @@ def _quietest_s(cluster: ClusterState, group: str, now_s: float) -> float:
 
 
 def _quiet_s(attempt: Attempt, now_s: float) -> float:
-    """Return how long ago an attempt made progress: of a silent compactor nobody can say more."""
+    """Return how long ago an attempt made progress; silence of its compactor counts, too."""
     listed = 0.0 if attempt.progress is None else attempt.progress.quiet_s
     return listed + max(0.0, now_s - attempt.listed_s)
 
@@ -169,7 +169,7 @@ def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> R
     )
 
 
-# ----------------- Why a tablet is as it is: one sentence per rule that applies, most telling first
+# ----------------------- Why a tablet is as it is: one sentence per rule, the most important first
 
 
 _STATES_TEXT = {

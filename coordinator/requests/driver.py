@@ -1,6 +1,6 @@
 """Drives user requests: looks at their tablets, and has one step taken in each.
 
-    the feed tells of a tablet ─► the tablet is read ─► a step of whose turn it is
+    the feed names a tablet ─► the tablet is read ─► a step of the request whose turn it is
     a request changed, full scan ─► all tablets of all requests ─► … ─► DONE, FAILED, …
 
 Nothing is remembered that the store does not tell: which requests are open is read
@@ -81,7 +81,7 @@ STEPS_AT_ONCE = 16
 """Tablets of one table in which steps are taken at a time."""
 REST_PER_TABLET_S = 0.001
 REST_MAX_S = 60.0
-"""After a look at all tablets, one that only counts what is left comes so much later."""
+"""How long after a look at all tablets another one may follow that only counts what is left."""
 
 
 class _TableNews:

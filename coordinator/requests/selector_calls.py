@@ -1,4 +1,4 @@
-"""Asks selectors, in threads: a slow one holds up its own request and nobody else.
+"""Calls selectors in threads: a slow one delays only its own request.
 
 A table may have a selector of its own. The scanner shows every tablet that it reads; one
 whose files or selector have changed since it was asked last is asked about, and its answer

@@ -66,7 +66,7 @@ class StepResult:
 
     settled: bool
     look_again_s: float | None = None
-    """When to look at the whole table again, though nothing may tell of it; None: not."""
+    """Seconds until the whole table is looked at again, changed or not; None: not at all."""
 
 
 class RequestSteps:
@@ -165,7 +165,7 @@ class RequestSteps:
 
 
 def _retry_at_s(outcome: Outcome, applied_s: float | None = None) -> float | None:
-    """Return when to look again: what the store did not answer brings nothing back."""
+    """Return when to look again: a change without an answer may never appear in the feed."""
     if isinstance(outcome, Unknown):
         return RETRY_S
     return applied_s if isinstance(outcome, Applied) else None

@@ -55,7 +55,7 @@ class ScanCounts:
     tablets: int = 0
     planned: int = 0
     found: int = 0
-    """Tablets that the coordinator was to look at."""
+    """Tablets given to the coordinator to look at."""
     last_s: float = 0.0
     """Length of the last scan of all tables."""
 
@@ -214,7 +214,7 @@ class FullScan:
     async def _submit_findings(
         self, work: _TableScan, scan_range: ScanRange, findings: RangeFindings
     ) -> None:
-        """Have asked tablets looked at, and those where other jobs are queued than wanted."""
+        """Give the scanner the tablets to look at, and those whose queued jobs differ."""
         table, wanted = scan_range.table.id, dict(findings.wanted)
 
         def differs(tablet: TabletId) -> bool:

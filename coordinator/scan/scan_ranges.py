@@ -1,9 +1,9 @@
 """One range of a full scan: a span of a table's tablets, looked at near the data.
 
-Records are read first; only tablets that a record does not show to be quiet are read and
-planned. Nothing is decided for good here: what comes back says which tablets the
-coordinator must look at itself, and of those that rest, the record is told. So a range
-may be lost, late or done twice.
+Records are read first. Only tablets whose record does not show them to be quiet are read and
+planned. The findings say which tablets the coordinator must look at itself; for tablets at
+rest, that is written into the record. No decision is final here, so a range may be lost, late
+or done twice.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from common.metadata.store_values import UnreadableTablet
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.scan_rules import (
+    ANALYSES_AT_ONCE,
     ScanVerdict,
     TabletSpan,
     analysis_at_rest,
@@ -33,8 +34,6 @@ from coordinator.scan.scanner import read_request_facts, with_watermarks
 PAGE_TABLETS = 1000
 BATCH_TABLETS = 256
 """Read and planned before the loop may do something else."""
-NOTES_AT_ONCE = 64
-"""Written in one change."""
 RESULT_BYTES_MAX = 1024**2
 """Of the ends in one answer; a range that has more goes on in another."""
 
@@ -58,7 +57,7 @@ class RangeFindings:
     ask: tuple[bytes, ...] = ()
     """The coordinator must look at these."""
     wanted: tuple[tuple[bytes, str], ...] = ()
-    """Here jobs are wanted; with the digest of their ids."""
+    """Tablets that want jobs, each with the digest of the jobs' ids."""
     tablets: int = 0
     """Records looked at."""
     planned: int = 0
@@ -84,7 +83,7 @@ class LocalRangeScans:
     """Scans ranges in this process, between its other work."""
 
     def __init__(self, store: TabletStore, plan: PlanTablet) -> None:
-        """Scan by what planners say."""
+        """Scan with these planners."""
         self._store = store
         self._plan = plan
 
@@ -133,13 +132,13 @@ class _RangeScan:
         look = page if scan_range.every else await self._not_quiet(page)
         for first in range(0, len(look), BATCH_TABLETS):
             batch = look[first : first + BATCH_TABLETS]
-            notes: list[WriteAnalysis] = []
+            analyses: list[WriteAnalysis] = []
             for tablet, seen in zip(batch, await self._store.readable(batch), strict=True):
                 if seen is None or isinstance(seen, UnreadableTablet):
                     self._found(tablet.end)  # The coordinator looks itself, and tells.
-                elif (note := await self._judge(seen)) is not None:
-                    notes.append(note)
-            await self._write(notes)
+                elif (analysis := await self._judge(seen)) is not None:
+                    analyses.append(analysis)
+            await self._write(analyses)
             await asyncio.sleep(0)
 
     async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
@@ -148,7 +147,7 @@ class _RangeScan:
         try:
             records = await self._store.records(page)
         except BrokenValueError:
-            return page  # One of them: each is read, and told of by itself.
+            return page  # One of them is broken: each is read and reported by itself.
         return [
             tablet
             for tablet, record in zip(page, records, strict=True)
@@ -156,7 +155,7 @@ class _RangeScan:
         ]
 
     async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
-        """Put a tablet where it belongs; return the note for one that rests."""
+        """Put a tablet where it belongs; return the new analysis of one that rests."""
         table, now_s = self._range.table, self._now_s
         self._planned += 1
         if must_ask(tablet, table, now_s):
@@ -176,22 +175,22 @@ class _RangeScan:
             case ScanVerdict.BUSY:
                 pass
             case ScanVerdict.RESTS:
-                return self._note(tablet, recheck_at_s(tablet, table, plan))
+                return self._new_analysis(tablet, recheck_at_s(tablet, table, plan))
         return None
 
-    def _note(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
-        """Return what the record of a tablet shall say that rests; None: it says so."""
+    def _new_analysis(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
+        """Return the analysis to write for a tablet at rest; None: its record has it already."""
         record, settings_version = tablet.record, self._range.table.settings_version
-        said = analysis_at_rest(len(tablet.files))
+        analysis = analysis_at_rest(len(tablet.files))
         fresh = (record.analysis_version, record.analysis_settings) == (
             record.version,
             settings_version,
         )
-        if fresh and (record.analysis, record.due_at_s) == (said, due_at_s):
+        if fresh and (record.analysis, record.due_at_s) == (analysis, due_at_s):
             return None
         return WriteAnalysis(
             tablet=tablet.id,
-            analysis=said,
+            analysis=analysis,
             version=record.version,
             settings_version=settings_version,
             due_at_s=due_at_s,
@@ -204,8 +203,8 @@ class _RangeScan:
             self._wanted.append((end, wanted))
         self._bytes += len(end) + len(wanted or "")
 
-    async def _write(self, notes: Sequence[WriteAnalysis]) -> None:
-        """Write what was said of tablets that rest; one that has changed meanwhile is refused."""
-        for first in range(0, len(notes), NOTES_AT_ONCE):
-            some = tuple(notes[first : first + NOTES_AT_ONCE])
+    async def _write(self, analyses: Sequence[WriteAnalysis]) -> None:
+        """Write analyses of tablets at rest; the store refuses one whose tablet has changed."""
+        for first in range(0, len(analyses), ANALYSES_AT_ONCE):
+            some = tuple(analyses[first : first + ANALYSES_AT_ONCE])
             await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=some))

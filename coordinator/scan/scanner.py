@@ -1,4 +1,4 @@
-"""Finds work: hears which tablets changed, reads them, asks their planners.
+"""Finds work: learns which tablets changed, reads them, asks their planners.
 
 Changes come from the tables' streams within milliseconds (`ask`); the full scan finds
 what the feed has missed (`found`). Both coalesce: a tablet that changes ten times while
@@ -148,7 +148,7 @@ _ENDS = {
 
 
 class Scanner:
-    """The set of tablets to look at, and the loops that fill and empty it."""
+    """Knows the tablets to look at; its loops fill and empty that set."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Scanner:
         self._tables_news = asyncio.Event()
         self.feed = ChangeFeed(store)
         self._lost: set[str] = set()
-        """Tables of which changes were not heard: all of their tablets are looked at."""
+        """Tables of which changes were missed: all of their tablets are looked at."""
         self.tables: dict[str, Table] = {}
         self.planned = 0
 
@@ -187,7 +187,7 @@ class Scanner:
         self._submit = submit
 
     def scan_by(self, scan: Callable[[str], None]) -> None:
-        """Have somebody else look at all tablets of a table that is new or has changed."""
+        """Let `scan` look at all tablets of a table that is new or has changed."""
         self._scan = scan
 
     def remind(self) -> None:
@@ -201,7 +201,7 @@ class Scanner:
         self._news.set()
 
     def found(self, tablet: TabletId) -> None:
-        """Have a tablet looked at when nothing is asked for."""
+        """Have a tablet looked at once nothing more urgent waits."""
         if tablet not in self._asked:
             self._found[tablet] = None
             self._news.set()
@@ -258,7 +258,7 @@ class Scanner:
                 again()
 
     async def plan_batch(self, batch: Sequence[TabletId]) -> None:
-        """Read these tablets and tell the state what their planners want.
+        """Read and plan these tablets, and submit their plans.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -267,8 +267,8 @@ class Scanner:
         for tablet_id, tablet in zip(batch, await self._store.readable(batch), strict=True):
             table = self.tables.get(tablet_id.table)
             if isinstance(tablet, UnreadableTablet):
-                told = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
-                self._submit(on.PlanningFailed(tablet=tablet_id, cause=told))
+                cause = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
+                self._submit(on.PlanningFailed(tablet=tablet_id, cause=cause))
                 continue
             self.faults.readable(str(tablet_id))
             if tablet is None:
@@ -277,7 +277,7 @@ class Scanner:
                 await self._plan_or_note(tablet, table, now_s)
 
     async def _plan_or_note(self, tablet: Tablet, table: Table, now_s: float) -> None:
-        """Plan a tablet; what goes wrong there is told of it, and others go on."""
+        """Plan a tablet; a failure is noted for it alone, and the others go on."""
         try:
             await self._plan_one(tablet, table, now_s)
         except Exception as error:  # Of this tablet; all others go on.

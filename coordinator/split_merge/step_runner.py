@@ -56,7 +56,7 @@ class OperationRules:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What an operation waits for, as it was last looked at."""
+    """What an operation waits for, when it was last read."""
 
     table: Table
     operation: Operation
@@ -66,7 +66,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """What became of an operation that was looked at."""
+    """What a look at an operation has led to."""
 
     status: OperationStatus | None = None
     """Set while it stands."""
@@ -78,7 +78,7 @@ class LookResult:
 
 
 class FatalFiles(Protocol):
-    """Remembers the files that end whoever looks into them."""
+    """Remembers the files that end every process that reads them."""
 
     def of(self, tablet: TabletId) -> str | None:
         """Return why nobody should look into the files of a tablet, or None."""

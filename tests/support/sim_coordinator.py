@@ -24,11 +24,8 @@ from common.wire import (
 )
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.storage.garbage_collector import (
-    GarbageCollector,
-    GarbageRules,
-    collect_forever,
-)
+from coordinator.core.file_retention import GarbageRules
+from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import CoordinatorParts, assemble

@@ -112,7 +112,7 @@ class _ClassLanes:
 
 
 class FairShare:
-    """Turns of tables by weight. A queue tells it what joins and leaves, and asks."""
+    """Turns of tables by weight. A queue reports each job that joins or leaves."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         """Begin with no lanes.

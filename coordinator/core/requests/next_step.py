@@ -223,7 +223,7 @@ RequestStep = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginAnswers:
-    """What plug-ins have said of a tablet. Nothing of it may be used for another reading."""
+    """The answers of plug-ins about one reading of a tablet; they hold for no other reading."""
 
     chosen: Chosen | None = None
     """The selector's answer."""

@@ -124,7 +124,7 @@ class AdaptiveRate:
         return replace(self, greatest=greatest, rate=max(rate, min(self.least, greatest)))
 
     def after_look(self, latency: float | None) -> Self:
-        """Return it after a look; None: nothing was measured, which speaks against nothing."""
+        """Return the rate after a measurement; None: nothing was measured, so it may rise."""
         wanted = self.greatest
         if latency is not None:
             wanted = desired_rate(latency, self.least, self.greatest, self.threshold)
@@ -136,12 +136,12 @@ class AdaptiveRate:
 
 
 LATENCY_INTERVAL_S = 2.0
-"""How often latency is looked at; shorter than a heartbeat would tell nothing more."""
+"""How often rates follow latency; more often than heartbeats would show nothing new."""
 MIB = 1024**2
 
 
 class ScopeLimits:
-    """Limits by scope, in bytes/s. What operators say is replaced as a whole."""
+    """Limits by scope, in bytes/s. Explicit limits are replaced as a whole."""
 
     def __init__(self, limits: Limits) -> None:
         self._explicit: dict[LimitScope, int] = {}
@@ -156,23 +156,23 @@ class ScopeLimits:
         self._looked_s = 0.0
 
     def set_explicit(self, limits: Mapping[LimitScope, int]) -> None:
-        """Note what operators have said of scopes; 0: no limit. Others have the default."""
+        """Replace the limits that operators have set; 0: no limit. Others have the default."""
         self._explicit = dict(limits)
 
     def explicit_scopes(self) -> list[LimitScope]:
-        """Return the scopes that operators have said something of, in order."""
+        """Return the scopes that have an explicit limit, in order."""
         return sorted(self._explicit)
 
     def is_default(self, scope: LimitScope) -> bool:
-        """Return whether nobody has said anything of a scope."""
+        """Return whether a scope has no explicit limit."""
         return scope not in self._explicit
 
     def limit(self, scope: LimitScope) -> int | None:
-        """Return the limit that was said, or that is the default; None: there is none."""
+        """Return the explicit limit of a scope, or its default; None: there is none."""
         return self._explicit.get(scope, self._defaults[scope.kind]) or None
 
     def rate(self, scope: LimitScope) -> int | None:
-        """Return what a scope may move now, its latency looked at; None: no limit."""
+        """Return what a scope may move now, given its latency; None: no limit."""
         limit = self.limit(scope)
         if limit is None or not self._adapts(scope):
             return limit

@@ -1,4 +1,4 @@
-"""Who may move how many bytes per second, and what each attempt is progress.
+"""Who may move how many bytes per second, and the grant of each attempt.
 
 Lower first: a grant is lowered at once, and raised only by what nobody may be applying.
 What an attempt *may* be applying is what its last heartbeat said, or what it was sent
@@ -28,7 +28,7 @@ from coordinator.core.throttle.throttled_attempts import ThrottledAttempt, Throt
 HEADROOM = 0.02
 """Of a limit: left for attempts that begin."""
 BLIND_BYTES_S = 64 * 1024.0
-"""Most that an attempt begins with where nobody knows what is free."""
+"""The most that an attempt begins with while it is not known what is free."""
 WANTED_MIN = 0.1
 """Of an even part: so much is kept for an attempt that moves nothing now."""
 CHANGE_MIN = 0.01
@@ -179,7 +179,7 @@ class Grants:
         return tuple(self._status(scope) for scope in sorted(known))
 
     def check(self) -> None:
-        """Assert what is always true of the book; for tests."""
+        """Assert what is always true of the attempts; for tests."""
         self._holders.check()
 
     def _status(self, scope: LimitScope) -> LimitStatus:
@@ -223,7 +223,7 @@ class Grants:
         return target
 
     def _room(self, scopes: tuple[LimitScope, ...], share: float = 1.0) -> float:
-        """Return how much nobody applies of a share of what an attempt is under."""
+        """Return how much of a share of its limits an attempt may still be given."""
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
         rooms = [share * rate - self._holders.may_bytes_s(scope) for scope, rate in rates.items()]
         return min(rooms, default=UNLIMITED)

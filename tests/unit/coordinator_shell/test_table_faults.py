@@ -28,12 +28,9 @@ from common.parquet.service_files import claim_location, written_generation
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
 from coordinator.context import ShellContext
+from coordinator.core.file_retention import GarbageRules
 from coordinator.storage import garbage_collector
-from coordinator.storage.garbage_collector import (
-    GarbageCollector,
-    GarbageRules,
-    collect_all,
-)
+from coordinator.storage.garbage_collector import GarbageCollector, collect_all
 from coordinator.storage.generations import Generations
 from coordinator.storage.storage_access import ArrowStorage
 from coordinator.store_watch import take_lead

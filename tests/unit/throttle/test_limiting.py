@@ -15,8 +15,8 @@ from common.telemetry import METRICS
 from coordinator import store_watch
 from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.figures import scope_figures
 from coordinator.store_watch import RateLimits
-from coordinator.wiring import scope_figures
 from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.unit
