@@ -99,7 +99,7 @@ def queue_round(shares: FairShare | None, jobs: Sequence[Job]) -> list[float]:
     gc.collect()
     taken: list[Job | None] = []
     pairs = [_offer_and_take(queue, batch, taken) for batch in batches(len(jobs), BATCHES)]
-    queue.resize(10**12, len(queue))
+    queue.count_max = len(queue)
     refusals = [_offer_late(queue, batch) for batch in batches(2 * len(jobs), BATCHES // 4)]
     ids = random.Random(1).sample([job.id for job in queue], len(queue))
 

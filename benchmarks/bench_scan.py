@@ -3,7 +3,7 @@
     python -m benchmarks.bench_scan [--tablets N] [--changed N] [--rate N] [--seconds S]
 
 Starts a redis-server of its own and fills it (about 1.6 KB per tablet of ten files). The
-coordinator runs in this process, with all its loops; pieces of full scans go to another
+coordinator runs in this process, with all its loops; ranges of full scans go to another
 process, as they go to Ray tasks; adds come from a third, ten tablets at a time, each to a
 tablet that had none before. A change is planned when the core has been told: the time
 from sending the add is measured, with a full scan under way now and then.
@@ -31,6 +31,7 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.settings import CoordinatorSettings, Settings, StoreSettings
+from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.scan_rules import TabletSpan
 from coordinator.registry import planner_for
@@ -40,7 +41,6 @@ from coordinator.scan.scan_ranges import (
     RangeFindings,
     ScanRange,
 )
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.many_tablets import Many, key_of, many_tablets
@@ -122,15 +122,15 @@ def small_file(number: int) -> DataFile:
 
 
 class OtherProcess:
-    """Scans pieces in one other process."""
+    """Scans ranges in one other process."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
+    async def scan(self, requested: ScanRange) -> RangeFindings:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.pool, scan_range, self._settings, piece)
+        return await loop.run_in_executor(self.pool, scan_range, self._settings, requested)
 
 
 @contextlib.asynccontextmanager

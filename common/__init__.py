@@ -24,6 +24,7 @@ In reading order:
     memory_limit     a process's limit of memory
     backoff          how long to wait before the next try
     bounded_map      a map that forgets its oldest entries
+    indexes          members by a key, in the order in which they came
     storage_threads  threads that wait for storage
     readers/         processes that open the bytes of others
     parquet/         files in a table's location

@@ -15,9 +15,11 @@ How a change of a tablet becomes a job of a compactor:
    or the change of the tablet, ends the attempt in `core`, and the tablet is planned again.
 
     actor           the Ray actor: options, calls from outside, loops; no decisions
-    wiring          puts the parts together, and adds up what they count
+    wiring          puts the parts together
+    figures         what the parts have counted, as values of metrics
     service         one turn at a time: events in, actions performed, answers back as events
     store_actions   reserve, release, and the analyses that are written in the background
+    context         what every part of the shell is given: store, clock, ids, log, threads
     store_watch     who leads, which rate limits hold, how the store is
     core            decisions, without I/O
     scan            finds work: change streams, full scan

@@ -16,7 +16,6 @@ from common.ids import RandomIds
 from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.metadata.redis import connect
-from common.model.request import RequestProgress
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.readers.pool import open_readers
@@ -37,11 +36,10 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
+from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.requests.driver import read_progress
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 
@@ -213,11 +211,6 @@ class CoordinatorActor:
         if known is not None:
             await self._requests.cancel_here(TabletId.parse(*known.tablet.split(";")), attempt)
         self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
-
-    async def request_progress(self, table: str, request: str) -> RequestProgress | None:
-        """Return how far a request has come; None: there is none."""
-        told = {each.attempt: each.progress for each in await self.running() if each.progress}
-        return await read_progress(self._store, table, request, told)
 
     async def pause_group(self, group: str) -> None:
         """Hand out no job of a group."""

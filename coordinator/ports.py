@@ -1,6 +1,6 @@
-"""What the coordinator's shell needs of the outside, beside the store."""
+"""What the coordinator's shell needs from outside, apart from the store."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from common.model.job import Kind, TabletPlan
@@ -14,20 +14,6 @@ Submit = Callable[[Event], None]
 
 Log = Callable[..., None]
 """`log("job assigned", job=…, compactor=…)`: an event with fields."""
-
-Sleep = Callable[[float], Awaitable[None]]
-
-
-class Compactors(Protocol):
-    """The compactors, as far as the coordinator looks after them."""
-
-    async def wait_for_death(self, compactor: str, incarnation: str) -> str:
-        """Return, with the cause, when this incarnation of a compactor is dead for sure."""
-        ...
-
-
-DELETE_THREADS = 32
-"""Files that are deleted at once, of all tables."""
 
 
 class Storage(Protocol):
@@ -95,20 +81,4 @@ class QueuedJobs(Protocol):
 
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         """Return the ids of a tablet's queued jobs."""
-        ...
-
-
-class Watcher(Protocol):
-    """Somebody whom the scanner tells of what it hears and reads. Nothing here waits."""
-
-    def table_changed(self, table: str) -> None:
-        """Hear that a table, or a request of it, is new or has changed."""
-        ...
-
-    def tablet_changed(self, tablet: TabletId) -> None:
-        """Hear that a tablet has changed."""
-        ...
-
-    def tablet_read(self, tablet: Tablet, table: Table) -> None:
-        """Hear that a tablet was read, to be planned."""
         ...

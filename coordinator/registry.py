@@ -92,12 +92,12 @@ def unread_settings(planners: Mapping[str, Planner]) -> dict[str, str]:
         planners: All that services use, by name.
     """
     read = [settings_read_by(planner) for planner in planners.values()]
-    told = [each for each in read if each is not None]
-    if len(told) < len(read):
+    declared = [each for each in read if each is not None]
+    if len(declared) < len(read):
         return {}  # A planner that does not tell may read anything.
     names = ", ".join(sorted(planners))
     why = f"has no effect yet: no installed planner that a service uses reads it ({names})"
-    return dict.fromkeys(sorted(PLANNER_SETTINGS.difference(*told)), why)
+    return dict.fromkeys(sorted(PLANNER_SETTINGS.difference(*declared)), why)
 
 
 def planner_for(settings: Settings) -> PlanTablet:

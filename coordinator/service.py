@@ -1,4 +1,4 @@
-"""The shell round the pure core: events in, actions performed, answers back as events.
+"""The shell around the pure core: events in, actions performed, answers back as events.
 
 One turn at a time, in one thread of one event loop; only a turn touches the state,
 so there are no locks. Actions that wait for the store run concurrently; what they
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, assert_never
 
+from common.metadata.changes import WriteAnalysis
 from common.wire import (
     Assignment,
     AttemptReport,
@@ -17,11 +18,12 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
+from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
 from coordinator.scan.scanner import Scanner
-from coordinator.store_actions import AnalysisWriter, ShellContext, StoreActions
+from coordinator.store_actions import AnalysisWriter, StoreActions
 
 ANSWER_GRACE_S = 10.0
 """How long a take whose time is up waits for the reservation that is in flight."""
@@ -36,7 +38,7 @@ class CoordinatorService:
         self._context = context
         self._scanner = scanner
         self._store_actions = StoreActions(context, self.submit)
-        self._notes = AnalysisWriter(context.store, self._spawn, context.log, context.faults)
+        self._analyses = AnalysisWriter(context.store, self._spawn, context.log, context.faults)
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}
@@ -45,12 +47,11 @@ class CoordinatorService:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set to the exception that ended the shell; the actor waits for it."""
         self.turns = 0
-        self.rows_transformed = 0
 
     @property
     def conflicts(self) -> int:
         """How often a change of ours was tried again after a lost race."""
-        return self._store_actions.conflicts + self._notes.conflicts
+        return self._store_actions.conflicts + self._analyses.conflicts
 
     def submit(self, event: on.Event) -> None:
         """Let the state handle an event, and perform what it wants.
@@ -76,14 +77,7 @@ class CoordinatorService:
         if future is None:
             future = asyncio.get_running_loop().create_future()
             self._takes[request.take] = future
-            self.submit(
-                on.TakeAsked(
-                    take=request.take,
-                    compactor=request.compactor,
-                    incarnation=request.incarnation,
-                    group=request.group,
-                )
-            )
+            self.submit(on.TakeAsked(request=request))
         try:
             return await self._answer(request, future)
         finally:
@@ -105,39 +99,15 @@ class CoordinatorService:
         return future.result() if future.done() else None
 
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Hear that a compactor lives; answer what is wanted of it."""
+        """Handle a heartbeat; return what the compactor has to do."""
         future: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         self._beats.setdefault(beat.compactor, deque()).append(future)
-        self.submit(
-            on.CompactorHeard(
-                compactor=beat.compactor,
-                incarnation=beat.incarnation,
-                group=beat.group,
-                node=beat.node,
-                slots=beat.slots,
-                attempts=beat.attempts,
-                draining=beat.draining,
-            )
-        )
+        self.submit(on.CompactorHeard(beat=beat))
         return await future
 
     def report(self, report: AttemptReport) -> None:
-        """Hear how an attempt ended."""
-        if self._store_actions.ends_transforming(report.attempt):
-            self.rows_transformed += report.counts.rows_in
-        self._store_actions.forget(report.attempt)
-        self.submit(
-            on.AttemptReported(
-                compactor=report.compactor,
-                attempt=report.attempt,
-                end=report.end,
-                error_class=report.error_class,
-                cause=report.cause,
-                moved_bytes=report.moved_bytes,
-                waited_s=report.waited_s,
-                halvings=report.halvings,
-            )
-        )
+        """Handle the report of how an attempt ended."""
+        self.submit(on.AttemptReported(report=report))
 
     async def stop(self) -> None:
         """End what is under way; takes are answered with nothing."""
@@ -149,8 +119,6 @@ class CoordinatorService:
 
     def _turn(self, event: on.Event) -> None:
         self.turns += 1
-        if isinstance(event, on.AttemptSettled):
-            self._store_actions.forget(event.attempt)
         for action in self._state.handle(event, self._context.clock.now_s()):
             self._perform(action)
 
@@ -158,10 +126,10 @@ class CoordinatorService:
         match action:
             case do.Reserve() | do.Release():
                 self._spawn(self._store_actions.perform(action))
-            case do.NoteAnalysis():
-                self._notes.put(action)
+            case WriteAnalysis():
+                self._analyses.put(action)
             case do.Assign():
-                self._resolve(action.take, self._store_actions.assignment(action))
+                self._resolve(action.take, action.assignment)
             case do.AnswerNothing():
                 self._resolve(action.take, None)
             case do.AnswerBeat():

@@ -8,19 +8,13 @@ at once, and a later one of a tablet takes the place of one that still waits.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from common.bounded_map import BoundedMap
-from common.clock import Clock
 from common.errors import ConflictError, MetadataError, UnavailableError
-from common.ids import IdSource
 from common.metadata.changes import (
     Applied,
-    Change,
     DropHold,
-    Guarded,
     Outcome,
     Refused,
     ReleaseAttempt,
@@ -28,20 +22,18 @@ from common.metadata.changes import (
     Unknown,
     WriteAnalyses,
     WriteAnalysis,
-    table_of,
 )
 from common.metadata.ports import TabletStore
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RefusalCode
-from common.model.request import TransformKind
 from common.model.tablet import TabletId
-from common.storage_threads import StorageThreads
 from common.wire import Assignment
+from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import compose_assignment, output_prefix
+from coordinator.core.scan_rules import ANALYSES_AT_ONCE
 from coordinator.ports import Log, Submit
-from coordinator.storage.generations import Generations
 from coordinator.table_faults import TableFaults
 
 # ------------------------------------------------------------------------------ Reserve and release
@@ -50,78 +42,16 @@ from coordinator.table_faults import TableFaults
 RELEASE_TRIES_MAX = 5
 """Then the core, which has had no answer, asks again."""
 RETRY_PAUSE_S = 0.5
-TRANSFORMS_MAX = 10_000
-"""Attempts of which we remember that they transform rows; for a metric only."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShellContext:
-    """What the shell is made of, beside the state."""
-
-    store: TabletStore
-    clock: Clock
-    ids: IdSource
-    log: Log
-    coordinator: str
-    """The random id that this coordinator wrote when it was started."""
-    generations: Generations | None = None
-    """Bars changes of tables whose store has gone back in time."""
-    faults: TableFaults = field(init=False)
-    """Keeps what fails for one table from ending the work on all."""
-    threads: StorageThreads = field(init=False)
-    """Where storage is looked at: whoever has found it silent, all know."""
-
-    def __post_init__(self) -> None:
-        """Share faults and threads with those who look at generations."""
-        looking = self.generations
-        faults = TableFaults(self.log) if looking is None else looking.faults
-        object.__setattr__(self, "faults", faults)
-        object.__setattr__(
-            self, "threads", StorageThreads() if looking is None else looking.threads
-        )
-
-    async def apply(self, change: Change) -> Outcome:
-        """Apply a change, unless its table is behind its location; the change requires it, too.
-
-        Raises:
-            ConflictError: Something required changed on every try.
-            MetadataError: The store did not answer as it should.
-            UnavailableError: It did not answer.
-        """
-        if self.generations is None or not isinstance(change, Guarded):
-            return await self.store.apply(change)
-        table = table_of(change)
-        if (reason := await self.generations.refusal(table)) is not None:
-            return Refused(code=RefusalCode.GENERATION, reason=reason)
-        guarded = replace(change, generation=self.generations.known(table))
-        return await self.store.apply(guarded)
 
 
 class StoreActions:
-    """Performs actions on the store, and keeps the assignments of reserved jobs."""
+    """Performs actions on the store. Remembers nothing but a count."""
 
     def __init__(self, context: ShellContext, submit: Submit) -> None:
         """Answer through `submit`."""
         self._context = context
         self._submit = submit
-        self._assignments: dict[str, Assignment] = {}
-        self._transforming: BoundedMap[str, None] = BoundedMap(TRANSFORMS_MAX)
         self.conflicts = 0
-
-    def assignment(self, action: do.Assign) -> Assignment | None:
-        """Return what the compactor of an attempt is given."""
-        known = self._assignments.get(action.attempt)
-        return known and replace(known, grant_bytes_s=action.grant_bytes_s)
-
-    def forget(self, attempt: str) -> None:
-        """An attempt is over: nobody will ask for its assignment again."""
-        self._assignments.pop(attempt, None)
-
-    def ends_transforming(self, attempt: str) -> bool:
-        """Return, once, whether an attempt that is over was to transform rows."""
-        known = attempt in self._transforming
-        self._transforming.pop(attempt)
-        return known
 
     async def perform(self, action: do.Reserve | do.Release) -> None:
         """Perform one action; its answer has been submitted when this returns."""
@@ -135,12 +65,10 @@ class StoreActions:
         """Reserve under a fresh attempt id: JobReserved, JobRefused or JobReserveUnknown."""
         job, take = action.job, action.take
         change, outcome = await self._try_reserve(action)
-        if isinstance(outcome, Applied):
-            outcome = await self._composed(action, outcome)
-        match outcome:
-            case Applied(reservation=reservation):
-                assert reservation is not None
-                self._submit(on.JobReserved(take=take, job=job, reservation=reservation))
+        answer = await self._compose(action, outcome) if isinstance(outcome, Applied) else outcome
+        match answer:
+            case Assignment():
+                self._submit(on.JobReserved(take=take, assignment=answer))
             case Refused(code=code, reason=reason):
                 self._submit(on.JobRefused(take=take, job=job, code=code, reason=reason))
             case Unknown():
@@ -175,8 +103,8 @@ class StoreActions:
             cuts_at=job.cuts[0] if len(job.cuts) == 1 else None,
         )
 
-    async def _composed(self, action: do.Reserve, applied: Applied) -> Applied | Unknown:
-        """Keep the assignment of a reserved job; without its table it is as good as lost."""
+    async def _compose(self, action: do.Reserve, applied: Applied) -> Assignment | Unknown:
+        """Return the assignment of a reserved job; without its table the job cannot run."""
         assert applied.reservation is not None
         assert applied.tablet is not None
         job, request = action.job, None
@@ -188,16 +116,12 @@ class StoreActions:
             return Unknown(reason=str(error))
         if table is None or (job.request is not None and request is None):
             return Unknown(reason="its table or request is gone since the reservation")
-        if request is not None and request.transform.kind is not TransformKind.NONE:
-            self._transforming.put(applied.reservation.attempt, None)
         try:
-            assignment = compose_assignment(
+            return compose_assignment(
                 job, applied.reservation, table, applied.tablet, applied.now_s, request=request
             )
         except Exception as error:  # Of this table; all others go on.
             return Unknown(reason=self._context.faults.note("handing out", table.id, error))
-        self._assignments[applied.reservation.attempt] = assignment
-        return applied
 
     async def _release(self, action: do.Release) -> None:
         """Give a reservation up: AttemptSettled, or nothing while the store is silent."""
@@ -240,7 +164,7 @@ class StoreActions:
         return mark.end if mark is not None else AttemptEnd.LOST
 
     async def _apply(self, change: ReserveFiles | DropHold | ReleaseAttempt) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
+        """Apply a change; if the store gives no clear answer, the outcome is `Unknown`."""
         try:
             outcome = await self._context.apply(change)
         except ConflictError as error:
@@ -256,13 +180,12 @@ class StoreActions:
 # ----------------------------------------------------------------------------------------- Analyses
 
 
-ANALYSES_AT_ONCE = 64
 WAITING_ANALYSES_MAX = 20_000
 """Beyond that the oldest are dropped: a silent store must not fill our memory."""
 
 
 class AnalysisWriter:
-    """Writes notes in the background, as long as there are some."""
+    """Writes analyses in the background, as long as there are some."""
 
     def __init__(
         self,
@@ -276,14 +199,14 @@ class AnalysisWriter:
         self._store = store
         self._spawn = spawn
         self._log = log
-        self._waiting: dict[TabletId, do.NoteAnalysis] = {}
+        self._waiting: dict[TabletId, WriteAnalysis] = {}
         self._writing = False
         self.conflicts = 0
 
-    def put(self, note: do.NoteAnalysis) -> None:
-        """Write a note soon."""
-        self._waiting.pop(note.tablet, None)
-        self._waiting[note.tablet] = note
+    def put(self, analysis: WriteAnalysis) -> None:
+        """Write an analysis soon."""
+        self._waiting.pop(analysis.tablet, None)
+        self._waiting[analysis.tablet] = analysis
         if len(self._waiting) > WAITING_ANALYSES_MAX:
             del self._waiting[next(iter(self._waiting))]
         if not self._writing:
@@ -293,13 +216,13 @@ class AnalysisWriter:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                notes = self._next()
-                work = partial(self._write, notes)
-                await self._faults.run("noting analyses", notes[0].tablet.table, work)
+                analyses = self._next_batch()
+                work = partial(self._write, analyses)
+                await self._faults.run("noting analyses", analyses[0].tablet.table, work)
         finally:
             self._writing = False
 
-    def _next(self) -> list[do.NoteAnalysis]:
+    def _next_batch(self) -> list[WriteAnalysis]:
         """Take out the oldest, and others of the same table."""
         table = next(iter(self._waiting)).table
         tablets: list[TabletId] = []
@@ -310,23 +233,13 @@ class AnalysisWriter:
                 break
         return [self._waiting.pop(tablet) for tablet in tablets]
 
-    async def _write(self, notes: list[do.NoteAnalysis]) -> None:
-        table = notes[0].tablet.table
-        change = WriteAnalyses(table=table, notes=tuple(_change_of(note) for note in notes))
+    async def _write(self, analyses: list[WriteAnalysis]) -> None:
+        table = analyses[0].tablet.table
+        change = WriteAnalyses(table=table, notes=tuple(analyses))
         try:
             outcome = await self._store.apply(change)
         except (MetadataError, UnavailableError) as error:
-            self._log("analyses not written", table=table, tablets=len(notes), cause=str(error))
+            self._log("analyses not written", table=table, tablets=len(analyses), cause=str(error))
             return
         if isinstance(outcome, Applied):
             self.conflicts += outcome.conflicts
-
-
-def _change_of(note: do.NoteAnalysis) -> WriteAnalysis:
-    return WriteAnalysis(
-        tablet=note.tablet,
-        analysis=note.analysis,
-        version=note.version,
-        settings_version=note.settings_version,
-        due_at_s=note.due_at_s,
-    )

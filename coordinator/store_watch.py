@@ -12,10 +12,10 @@ from common.metadata.changes import Applied, ClaimCoordination, Refused, SetLimi
 from common.metadata.ports import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
+from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.ports import Log, Submit
 from coordinator.scan.scanner import Scanner
-from coordinator.store_actions import ShellContext
 
 # ----------------------------------------- The lead: claim it, then learn everything from the store
 
@@ -25,7 +25,7 @@ LEAD_CHECK_S = 2.0
 
 
 async def take_lead(store: TabletStore, scanner: Scanner, coordinator: str, log: Log) -> float:
-    """Claim the lead, have every tablet of every table looked at; return when it was claimed.
+    """Claim the lead and have every tablet of every table read; return when it was claimed.
 
     The scanner's first look at the tables reads each change stream's position before
     the tablets, so that nothing falls between.
@@ -91,7 +91,7 @@ async def _claim(store: TabletStore, coordinator: str) -> float:
 
 
 LIMITS_INTERVAL_S = 10.0
-"""How often the store is read again: a restored one may say something else."""
+"""How often limits are read again: a restored store may hold others."""
 LIMITS_RETRY_S = 1.0
 
 
@@ -159,7 +159,7 @@ HEALTH_INTERVAL_S = 5.0
 
 
 class StoreHealthWatch:
-    """What the store said of itself last; nothing is wrong with it before the first look."""
+    """The last health report of the store; before the first one, the store counts as healthy."""
 
     def __init__(self, store: TabletStore, log: Log) -> None:
         """Look at `store`; `log` hears each warning when it comes up."""

@@ -27,7 +27,7 @@ BACKOFF = Backoff(base_s=5.0, max_s=300.0)
 FAULTS_MAX = 10_000
 CAUSE_CHARS_MAX = 500
 SENTENCES_MAX = 5
-"""Of what cannot be read, so much is named in `neve status`."""
+"""How many tables and tablets that cannot be read `neve status` names."""
 
 
 STORE_AWAY_ERRORS = (MetadataError, UnavailableError)
@@ -46,15 +46,15 @@ class Fault:
     part: str
     cause: str
     times: int
-    again_s: float
+    retry_at_s: float
     """By the event loop's clock."""
 
     def sentence(self, now_s: float) -> str:
-        """Return what people are told."""
+        """Return the fault in a sentence for people."""
         often = "" if self.times == 1 else f" {self.times} times in a row"
         return (
             f"{self.part} failed{often} and leaves it alone for "
-            f"{max(0.0, self.again_s - now_s):.0f} s more: {self.cause}"
+            f"{max(0.0, self.retry_at_s - now_s):.0f} s more: {self.cause}"
         )
 
 
@@ -66,7 +66,7 @@ class TableFaults:
         self._log = log
         self._backoff = backoff
         self._faults: BoundedMap[tuple[str, str], Fault] = BoundedMap(FAULTS_MAX)
-        self._asked: set[tuple[str, str]] = set()
+        self._retries_due: set[tuple[str, str]] = set()
         self._unreadable: BoundedMap[str, str] = BoundedMap(FAULTS_MAX)
         self.counts: Counter[str] = Counter()
         """How often each kind of work has failed since the start."""
@@ -77,22 +77,22 @@ class TableFaults:
         subject: str,
         work: Callable[[], Awaitable[T]],
         expected: tuple[type[Exception], ...] = (),
-        again: Callable[[], None] | None = None,
+        retry: Callable[[], None] | None = None,
     ) -> T | None:
         """Do work on a table or tablet, unless it is left alone; None if it was not done.
 
         Args:
-            part: What kind of work, as people are told.
+            part: Kind of work, as shown to people.
             subject: Id of the table, or text of the tablet.
             work: What to do.
             expected: Errors that the caller deals with; not what is stored and broken, which
                 is the table's own.
-            again: Asks for the work once more; called when the pause is over. Left out by those
+            retry: Asks for the work once more; called when the pause is over. Left out by those
                 who come round anyway.
         """
         known = self._faults.get((part, subject))
-        if known is not None and asyncio.get_running_loop().time() < known.again_s:
-            self._ask_later(part, subject, again)
+        if known is not None and asyncio.get_running_loop().time() < known.retry_at_s:
+            self._retry_later(part, subject, retry)
             return None
         try:
             done = await work()
@@ -100,32 +100,32 @@ class TableFaults:
             if isinstance(error, expected) and not isinstance(error, BrokenValueError):
                 raise
             self.note(part, subject, error)
-            self._ask_later(part, subject, again)
+            self._retry_later(part, subject, retry)
             return None
         self._faults.pop((part, subject))
         return done
 
-    def _ask_later(self, part: str, subject: str, again: Callable[[], None] | None) -> None:
+    def _retry_later(self, part: str, subject: str, retry: Callable[[], None] | None) -> None:
         """Have work that was not done asked for when its pause is over, once."""
         key, loop = (part, subject), asyncio.get_running_loop()
         fault = self._faults.get(key)
-        if again is None or fault is None or key in self._asked:
+        if retry is None or fault is None or key in self._retries_due:
             return
 
-        self._asked.add(key)
-        loop.call_at(fault.again_s, self._ask, key, again)
+        self._retries_due.add(key)
+        loop.call_at(fault.retry_at_s, self._retry, key, retry)
 
-    def _ask(self, key: tuple[str, str], again: Callable[[], None]) -> None:
-        self._asked.discard(key)
-        again()
+    def _retry(self, key: tuple[str, str], retry: Callable[[], None]) -> None:
+        self._retries_due.discard(key)
+        retry()
 
     def note(self, part: str, subject: str, error: Exception) -> str:
         """Keep a fault, and return its cause in a sentence."""
         known = self._faults.get((part, subject))
         times = 1 if known is None else known.times + 1
         cause = redacted(f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX])
-        again_s = asyncio.get_running_loop().time() + self._backoff.wait_s(times)
-        self._faults.put((part, subject), Fault(part, cause, times, again_s))
+        retry_at_s = asyncio.get_running_loop().time() + self._backoff.wait_s(times)
+        self._faults.put((part, subject), Fault(part, cause, times, retry_at_s))
         self.counts[part] += 1
         place = _place_of(error)
         self._log("work on a table failed", work=part, subject=subject, cause=cause, place=place)
@@ -141,7 +141,7 @@ class TableFaults:
         )
 
     def unreadable(self, part: str, subject: str, cause: str) -> str:
-        """Note that a table or tablet cannot be decoded; return what is told of it.
+        """Note that a table or tablet cannot be decoded; return a sentence for people.
 
         It is quarantined: nothing is planned there until it can be read. That is a fault of
         `part` once, and again if the cause is another.
@@ -159,7 +159,7 @@ class TableFaults:
             self._log("can be read again", subject=subject)
 
     def all_unreadable(self) -> tuple[str, ...]:
-        """Return what is told of the tables and tablets that cannot be read; of many, of some."""
+        """Return a sentence for each table and tablet that cannot be read; of many, for some."""
         every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
         more = len(every) - SENTENCES_MAX
         return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))

@@ -1,25 +1,31 @@
-"""Puts the parts of a coordinator together; what they are for stands in each of them."""
+"""Puts the parts of a coordinator together."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
 from common.metadata.ports import TabletStore
-from common.model.group import LimitStatus
-from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import Settings
 from common.wire import (
     CoordinatorStatus,
     Explanation,
-    MetricValue,
 )
+from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.core.file_retention import GarbageRules
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
+from coordinator.figures import (
+    fault_figures,
+    request_figures,
+    scan_figures,
+    scope_figures,
+    selector_figures,
+    store_figures,
+)
 from coordinator.ports import Submit
 from coordinator.registry import planner_for
 from coordinator.requests.driver import RequestDriver
@@ -31,15 +37,10 @@ from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge.driver import OperationDriver
 from coordinator.split_merge.step_runner import OperationRules, OperationSteps
-from coordinator.storage.garbage_collector import (
-    GarbageCollector,
-    GarbageRules,
-    collect_forever,
-)
+from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
 from coordinator.storage.unfinished_tables import UnfinishedTables
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 
 
@@ -61,17 +62,17 @@ class CoordinatorParts:
     store_care: StoreHealthWatch
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
-        """Return why a tablet is as it is, most telling first.
+        """Return why a tablet is as it is, the most important reason first.
 
-        Of one that a full scan has found at rest nothing is remembered here: it is planned
-        again, so that whoever asks once more hears what planners say of each file.
+        Nothing is remembered of a tablet that a full scan has found at rest. It is planned
+        again, so that the next call shows what its planners decide about each file.
         """
         if not self.state.was_planned(tablet):
             self.scanner.ask(tablet)
-        told = self.state.explain(tablet, now_s)
+        explanation = self.state.explain(tablet, now_s)
         faults = self.context.faults.sentences(tablet.table, str(tablet))
-        sentences = (*faults, *self.operations.sentences(tablet), *told.sentences)
-        return replace(told, sentences=sentences)
+        sentences = (*faults, *self.operations.sentences(tablet), *explanation.sentences)
+        return replace(explanation, sentences=sentences)
 
     def loops(self, settings: Settings) -> list[Coroutine[Any, Any, None]]:
         """Return what has to run for ever, beside the collector and who leads."""
@@ -93,71 +94,21 @@ class CoordinatorParts:
         """Return the counters of the core and of everything round it."""
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
-        of_parts = (
-            *self._of_requests(now_s),
-            *self._of_scans(),
-            *self._of_faults(),
-            *self._of_store(),
-        )
-        figures = (*of_parts, *scope_figures(status.scopes))
         faults = self.context.faults
+        figures = (
+            *request_figures(self.requests, now_s, self.state.rows_transformed),
+            *selector_figures(self.selectors),
+            *scan_figures(self.scanner, self.full_scan),
+            *fault_figures(faults),
+            *store_figures(self.store_care.health),
+            *scope_figures(status.scopes),
+        )
         return replace(
             status,
             quarantined=status.quarantined + faults.unreadable_tablets,
             figures=figures,
             store_warnings=(*self.store_care.health.warnings, *faults.all_unreadable()),
         )
-
-    def _of_requests(self, now_s: float) -> list[MetricValue]:
-        requests, driver = self.requests.open_requests(), self.requests
-        states = Counter({RequestState.ACTIVE: 0, RequestState.CANCELLING: 0})
-        states.update(request.state for request in requests)
-        ended = {state: driver.ended[state] for state in RequestState if state.ended}
-        oldest_s = max((now_s - each.submitted_at_s for each in requests), default=0.0)
-        return [
-            *(MetricValue("neve_requests", count, (state,)) for state, count in states.items()),
-            *(
-                MetricValue("neve_requests_ended_total", count, (how,))
-                for how, count in ended.items()
-            ),
-            MetricValue("neve_requests_oldest_seconds", max(0.0, oldest_s)),
-            MetricValue("neve_requests_waiting_tablets", driver.waiting_tablets),
-            MetricValue("neve_requests_rows_transformed_total", self.service.rows_transformed),
-            MetricValue("neve_selector_calls_total", self.selectors.calls),
-            MetricValue("neve_selector_failures_total", self.selectors.failures),
-        ]
-
-    def _of_scans(self) -> list[MetricValue]:
-        counts = self.full_scan.counts
-        return [
-            MetricValue("neve_feed_resets_total", self.scanner.feed.resets),
-            MetricValue("neve_tablets_planned_total", self.scanner.planned),
-            MetricValue("neve_tablets_waiting", self.scanner.waiting),
-            MetricValue("neve_full_scan_seconds", counts.last_s),
-            MetricValue("neve_full_scan_tablets_total", counts.tablets),
-            MetricValue("neve_full_scan_planned_total", counts.planned),
-            MetricValue("neve_full_scan_found_total", counts.found),
-            MetricValue("neve_full_scan_pieces_total", counts.pieces),
-            MetricValue("neve_full_scan_pieces_failed_total", counts.pieces_failed),
-        ]
-
-    def _of_faults(self) -> list[MetricValue]:
-        faults = self.context.faults
-        return [
-            *(
-                MetricValue("neve_table_faults_total", count, (part,))
-                for part, count in faults.counts.items()
-            ),
-            MetricValue("neve_tables_left_alone", faults.standing),
-        ]
-
-    def _of_store(self) -> list[MetricValue]:
-        health = self.store_care.health
-        return [
-            MetricValue("neve_store_memory_bytes", health.memory_bytes),
-            MetricValue("neve_store_memory_max_bytes", health.memory_max_bytes),
-            MetricValue("neve_store_full", float(health.full)),
-        ]
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
@@ -166,23 +117,9 @@ class CoordinatorParts:
             self.requests.look_at_deadlines()
 
 
-def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
-    """Yield the metrics of groups and volumes; of those without a limit fewer."""
-    for scope in scopes:
-        labels = (scope.kind, scope.name)
-        if scope.rate_bytes_s is not None:
-            yield MetricValue("neve_throttle_limit_bytes_per_second", scope.rate_bytes_s, labels)
-            granted = scope.granted_bytes_s
-            if granted is not None:
-                yield MetricValue("neve_throttle_granted_bytes_per_second", granted, labels)
-        yield MetricValue("neve_throttle_jobs", scope.throttled, labels)
-        yield MetricValue("neve_throttle_moved_bytes_total", scope.moved_bytes, labels)
-        yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
-
-
 @dataclass(frozen=True, slots=True)
 class FatalFilesInCore:
-    """The core's quarantine of files that end whoever looks into them."""
+    """The core's quarantine of files that end every process that reads them."""
 
     state: CoordinatorState
     submit: Submit
@@ -249,7 +186,7 @@ def storage_loops(
 
 
 def assemble(
-    settings: Settings, context: ShellContext, elsewhere: RangeScans | None = None
+    settings: Settings, context: ShellContext, remote: RangeScans | None = None
 ) -> CoordinatorParts:
     """Return the parts, each knowing those that it needs.
 
@@ -258,7 +195,7 @@ def assemble(
     Args:
         settings: The operator's.
         context: What the shell is made of.
-        elsewhere: Where pieces of large tables are scanned; None: in this process.
+        remote: Where ranges of large tables are scanned; None: in this process.
 
     Raises:
         ConfigError: A plug-in of the settings is not installed.
@@ -276,8 +213,8 @@ def assemble(
     service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
     selectors = SelectorCalls()
-    minds = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
-    requests = RequestDriver(context, RequestSteps(context, minds))
+    policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
+    requests = RequestDriver(context, RequestSteps(context, policies))
     automatic = AutomaticRequests(context, selectors)
     rules = OperationRules(
         lasts_max_s=own.operation_max_s,
@@ -286,12 +223,12 @@ def assemble(
     fatal = FatalFilesInCore(state, service.submit)
     steps = OperationSteps(context, plan, state.why_given_up, rules, fatal)
     operations = OperationDriver(context, steps)
-    here = LocalRangeScans(context.store, plan)
-    full_scan = FullScan(context.store, scanner, state, here, context.log)
-    full_scan.use(elsewhere, own.full_scan_tasks)
-    scanner.watch(requests)
-    scanner.watch(automatic)
-    scanner.watch(operations)
+    local = LocalRangeScans(context.store, plan)
+    full_scan = FullScan(context.store, scanner, state, local, context.log)
+    full_scan.use(remote, own.full_scan_tasks)
+    scanner.on_table_changed += [requests.table_changed, operations.table_changed]
+    scanner.on_tablet_changed.append(requests.tablet_changed)
+    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read]
     return CoordinatorParts(
         store=context.store,
         context=context,

@@ -192,21 +192,3 @@ class RequestProgressInTablet:
     completed_jobs: int = 0
     running: tuple[str, ...] = ()
     """Its attempts under way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestProgress:
-    """How far a request has come over its range."""
-
-    request: Request
-    tablets: tuple[RequestProgressInTablet, ...]
-    bytes_left: int = 0
-    """Over all tablets, less what running attempts have already read."""
-    bytes_per_s: float = 0.0
-    """What its running attempts do together; 0: none has told."""
-    eta_s: float | None = None
-    """Seconds left at that rate; None: not known."""
-
-    def count(self, state: TabletProgress) -> int:
-        """Return in how many tablets the request is in a state."""
-        return sum(1 for here in self.tablets if here.state is state)

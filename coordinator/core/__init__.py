@@ -12,9 +12,8 @@
     state              `CoordinatorState.handle`, and what follows from time alone
     plan_events        plans come in, and with them what is known of tables and tablets
     assignment         from a take to an assignment
-    compactor_events   compactors come, beat, drain, fall silent and go
-    attempt_events     attempts end, are found in the store, and are taken back
-    attempt_release    how an attempt ends, whoever has decided it
+    compactor_events   compactors appear, send heartbeats, drain, fall silent and disappear
+    attempt_events     attempts are found in the store, end, and are taken back
     cluster_state      everything that is known, by the class that owns it
     attempts           the life of an attempt, and all that are not over
     compactors         the living compactors, and their takes
@@ -25,7 +24,7 @@
     planning           from a tablet to its plan
     scan_rules         what a full scan reads, and when a quiet tablet is read again
     version_watermark  since when a tablet has held everything up to a version
-    publish_schedule   when a manifest is published anew
+    file_retention     how long replaced files stay, and when a manifest is published anew
     requests           what a request does next
     split_merge        what a split or merge does next
     views              what people and metrics are shown

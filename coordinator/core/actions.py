@@ -1,14 +1,16 @@
-"""What the coordinator's core wants done: imperatives that the shell performs.
+"""What the coordinator's core wants done; the shell performs it.
 
-The answer of an action comes back as an event; no action is remembered by the shell.
+The answer of an action comes back as an event; the shell remembers no action.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from common.metadata.changes import WriteAnalysis
 from common.model.group import RateGrant
 from common.model.job import Job
 from common.model.outcome import AttemptEnd
-from common.model.tablet import Analysis, TabletId
+from common.model.tablet import TabletId
+from common.wire import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +27,12 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Answer the take with the assignment of this attempt; the same again if asked again."""
+    """Answer the take with the assignment of this attempt."""
 
     take: str
     attempt: str
-    grant_bytes_s: float | None = None
-    """What the attempt begins with; None: no limit."""
+    assignment: Assignment = field(compare=False)
+    """What the compactor is given: the attempt alone says whether two answers are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +44,9 @@ class AnswerNothing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Give an attempt's reservation up. Answer: AttemptSettled, however it had ended.
+    """Release an attempt's reservation. Answer: AttemptSettled, whichever way it ended.
 
-    While the store is silent there is no answer, and the core asks again.
+    While the store does not answer, neither does this action, and the core asks again.
     """
 
     tablet: TabletId
@@ -54,7 +56,7 @@ class Release:
     for_silence: bool
     """Only the leading coordinator may; the store checks."""
     halvings: int = 0
-    """What the next attempt at the job is told of memory; 0: nothing."""
+    """How often the next attempt at the job halves its memory; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +77,6 @@ class AnswerBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteAnalysis:
-    """Write what was said of a tablet into its record, so that scans may pass it by."""
-
-    tablet: TabletId
-    analysis: Analysis
-    version: int
-    settings_version: int
-    due_at_s: float | None = None
-    """When to look again though nothing has changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
     """Log an event with fields; the core itself never logs."""
 
@@ -94,4 +84,5 @@ class Tell:
     fields: tuple[tuple[str, str | int | float], ...] = ()
 
 
-Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | NoteAnalysis | Tell
+Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | WriteAnalysis | Tell
+"""`WriteAnalysis` is itself the change of the store: it lets scans pass a tablet at rest."""

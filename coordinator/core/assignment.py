@@ -1,4 +1,4 @@
-"""From a take to an assignment: which job a compactor gets, and what it is told of it.
+"""From a take to an assignment: which job a compactor gets, and what it is given to run it.
 
 A job leaves its queue when its reservation is asked for, and is handed out only after the
 store has said yes. A take has one reservation in flight at most, and is answered once.
@@ -10,15 +10,15 @@ from typing import assert_never
 
 from common.model.job import Job
 from common.model.outcome import AttemptEnd
-from common.model.request import Request
+from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.partitions import partition_folder
-from common.wire import Assignment, OutsideFile
+from common.wire import Assignment, OutsideFile, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_release import release_attempt
+from coordinator.core.attempt_events import release_attempt
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
@@ -30,203 +30,217 @@ from coordinator.core.compactor_events import note_sign_of_life
 from coordinator.core.compactors import Compactor, ReservingTake, Take
 from coordinator.core.version_watermark import droppable_version
 
-# -------------------------------------------------------- Volumes that run as many jobs as they may
+# -------------------------------------------------------- Volumes that run as many jobs as allowed
 
 
 _UNDER_WAY = frozenset({AttemptState.FOUND, AttemptState.RUNNING})
 
 
-def saturated_tables(books: ClusterState) -> frozenset[str]:
-    """Return the tables that hand nothing out, because their volume is full."""
-    most = books.limits.volume_running_max
+def saturated_tables(cluster: ClusterState) -> frozenset[str]:
+    """Return the tables whose volume runs as many jobs as it may."""
+    most = cluster.limits.volume_running_max
     if not most:
         return frozenset()
-    tables = [each.tablet.table for each in books.attempts if each.state in _UNDER_WAY]
-    tables += [each.job.tablet.table for each in books.takes.reserving()]
-    counts = Counter(books.volume_of(table) for table in tables)
-    return frozenset(table for table in books.tables if counts[books.volume_of(table)] >= most)
+    tables = [each.tablet.table for each in cluster.attempts if each.state in _UNDER_WAY]
+    tables += [each.job.tablet.table for each in cluster.takes.reserving()]
+    counts = Counter(cluster.volume_of(table) for table in tables)
+    return frozenset(table for table in cluster.tables if counts[cluster.volume_of(table)] >= most)
 
 
 # ---------------------------------------- Takes, and the answers of the store to their reservations
 
 
 TAKER_LEFT = "the taker left"
-"""Cause of an attempt that nobody has begun: nobody waited for its job any more."""
+"""Cause of an attempt that was never handed out, because its take was given up."""
 HELD_JOBS_MAX = 64
-"""Jobs that are passed over in one turn of a group because something holds them back."""
+"""How many paused jobs of a group one turn passes over."""
 
 
-def decide(books: ClusterState, event: on.TakeEvent, now_s: float) -> list[Action]:
+def decide(cluster: ClusterState, event: on.TakeEvent, now_s: float) -> list[Action]:
     """Return what follows from a take, or from an answer to one of its reservations."""
     match event:
-        case on.TakeAsked():
-            return _take_asked(books, event, now_s)
+        case on.TakeAsked(request=request):
+            return _take_asked(cluster, request, now_s)
         case on.TakeLate(take=take):
-            return answer_nothing(books, take) if books.takes.leave(take, wants_last=True) else []
+            return (
+                answer_nothing(cluster, take) if cluster.takes.leave(take, wants_last=True) else []
+            )
         case on.TakeLeft(take=take):
-            return answer_nothing(books, take) if books.takes.leave(take) else []
+            return answer_nothing(cluster, take) if cluster.takes.leave(take) else []
         case on.JobReserved():
-            return _job_reserved(books, event, now_s)
+            return _job_reserved(cluster, event, now_s)
         case on.JobRefused():
-            return _job_refused(books, event, now_s)
+            return _job_refused(cluster, event, now_s)
         case on.JobReserveUnknown():
-            return _reservation_unknown(books, event, now_s)
+            return _reservation_unknown(cluster, event, now_s)
         case _:
             assert_never(event)
 
 
-def hand_out(books: ClusterState, now_s: float) -> list[Action]:
+def hand_out(cluster: ClusterState, now_s: float) -> list[Action]:
     """Reserve jobs for waiting takes, as far as there are both; called in every turn."""
     actions: list[Action] = []
-    for group in books.takes.groups():
-        if group not in books.paused_groups and len(books.queues.queue(group)):
-            actions += _hand_out_group(books, group, now_s)
+    for group in cluster.takes.groups():
+        if group not in cluster.paused_groups and len(cluster.queues.queue(group)):
+            actions += _hand_out_group(cluster, group, now_s)
     return actions
 
 
-def answer_nothing(books: ClusterState, take: str) -> list[Action]:
+def answer_nothing(cluster: ClusterState, take: str) -> list[Action]:
     """Answer a take with no job."""
-    books.takes.note_answer(take, "")
+    cluster.takes.note_answer(take, "")
     return [do.AnswerNothing(take=take)]
 
 
-def _hand_out_group(books: ClusterState, group: str, now_s: float) -> list[Action]:
+def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Action]:
     actions: list[Action] = []
-    for take in books.takes.waiting(group):
-        if books.retry.compactor(take.compactor, now_s) is not None:
+    for take in cluster.takes.waiting(group):
+        if cluster.retry.compactor(take.compactor, now_s) is not None:
             continue
-        job = None if books.capacity.full(group) else _next_job(books, group, now_s)
+        job = None if cluster.capacity.full(group) else _next_job(cluster, group, now_s)
         if job is None:
             break
-        books.takes.reserve(take, job)
-        books.capacity.enter(take.take, group, job.input_bytes)
+        cluster.takes.reserve(take, job)
+        cluster.capacity.enter(take.take, group, job.input_bytes)
         actions.append(do.Reserve(take=take.take, job=job, compactor=take.compactor))
     return actions
 
 
-def _next_job(books: ClusterState, group: str, now_s: float) -> Job | None:
+def _next_job(cluster: ClusterState, group: str, now_s: float) -> Job | None:
     """Take the next job that nothing holds back; the others are planned again later."""
     for _ in range(HELD_JOBS_MAX):
-        job = books.overtaking.take(group, saturated_tables(books))
+        job = cluster.backfill.take(group, saturated_tables(cluster))
         if job is None:
             return None
-        pause = books.retry.held(job, now_s)
+        pause = cluster.retry.pause_of(job, now_s)
         if pause is None:
             return job
         if pause.until_s is not None:
-            books.alarms.set(job.tablet, pause.until_s)
+            cluster.replan_timers.set(job.tablet, pause.until_s)
     return None
 
 
-def _take_asked(books: ClusterState, event: on.TakeAsked, now_s: float) -> list[Action]:
-    if books.takes.known(event.take):
+def _take_asked(cluster: ClusterState, request: TakeRequest, now_s: float) -> list[Action]:
+    if cluster.takes.known(request.take):
         return []
-    given = books.takes.answer(event.take)
+    given = cluster.takes.answer(request.take)
     if given is not None:
-        attempt = books.attempts.get(given)
-        if attempt is not None and attempt.state is AttemptState.RUNNING:
-            return [_assign_action(books, event.take, attempt, now_s)]
-        return [do.AnswerNothing(take=event.take)]
-    _, actions = note_sign_of_life(books, _compactor_of_take(books, event, now_s), now_s)
-    if not _may_take(books, event.compactor, event.incarnation):
-        return actions + answer_nothing(books, event.take)
+        attempt = cluster.attempts.get(given)
+        if attempt is not None and attempt.assignment is not None:
+            return [_assign_action(cluster, request.take, attempt, attempt.assignment, now_s)]
+        return [do.AnswerNothing(take=request.take)]
+    _, actions = note_sign_of_life(cluster, _compactor_of_take(cluster, request, now_s), now_s)
+    if not _may_take(cluster, request.compactor, request.incarnation):
+        return actions + answer_nothing(cluster, request.take)
     take = Take(
-        take=event.take,
-        compactor=event.compactor,
-        incarnation=event.incarnation,
-        group=event.group,
+        take=request.take,
+        compactor=request.compactor,
+        incarnation=request.incarnation,
+        group=request.group,
         since_s=now_s,
     )
-    waits = books.takes.wait(take)
-    return actions if waits else actions + answer_nothing(books, event.take)
+    waits = cluster.takes.wait(take)
+    return actions if waits else actions + answer_nothing(cluster, request.take)
 
 
-def _compactor_of_take(books: ClusterState, event: on.TakeAsked, now_s: float) -> Compactor:
-    """Return what a take says of its compactor; it says less than a heartbeat."""
-    known = books.compactors.get(event.compactor)
-    if known is not None and known.incarnation == event.incarnation:
+def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float) -> Compactor:
+    """Return the compactor as a take shows it; a heartbeat shows more."""
+    known = cluster.compactors.get(request.compactor)
+    if known is not None and known.incarnation == request.incarnation:
         return replace(known, heard_s=now_s)
     return Compactor(
-        name=event.compactor, incarnation=event.incarnation, group=event.group, heard_s=now_s
+        name=request.compactor, incarnation=request.incarnation, group=request.group, heard_s=now_s
     )
 
 
-def _may_take(books: ClusterState, name: str, incarnation: str) -> bool:
+def _may_take(cluster: ClusterState, name: str, incarnation: str) -> bool:
     """Return whether a compactor may be given a job: it lives and does not drain."""
-    compactor = books.compactors.get(name)
+    compactor = cluster.compactors.get(name)
     return compactor is not None and compactor.incarnation == incarnation and not compactor.draining
 
 
-def _job_reserved(books: ClusterState, event: on.JobReserved, now_s: float) -> list[Action]:
-    """The store holds the inputs for us: answer the take, or give them back."""
-    reserving = _reservation_answered(books, event.take)
-    books.retry.allowed(event.job)
-    job, attempt = event.job, event.reservation.attempt
-    known = books.attempts.get(attempt)
+def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) -> list[Action]:
+    """The inputs are reserved: answer the take, or release them."""
+    reserving = _reservation_answered(cluster, event.take)
+    assignment = event.assignment
+    job, reservation = assignment.job, assignment.reservation
+    attempt = reservation.attempt
+    cluster.retry.note_allowed(job)
+    known = cluster.attempts.get(attempt)
     found = known is not None and known.state is AttemptState.FOUND
-    if not found and (known is not None or books.attempts.over(attempt) is not None):
+    if not found and (known is not None or cluster.attempts.ended(attempt) is not None):
         # Somebody else has ended it, or asked for that, before the answer came.
-        return [do.Replan(tablet=job.tablet), *_wait_again(books, reserving)]
-    running = attempt_of_job(job, attempt, event.reservation.compactor, AttemptState.RUNNING, now_s)
+        return [do.Replan(tablet=job.tablet), *_wait_again(cluster, reserving)]
+    running = attempt_of_job(job, attempt, reservation.compactor, AttemptState.RUNNING, now_s)
     take = None if reserving is None or reserving.left else reserving.take
-    if take is None or not _may_take(books, take.compactor, take.incarnation):
-        books.attempts.add(running)
+    if take is None or not _may_take(cluster, take.compactor, take.incarnation):
+        cluster.attempts.add(running)
         ending = Ending(end=AttemptEnd.LOST, cause=TAKER_LEFT, for_silence=False)
-        answer = answer_nothing(books, event.take) if reserving is not None else []
-        return release_attempt(books, running, ending, now_s) + answer
-    running = replace(running, incarnation=take.incarnation)
-    books.attempts.add(running)
-    books.capacity.enter(attempt, job.group, job.input_bytes)
-    books.takes.note_answer(take.take, attempt)
-    return [_assign_action(books, take.take, running, now_s)]
+        answer = answer_nothing(cluster, event.take) if reserving is not None else []
+        return release_attempt(cluster, running, ending, now_s) + answer
+    running = replace(running, incarnation=take.incarnation, assignment=assignment)
+    cluster.attempts.add(running)
+    cluster.capacity.enter(attempt, job.group, job.input_bytes)
+    cluster.takes.note_answer(take.take, attempt)
+    if _transforms_rows(assignment):
+        cluster.transforming.put(attempt, None)
+    return [_assign_action(cluster, take.take, running, assignment, now_s)]
 
 
-def _assign_action(books: ClusterState, take: str, attempt: Attempt, now_s: float) -> do.Assign:
+def _transforms_rows(assignment: Assignment) -> bool:
+    request = assignment.request
+    return request is not None and request.transform.kind is not TransformKind.NONE
+
+
+def _assign_action(
+    cluster: ClusterState, take: str, attempt: Attempt, assignment: Assignment, now_s: float
+) -> do.Assign:
     """Answer a take; the attempt begins with a grant, never without the limits it is under."""
     # Until every compactor has had the time to say what it holds, nobody knows what is free.
-    young = now_s - (books.started_s or 0.0) < books.limits.unlisted_max_s
-    blind = young or any(each.state is AttemptState.FOUND for each in books.attempts.restless())
-    grant_bytes_s = books.grants.begin(
-        attempt.id, attempt.compactor, books.scopes_of(attempt), now_s, blind=blind
+    young = now_s - (cluster.started_s or 0.0) < cluster.limits.unlisted_max_s
+    blind = young or any(each.state is AttemptState.FOUND for each in cluster.attempts.unsettled())
+    grant_bytes_s = cluster.grants.begin(
+        attempt.id, attempt.compactor, cluster.scopes_of(attempt), now_s, blind=blind
     )
-    return do.Assign(take=take, attempt=attempt.id, grant_bytes_s=grant_bytes_s)
+    granted = replace(assignment, grant_bytes_s=grant_bytes_s)
+    return do.Assign(take=take, attempt=attempt.id, assignment=granted)
 
 
-def _job_refused(books: ClusterState, event: on.JobRefused, now_s: float) -> list[Action]:
-    """What we know of the tablet is stale: plan it again, and try the next job."""
-    reserving = _reservation_answered(books, event.take)
-    books.counters.refused += 1
-    books.retry.refused(event.job, event.code, event.reason, now_s)
-    return [do.Replan(tablet=event.job.tablet), *_wait_again(books, reserving)]
+def _job_refused(cluster: ClusterState, event: on.JobRefused, now_s: float) -> list[Action]:
+    """The plan was stale: plan the tablet again, and try the next job."""
+    reserving = _reservation_answered(cluster, event.take)
+    cluster.counters.refused += 1
+    cluster.retry.note_refused(event.job, event.code, event.reason, now_s)
+    return [do.Replan(tablet=event.job.tablet), *_wait_again(cluster, reserving)]
 
 
 def _reservation_unknown(
-    books: ClusterState, event: on.JobReserveUnknown, now_s: float
+    cluster: ClusterState, event: on.JobReserveUnknown, now_s: float
 ) -> list[Action]:
-    """The inputs may be held: nobody is told of it, and it is released in a while."""
-    reserving = _reservation_answered(books, event.take)
+    """The inputs may be reserved: no compactor gets the job, and they are released later."""
+    reserving = _reservation_answered(cluster, event.take)
     compactor = reserving.take.compactor if reserving is not None else ""
-    known = books.attempts.get(event.attempt)
+    known = cluster.attempts.get(event.attempt)
     if known is None or known.state is AttemptState.FOUND:
         # The feed may have been faster, and shown it; nobody stands behind it all the same.
         doubtful = attempt_of_job(event.job, event.attempt, compactor, AttemptState.DOUBTFUL, now_s)
-        books.attempts.add(doubtful)
-    return _wait_again(books, reserving)
+        cluster.attempts.add(doubtful)
+    return _wait_again(cluster, reserving)
 
 
-def _reservation_answered(books: ClusterState, take: str) -> ReservingTake | None:
-    books.capacity.leave(take)
-    return books.takes.reserved(take)
+def _reservation_answered(cluster: ClusterState, take: str) -> ReservingTake | None:
+    cluster.capacity.leave(take)
+    return cluster.takes.reserved(take)
 
 
-def _wait_again(books: ClusterState, reserving: ReservingTake | None) -> list[Action]:
+def _wait_again(cluster: ClusterState, reserving: ReservingTake | None) -> list[Action]:
     """Let a take whose reservation came to nothing wait for the next job."""
     if reserving is None:
         return []
     take = reserving.take
-    if reserving.late or not _may_take(books, take.compactor, take.incarnation):
-        return answer_nothing(books, take.take)
-    books.takes.wait_again(take)
+    if reserving.late or not _may_take(cluster, take.compactor, take.incarnation):
+        return answer_nothing(cluster, take.take)
+    cluster.takes.wait_again(take)
     return []
 
 
@@ -239,8 +253,8 @@ OUTPUT_FOLDER = "_neve"
 def tablet_folder(tablet: TabletId) -> str:
     """Return the folder of a tablet's job outputs, below the table's location.
 
-    Long ends are cut and told apart by the attempt in the file's name: the folder is
-    for people; ownership is what the keys say.
+    Long ends are cut; the attempt in the file's name keeps outputs apart. The folder is for
+    people: what a tablet owns is decided by keys.
     """
     return f"{OUTPUT_FOLDER}/{tablet.text[:48]}"
 

@@ -1,29 +1,27 @@
-"""Attempts end, are found in the store, and are taken back."""
+"""Attempts are found in the store, end, and are taken back.
+
+However an attempt ends, its slot is freed once, the store is asked to release what is still
+reserved, and the tablet is planned again. `compactor_events` ends attempts through this module.
+"""
 
 from dataclasses import replace
 from typing import assert_never
 
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
+from common.wire import AttemptProgress, AttemptReport
+from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_release import (
-    failure_log,
-    finish_attempt,
-    lose_attempt,
-    pause_log,
-    release_action,
-    release_attempt,
-)
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
     Ending,
     attempt_of_reservation,
+    listed_attempt,
 )
 from coordinator.core.cluster_state import ClusterState
-from coordinator.core.compactor_events import adopt_attempt, release_orphan
-from coordinator.core.retry import Failure
+from coordinator.core.retry import Failure, Pause
 
 MEMORY_ERRORS = frozenset({"MemoryShortError", "EngineDiedError"})
 """Classes of errors after which the next attempt holds half as much at a time."""
@@ -32,162 +30,280 @@ STALL_ERROR = "AttemptStalledError"
 REQUEST_ERROR = "TransformError"
 """The class of error of an attempt that its request's own expression or plug-in has failed."""
 
+# ----------------------------------------------------------------- News of attempts, from all sides
 
-def decide(books: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
+
+def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[Action]:
     """Return what follows from news of an attempt."""
     match event:
-        case on.AttemptReported():
-            return _attempt_reported(books, event, now_s)
+        case on.AttemptReported(report=report):
+            return _attempt_reported(cluster, report, now_s)
         case on.AttemptSettled(attempt=attempt, end=end):
-            return finish_attempt(books, attempt, end)
+            return finish_attempt(cluster, attempt, end)
         case on.ReservationsFound():
-            return _reservations_found(books, event, now_s)
+            return _reservations_found(cluster, event, now_s)
         case on.AttemptCancelAsked(attempt=attempt, cause=cause):
-            return _cancel_attempt(books, attempt, cause, now_s)
+            return _cancel_attempt(cluster, attempt, cause, now_s)
         case _:
             assert_never(event)
 
 
-def expire_attempts(books: ClusterState, now_s: float) -> list[Action]:
+def expire_attempts(cluster: ClusterState, now_s: float) -> list[Action]:
     """Move on what only time moves: doubt, grace, and releases without an answer."""
-    limits = books.limits
+    limits = cluster.limits
     actions: list[Action] = []
-    for attempt in books.attempts.restless():
+    for attempt in cluster.attempts.unsettled():
         waited_s = now_s - attempt.state_since_s
         match attempt.state:
             case AttemptState.DOUBTFUL if waited_s >= limits.doubt_max_s:
-                actions += lose_attempt(books, attempt, "its reservation got no answer", now_s)
+                actions += lose_attempt(cluster, attempt, "its reservation got no answer", now_s)
             case AttemptState.FOUND if waited_s >= limits.adopt_grace_max_s:
-                actions += release_orphan(books, attempt, "no compactor lists it", now_s)
+                actions += release_orphan(cluster, attempt, "no compactor lists it", now_s)
             case AttemptState.RELEASING if waited_s >= limits.release_retry_s:
-                books.attempts.update(replace(attempt, state_since_s=now_s))
+                cluster.attempts.update(replace(attempt, state_since_s=now_s))
                 actions.append(release_action(attempt))
             case _:
                 pass
     return actions
 
 
-def _attempt_reported(books: ClusterState, event: on.AttemptReported, now_s: float) -> list[Action]:
-    books.grants.report(event.attempt, event.moved_bytes, event.waited_s)
-    attempt = books.attempts.get(event.attempt)
+def _attempt_reported(cluster: ClusterState, report: AttemptReport, now_s: float) -> list[Action]:
+    if report.attempt in cluster.transforming:
+        cluster.transforming.pop(report.attempt)
+        cluster.counters.rows_transformed += report.counts.rows_in
+    cluster.grants.report(report.attempt, report.moved_bytes, report.waited_s)
+    attempt = cluster.attempts.get(report.attempt)
     if attempt is not None:
-        return _end_as_reported(books, attempt, event, now_s)
-    if books.attempts.over(event.attempt) is None:
-        books.reports.put(event.attempt, event)
+        return _end_as_reported(cluster, attempt, report, now_s)
+    if cluster.attempts.ended(report.attempt) is None:
+        cluster.reports.put(report.attempt, report)
     return []
 
 
 def _end_as_reported(
-    books: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> list[Action]:
-    """Believe a report, unless the store has been asked already: then it decides."""
+    """End an attempt as reported, unless its release was requested: then the store decides."""
     if attempt.state is AttemptState.RELEASING:
         return []
-    if event.end is AttemptEnd.COMMITTED:
-        return finish_attempt(books, attempt.id, event.end)
-    told, halvings = list[Action](), event.halvings
-    if event.end is AttemptEnd.FAILED and event.error_class == STALL_ERROR:
-        told, halvings = _note_stall(books, attempt, event, now_s)
-    elif event.end is AttemptEnd.FAILED and event.error_class == REQUEST_ERROR and attempt.request:
-        books.retry.failed_by_request(attempt.request, event.cause)
-        told = [failure_log(attempt, _failure(attempt, event))]
-    elif event.end is AttemptEnd.FAILED:
-        told = _note_failure(books, attempt, event, now_s)
+    if report.end is AttemptEnd.COMMITTED:
+        return finish_attempt(cluster, attempt.id, report.end)
+    logs, halvings = list[Action](), report.halvings
+    failed = report.end is AttemptEnd.FAILED
+    if failed and report.error_class == STALL_ERROR:
+        logs, halvings = _note_stall(cluster, attempt, report, now_s)
+    elif failed and report.error_class == REQUEST_ERROR and attempt.request:
+        cluster.retry.note_request_failure(attempt.request, report.cause)
+        logs = [failure_log(attempt, _failure(attempt, report))]
+    elif failed:
+        logs = _note_failure(cluster, attempt, report, now_s)
         # Killed processes are counted, too: nobody can say that it was not for memory.
-        halvings += event.error_class in MEMORY_ERRORS
-    books.deaths.halved(attempt.tablet, attempt.inputs, halvings)
-    ending = Ending(end=event.end, cause=event.cause, for_silence=False, halvings=halvings)
-    return told + release_attempt(books, attempt, ending, now_s)
+        halvings += report.error_class in MEMORY_ERRORS
+    cluster.crashes.note_halvings(attempt.tablet, attempt.inputs, halvings)
+    ending = Ending(end=report.end, cause=report.cause, for_silence=False, halvings=halvings)
+    return logs + release_attempt(cluster, attempt, ending, now_s)
 
 
 def _note_stall(
-    books: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> tuple[list[Action], int]:
     """Hold a first stall against the compactor alone: once is chance, twice may be the job.
 
     Returns:
-        What to tell, and how often the job is halved from now on.
+        What to log, and how often the job is halved from now on.
     """
-    books.counters.stalled += 1
-    death = books.deaths.died(attempt.tablet, attempt.inputs)
-    if death.again:
-        halvings = max(death.halvings, event.halvings + 1)
-        return _note_failure(books, attempt, event, now_s), halvings
-    failure = _failure(attempt, event)
-    books.retry.failed_by_compactor(failure, now_s)
-    return [failure_log(attempt, failure)], event.halvings
+    cluster.counters.stalled += 1
+    record = cluster.crashes.note_death(attempt.tablet, attempt.inputs)
+    if record.is_repeated:
+        halvings = max(record.halvings, report.halvings + 1)
+        return _note_failure(cluster, attempt, report, now_s), halvings
+    failure = _failure(attempt, report)
+    cluster.retry.note_compactor_failure(failure, now_s)
+    return [failure_log(attempt, failure)], report.halvings
 
 
-def _failure(attempt: Attempt, event: on.AttemptReported) -> Failure:
+def _failure(attempt: Attempt, report: AttemptReport) -> Failure:
     return Failure(
-        compactor=event.compactor,
+        compactor=report.compactor,
         tablet=attempt.tablet,
         inputs=attempt.inputs,
-        error_class=event.error_class,
-        cause=event.cause,
+        error_class=report.error_class,
+        cause=report.cause,
     )
 
 
 def _note_failure(
-    books: ClusterState, attempt: Attempt, event: on.AttemptReported, now_s: float
+    cluster: ClusterState, attempt: Attempt, report: AttemptReport, now_s: float
 ) -> list[Action]:
-    failure = _failure(attempt, event)
-    pause = books.retry.failed(failure, now_s)
+    failure = _failure(attempt, report)
+    pause = cluster.retry.note_failure(failure, now_s)
     return [failure_log(attempt, failure), *pause_log(attempt, pause)]
 
 
 def _reservations_found(
-    books: ClusterState, event: on.ReservationsFound, now_s: float
+    cluster: ClusterState, event: on.ReservationsFound, now_s: float
 ) -> list[Action]:
     """A scan has read a tablet: what only the store knows has to be listed by a compactor."""
     present = {reservation.attempt for reservation in event.reservations}
-    for attempt in books.attempts.of_tablet(event.tablet):
+    for attempt in cluster.attempts.of_tablet(event.tablet):
         if attempt.state is AttemptState.FOUND and attempt.id not in present:
-            books.attempts.end(attempt.id, AttemptEnd.LOST)
-            books.capacity.leave(attempt.id)
+            cluster.attempts.end(attempt.id, AttemptEnd.LOST)
+            cluster.capacity.leave(attempt.id)
     actions: list[Action] = []
     for reservation in event.reservations:
-        if _is_news(books, reservation):
-            actions += _add_found_attempt(books, event.tablet, reservation, now_s)
+        if _is_news(cluster, reservation):
+            actions += _add_found_attempt(cluster, event.tablet, reservation, now_s)
     return actions
 
 
-def _is_news(books: ClusterState, reservation: Reservation) -> bool:
+def _is_news(cluster: ClusterState, reservation: Reservation) -> bool:
     """Return whether a reservation is not known; one that was LOST may have come late.
 
-    One that is over and there all the same was read before its end, or a fail-over has
-    forgotten that end: the next reading tells.
+    A reservation of an attempt that has ended was read before that end, or a fail-over of the
+    store has forgotten the end. The next reading shows which.
     """
-    if books.attempts.get(reservation.attempt) is not None:
+    if cluster.attempts.get(reservation.attempt) is not None:
         return False
-    news = books.attempts.over(reservation.attempt) in (None, AttemptEnd.LOST)
+    news = cluster.attempts.ended(reservation.attempt) in (None, AttemptEnd.LOST)
     if not news:
-        books.attempts.doubt_end(reservation.attempt)
+        cluster.attempts.doubt_end(reservation.attempt)
     return news
 
 
 def _add_found_attempt(
-    books: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
+    cluster: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
 ) -> list[Action]:
-    """Note a reservation as FOUND; end or adopt it at once if its compactor has spoken."""
-    found = attempt_of_reservation(tablet, books.table_name(tablet.table), reservation, now_s)
-    books.attempts.add(found)
-    books.capacity.enter(found.id, found.group, found.input_bytes)
-    report = books.reports.pop(found.id)
+    """Note a reservation as FOUND; end or adopt it at once if its compactor has reported it."""
+    found = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
+    cluster.attempts.add(found)
+    cluster.capacity.enter(found.id, found.group, found.input_bytes)
+    report = cluster.reports.pop(found.id)
     if report is not None and report.end is not AttemptEnd.COMMITTED:
-        return _end_as_reported(books, found, report, now_s)
-    compactor = books.compactors.get(found.compactor)
+        return _end_as_reported(cluster, found, report, now_s)
+    compactor = cluster.compactors.get(found.compactor)
     progress = None if compactor is None else compactor.lists(found.id)
     if compactor is not None and progress is not None:
-        adopt_attempt(books, found, progress, compactor.incarnation, now_s)
+        adopt_attempt(cluster, found, progress, compactor.incarnation, now_s)
     return []
 
 
-def _cancel_attempt(books: ClusterState, attempt_id: str, cause: str, now_s: float) -> list[Action]:
-    """Take an attempt back: the store first, the compactor hears of it at its next heartbeat."""
-    attempt = books.attempts.get(attempt_id)
+def _cancel_attempt(
+    cluster: ClusterState, attempt_id: str, cause: str, now_s: float
+) -> list[Action]:
+    """Cancel an attempt: first in the store; its compactor learns of it at the next heartbeat."""
+    attempt = cluster.attempts.get(attempt_id)
     if attempt is None or attempt.state is AttemptState.RELEASING:
         return []
-    books.retry.taken_back(attempt.tablet, attempt.inputs, cause, now_s)
+    cluster.retry.note_cancelled(attempt.tablet, attempt.inputs, cause, now_s)
     ending = Ending(end=AttemptEnd.CANCELLED, cause=cause, for_silence=False)
-    return release_attempt(books, attempt, ending, now_s)
+    return release_attempt(cluster, attempt, ending, now_s)
+
+
+# ---------------------------------------------------------- How an attempt ends, whoever decided it
+
+
+def release_attempt(
+    cluster: ClusterState, attempt: Attempt, ending: Ending, now_s: float
+) -> list[Action]:
+    """Ask the store to give an attempt's reservation up; its slot is free from now on.
+
+    Args:
+        cluster: Where the attempt is known.
+        attempt: One that is not over and not being released.
+        ending: What to write as its end.
+        now_s: The time now.
+    """
+    releasing = replace(
+        attempt,
+        state=AttemptState.RELEASING,
+        state_since_s=now_s,
+        ending=ending,
+        assignment=None,
+    )
+    cluster.attempts.update(releasing)
+    cluster.capacity.leave(attempt.id)
+    return [release_action(releasing)]
+
+
+def lose_attempt(
+    cluster: ClusterState, attempt: Attempt, cause: str, now_s: float, *, halvings: int = 0
+) -> list[Action]:
+    """Release an attempt that no living compactor runs."""
+    ending = Ending(end=AttemptEnd.LOST, cause=cause, for_silence=True, halvings=halvings)
+    return release_attempt(cluster, attempt, ending, now_s)
+
+
+def release_action(attempt: Attempt) -> do.Release:
+    """Return the action that asks for the release of a RELEASING attempt."""
+    assert attempt.ending is not None, attempt
+    return do.Release(
+        tablet=attempt.tablet,
+        attempt=attempt.id,
+        end=attempt.ending.end,
+        cause=attempt.ending.cause,
+        for_silence=attempt.ending.for_silence,
+        halvings=attempt.ending.halvings,
+    )
+
+
+def failure_log(attempt: Attempt, failure: Failure) -> Action:
+    """Return the log of an attempt that has failed."""
+    fields = (
+        ("tablet", str(attempt.tablet)),
+        ("attempt", attempt.id),
+        ("compactor", failure.compactor),
+        ("error", failure.error_class),
+        ("cause", failure.cause),
+    )
+    return do.Tell(event="attempt failed", fields=fields)
+
+
+def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
+    """Return the log of a pause that an operator has to lift; other pauses are not logged."""
+    if pause.until_s is not None:
+        return []
+    fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
+    return [do.Tell(event="job quarantined", fields=fields)]
+
+
+def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
+    """Note that an attempt is over; a repetition changes nothing."""
+    known = cluster.attempts.end(attempt, end)
+    if known is None:
+        return []
+    cluster.capacity.leave(attempt)
+    _count(cluster, end)
+    if end is AttemptEnd.COMMITTED:
+        cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
+        cluster.crashes.forget(known.tablet, known.inputs)
+    return [do.Replan(tablet=known.tablet)]
+
+
+def _count(cluster: ClusterState, end: AttemptEnd) -> None:
+    counters = cluster.counters
+    counters.committed += end is AttemptEnd.COMMITTED
+    counters.released += end is not AttemptEnd.COMMITTED
+    counters.failed += end is AttemptEnd.FAILED
+    counters.cancelled += end is AttemptEnd.CANCELLED
+
+
+def adopt_attempt(
+    cluster: ClusterState,
+    attempt: Attempt,
+    progress: AttemptProgress,
+    incarnation: str,
+    now_s: float,
+) -> None:
+    """Note that a compactor lists an attempt: it runs there."""
+    cluster.attempts.update(listed_attempt(attempt, progress, incarnation, now_s))
+    cluster.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
+
+
+def release_orphan(
+    cluster: ClusterState, attempt: Attempt, cause: str, now_s: float
+) -> list[Action]:
+    """Release a reservation that only the store knows, because no compactor lists it."""
+    cluster.counters.orphaned += 1
+    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
+    tell = do.Tell(event="reservation orphaned", fields=fields)
+    return [tell, *lose_attempt(cluster, attempt, cause, now_s)]

@@ -1,39 +1,37 @@
-"""The life of an attempt as the coordinator knows it, and the book of all attempts.
+"""The life of an attempt as the coordinator knows it, and all attempts that have not ended.
 
     JobReserved ───────────────► RUNNING ──► RELEASING ──► over
     ReservationsFound ► FOUND ─────┘ └──────────┬──────────► over
                           └─────────────────────┤
     JobReserveUnknown ► DOUBTFUL ───────────────┘
 
-The store is the truth: an attempt is over when the store, or the compactor that has
-told the store, says so. This book only says what we know and what we wait for.
+The store is the truth: an attempt has ended when the store, or the compactor that has written
+to it, says so. What is kept here is what the coordinator knows and what it waits for.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
 
 from common.bounded_map import BoundedMap
+from common.indexes import remove_from_index
 from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
-from common.wire import AttemptProgress
-
-Key = TypeVar("Key")
+from common.wire import Assignment, AttemptProgress
 
 
 class AttemptState(StrEnum):
-    """What we know of an attempt that is not over."""
+    """What is known of an attempt that has not ended."""
 
     FOUND = "found"
     """The store holds it; no compactor has listed it to us yet."""
     DOUBTFUL = "doubtful"
-    """Its reservation may have been written; nobody was told of it."""
+    """Its reservation may have been written; no compactor was given it."""
     RUNNING = "running"
     """Handed out, or listed by a compactor."""
     RELEASING = "releasing"
-    """Its release was asked for; the store has not answered."""
+    """Its release was requested; the store has not answered."""
 
 
 NEXT_STATES = {
@@ -47,7 +45,7 @@ NEXT_STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt shall end, while we wait for the store to say that it has."""
+    """How an attempt shall end, until the store confirms that it has."""
 
     end: AttemptEnd
     cause: str
@@ -81,6 +79,8 @@ class Attempt:
     progress: AttemptProgress | None = None
     request: str | None = None
     ending: Ending | None = None
+    assignment: Assignment | None = None
+    """What its compactor was given, while it is RUNNING and this coordinator has handed it out."""
 
 
 def attempt_of_job(
@@ -130,17 +130,17 @@ def attempt_of_reservation(
 class Attempts:
     """All attempts that are not over, and a bounded memory of those that are.
 
-    Always true: the indexes by tablet, by compactor and of the restless (all that are
-    not RUNNING) speak of the same attempts as the book; every change ends in `_put` or
+    Always true: the indexes by tablet, by compactor and of the unsettled (all that are
+    not RUNNING) hold the same attempts as `_attempts`; every change ends in `_put` or
     `_drop`. Iteration is in the order of arrival.
     """
 
-    def __init__(self, over_max: int) -> None:
+    def __init__(self, ended_max: int) -> None:
         self._attempts: dict[str, Attempt] = {}
         self._by_tablet: dict[TabletId, dict[str, None]] = {}
         self._by_compactor: dict[str, dict[str, None]] = {}
-        self._restless: dict[str, None] = {}
-        self._over: BoundedMap[str, AttemptEnd] = BoundedMap(over_max)
+        self._unsettled: dict[str, None] = {}
+        self._ended: BoundedMap[str, AttemptEnd] = BoundedMap(ended_max)
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -152,9 +152,9 @@ class Attempts:
         """Return an attempt that is not over, or None."""
         return self._attempts.get(attempt)
 
-    def over(self, attempt: str) -> AttemptEnd | None:
+    def ended(self, attempt: str) -> AttemptEnd | None:
         """Return how an attempt ended, as far as it is remembered."""
-        return self._over.get(attempt)
+        return self._ended.get(attempt)
 
     def of_tablet(self, tablet: TabletId) -> list[Attempt]:
         """Return the attempts on a tablet."""
@@ -165,9 +165,9 @@ class Attempts:
         """Return the attempts that a compactor holds or may hold."""
         return [self._attempts[each] for each in self._by_compactor.get(compactor, {})]
 
-    def restless(self) -> list[Attempt]:
+    def unsettled(self) -> list[Attempt]:
         """Return the attempts that only time moves on: all but the running ones."""
-        return [self._attempts[each] for each in self._restless]
+        return [self._attempts[each] for each in self._unsettled]
 
     def add(self, attempt: Attempt) -> None:
         """Note an attempt that was not known, or is known as FOUND and now for sure."""
@@ -189,39 +189,39 @@ class Attempts:
         known = self._attempts.get(attempt)
         if known is not None:
             self._drop(known)
-        if known is not None or self._over.get(attempt) is None:
-            self._over.put(attempt, end)
+        if known is not None or self._ended.get(attempt) is None:
+            self._ended.put(attempt, end)
         return known
 
     def doubt_end(self, attempt: str) -> None:
         """Note that an attempt which is over may not be: the store seems to hold it still."""
-        self._over.put(attempt, AttemptEnd.LOST)
+        self._ended.put(attempt, AttemptEnd.LOST)
 
     def check(self) -> None:
-        """Assert what is always true of the book; for tests."""
+        """Assert what is always true of the indexes; for tests."""
         for index in (self._by_tablet, self._by_compactor):
             listed = [each for members in index.values() for each in members]
             assert sorted(listed) == sorted(self._attempts)
             assert all(index.values())
         for attempt in self._attempts.values():
-            assert (attempt.state is AttemptState.RUNNING) == (attempt.id not in self._restless)
+            assert (attempt.state is AttemptState.RUNNING) == (attempt.id not in self._unsettled)
             assert (attempt.state is AttemptState.RELEASING) == (attempt.ending is not None)
-        assert self._restless.keys() <= self._attempts.keys()
+        assert self._unsettled.keys() <= self._attempts.keys()
 
     def _put(self, attempt: Attempt) -> None:
         self._attempts[attempt.id] = attempt
         self._by_tablet.setdefault(attempt.tablet, {})[attempt.id] = None
         self._by_compactor.setdefault(attempt.compactor, {})[attempt.id] = None
         if attempt.state is AttemptState.RUNNING:
-            self._restless.pop(attempt.id, None)
+            self._unsettled.pop(attempt.id, None)
         else:
-            self._restless[attempt.id] = None
+            self._unsettled[attempt.id] = None
 
     def _drop(self, attempt: Attempt) -> None:
         del self._attempts[attempt.id]
-        self._restless.pop(attempt.id, None)
-        _remove_from_index(self._by_tablet, attempt.tablet, attempt.id)
-        _remove_from_index(self._by_compactor, attempt.compactor, attempt.id)
+        self._unsettled.pop(attempt.id, None)
+        remove_from_index(self._by_tablet, attempt.tablet, attempt.id)
+        remove_from_index(self._by_compactor, attempt.compactor, attempt.id)
 
 
 def listed_attempt(
@@ -238,10 +238,3 @@ def listed_attempt(
         unlisted_beats=0,
         progress=progress,
     )
-
-
-def _remove_from_index(index: dict[Key, dict[str, None]], key: Key, attempt: str) -> None:
-    members = index[key]
-    del members[attempt]
-    if not members:
-        del index[key]

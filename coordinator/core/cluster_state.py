@@ -1,7 +1,7 @@
 """Everything that the coordinator knows, by the class that owns it.
 
-`ClusterState` is changed only in a turn, by the deciders of the core. It decides nothing
-itself.
+Only a turn changes `ClusterState`, through the `decide` functions of the core. It decides
+nothing itself.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,6 +16,7 @@ from common.model.group import (
 from common.model.job import Job
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.wire import AttemptReport
 from coordinator.core.attempts import (
     Attempt,
     Attempts,
@@ -23,7 +24,6 @@ from coordinator.core.attempts import (
 )
 from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.deferral import Deferrals, ReplanTimers
-from coordinator.core.events import AttemptReported
 from coordinator.core.limits import Limits
 from coordinator.core.queue.backfill import Backfill, Capacity
 from coordinator.core.queue.fair_share import FairShare
@@ -34,7 +34,7 @@ from coordinator.core.throttle.grants import Grants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPlan:
-    """The last plan of a tablet. May be forgotten at any time: nothing is decided by it alone."""
+    """The last plan of a tablet. It may be forgotten at any time: nothing depends on it alone."""
 
     table_name: str
     version: int
@@ -65,6 +65,7 @@ class Counters:
         "orphaned",
         "refused",
         "released",
+        "rows_transformed",
         "stalled",
         "turns",
     )
@@ -74,17 +75,19 @@ class Counters:
         self.committed = 0
         self.failed = 0
         self.stalled = 0
-        """Of those that failed, given up by their compactor for want of progress."""
+        """Failed attempts that their compactor gave up because they made no progress."""
         self.cancelled = 0
         self.released = 0
         """Attempts that ended in any other way than by a commit."""
         self.refused = 0
+        self.rows_transformed = 0
+        """Rows that attempts with a transform have read."""
         self.orphaned = 0
-        """Reservations that nobody alive stood behind."""
+        """Reservations of attempts that no living compactor listed."""
 
 
 class ClusterState:
-    """The coordinator's whole memory; changed only in a turn, by the deciders of the core."""
+    """The coordinator's whole memory."""
 
     def __init__(self, limits: Limits, groups: Collection[str] = ()) -> None:
         self.limits = limits
@@ -92,28 +95,30 @@ class ClusterState:
         """Groups that the settings name; others may be known by their compactors or jobs."""
         self.started_s: float | None = None
         """When the first turn was."""
-        self.turned_s = 0.0
+        self.last_turn_s = 0.0
         """When the last turn was."""
         self.counters = Counters()
         self.tables: dict[str, Table] = {}
         self.paused_groups: dict[str, None] = {}
-        self.notes: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.notes_max)
+        self.last_plans: BoundedMap[TabletId, LastPlan] = BoundedMap(limits.last_plans_max)
         self.queues = JobQueues(self._make_queue)
         self.takes = Takes(limits.takes_max, limits.settled_max)
         self.attempts = Attempts(limits.settled_max)
-        self.reports: BoundedMap[str, AttemptReported] = BoundedMap(limits.settled_max)
-        """Reports of attempts that we have not heard of: a restart forgot them."""
+        self.transforming: BoundedMap[str, None] = BoundedMap(limits.settled_max)
+        """Attempts that transform rows and have not reported; for a metric only."""
+        self.reports: BoundedMap[str, AttemptReport] = BoundedMap(limits.settled_max)
+        """Reports of attempts that are not known yet, as after a restart."""
         self.compactors = LivingCompactors(limits.compactors_max)
         self.capacity = Capacity(limits)
-        self.overtaking = Backfill(self.queues, self.capacity)
+        self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
         self.retry = Retry(limits)
-        self.deaths = CrashHistory(limits.failures_max)
+        self.crashes = CrashHistory(limits.failures_max)
         self.deferrals = Deferrals(limits.deferrals_max)
-        self.alarms = ReplanTimers()
+        self.replan_timers = ReplanTimers()
         self._shares: dict[str, FairShare] = {}
 
-    def see_table(self, table: Table) -> None:
+    def note_table(self, table: Table) -> None:
         """Remember a table and its weight."""
         self.tables[table.id] = table
         for share in self._shares.values():
@@ -174,7 +179,7 @@ class ClusterState:
         return [job for _, queue in self.queues for job in queue]
 
     def check(self) -> None:
-        """Assert what is always true of every book; for tests."""
+        """Assert what is always true of every part; for tests."""
         self.queues.check()
         self.takes.check()
         self.attempts.check()

@@ -1,208 +1,195 @@
-"""Compactors come, beat, drain, fall silent and go."""
+"""Compactors appear, send heartbeats, drain, fall silent and disappear."""
 
 from dataclasses import replace
 from typing import assert_never
 
 from common.model.outcome import AttemptEnd
-from common.wire import AttemptProgress
+from common.wire import AttemptProgress, Heartbeat
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_release import lose_attempt, pause_log
-from coordinator.core.attempts import (
-    Attempt,
-    AttemptState,
-    listed_attempt,
+from coordinator.core.attempt_events import (
+    adopt_attempt,
+    lose_attempt,
+    pause_log,
+    release_orphan,
 )
+from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactors import Compactor, SignOfLife
 
 
-def decide(books: ClusterState, event: on.CompactorEvent, now_s: float) -> list[Action]:
+def decide(cluster: ClusterState, event: on.CompactorEvent, now_s: float) -> list[Action]:
     """Return what follows from news of a compactor."""
     match event:
-        case on.CompactorHeard():
-            return _compactor_heard(books, event, now_s)
+        case on.CompactorHeard(beat=beat):
+            return _compactor_heard(cluster, beat, now_s)
         case on.CompactorGone():
-            return _compactor_gone(books, event, now_s)
+            return _compactor_gone(cluster, event, now_s)
         case on.DrainAsked(compactor=compactor):
-            drains = books.compactors.drain(compactor)
-            return answer_takes_with_nothing(books, compactor) if drains else []
+            drains = cluster.compactors.drain(compactor)
+            return answer_takes_with_nothing(cluster, compactor) if drains else []
         case _:
             assert_never(event)
 
 
 def note_sign_of_life(
-    books: ClusterState, news: Compactor, now_s: float
+    cluster: ClusterState, news: Compactor, now_s: float
 ) -> tuple[SignOfLife, list[Action]]:
     """Note a sign of life; if it is of a new process, all of the old one is lost."""
-    heard = books.compactors.hear(news)
-    if heard is not SignOfLife.REPLACED:
-        return heard, []
+    sign = cluster.compactors.note(news)
+    if sign is not SignOfLife.REPLACED:
+        return sign, []
     lost = [
         attempt
-        for attempt in books.attempts.of_compactor(news.name)
+        for attempt in cluster.attempts.of_compactor(news.name)
         if attempt.incarnation != news.incarnation and attempt.state is AttemptState.RUNNING
     ]
-    return heard, _lose_with_process(
-        books, lost, "its compactor was restarted", now_s
-    ) + answer_takes_with_nothing(books, news.name, except_for=news.incarnation)
+    return sign, _lose_with_process(
+        cluster, lost, "its compactor was restarted", now_s
+    ) + answer_takes_with_nothing(cluster, news.name, except_for=news.incarnation)
 
 
-def lose_silent_compactors(books: ClusterState, now_s: float) -> list[Action]:
+def lose_silent_compactors(cluster: ClusterState, now_s: float) -> list[Action]:
     """Give up the compactors that have been silent for too long."""
     actions: list[Action] = []
-    for compactor in books.compactors.silent(now_s, books.limits.silence_max_s):
-        books.compactors.lose(compactor.name)
-        books.grants.lose(compactor.name)
+    for compactor in cluster.compactors.silent(now_s, cluster.limits.silence_max_s):
+        cluster.compactors.lose(compactor.name)
+        cluster.grants.lose(compactor.name)
         silence_s = round(now_s - compactor.heard_s, 1)
         fields = (("compactor", compactor.name), ("silence_s", silence_s))
         actions.append(do.Tell(event="compactor silent", fields=fields))
-        actions += _lose_all(books, compactor.name, "its compactor fell silent", now_s)
+        actions += _lose_all(cluster, compactor.name, "its compactor fell silent", now_s)
     return actions
 
 
 def answer_takes_with_nothing(
-    books: ClusterState, compactor: str, *, except_for: str = ""
+    cluster: ClusterState, compactor: str, *, except_for: str = ""
 ) -> list[Action]:
     """Answer the takes of a compactor with nothing.
 
     Args:
-        books: Where the takes wait.
+        cluster: Where the takes wait.
         compactor: Whose takes.
         except_for: An incarnation whose takes stay.
     """
     actions: list[Action] = []
-    for take in books.takes.of_compactor(compactor, except_for):
-        if books.takes.leave(take):
-            books.takes.note_answer(take, "")
+    for take in cluster.takes.of_compactor(compactor, except_for):
+        if cluster.takes.leave(take):
+            cluster.takes.note_answer(take, "")
             actions.append(do.AnswerNothing(take=take))
     return actions
 
 
-def _compactor_heard(books: ClusterState, event: on.CompactorHeard, now_s: float) -> list[Action]:
+def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
     news = Compactor(
-        name=event.compactor,
-        incarnation=event.incarnation,
-        group=event.group,
+        name=beat.compactor,
+        incarnation=beat.incarnation,
+        group=beat.group,
         heard_s=now_s,
-        node=event.node,
-        slots=event.slots,
-        draining=event.draining,
-        listed=event.attempts,
+        node=beat.node,
+        slots=beat.slots,
+        draining=beat.draining,
+        listed=beat.attempts,
     )
-    heard, actions = note_sign_of_life(books, news, now_s)
-    if heard is SignOfLife.STRAGGLER:
-        return [do.AnswerBeat(compactor=event.compactor, cancel=(), drain=False)]
-    actions += _compare_listing(books, event, now_s)
-    books.grants.hear(event.compactor, event.group, event.attempts, now_s, books.is_running)
-    compactor = books.compactors.get(event.compactor)
+    sign, actions = note_sign_of_life(cluster, news, now_s)
+    if sign is SignOfLife.STRAGGLER:
+        return [do.AnswerBeat(compactor=beat.compactor, cancel=(), drain=False)]
+    actions += _compare_listing(cluster, beat, now_s)
+    cluster.grants.note_heartbeat(
+        beat.compactor, beat.group, beat.attempts, now_s, cluster.is_running
+    )
+    compactor = cluster.compactors.get(beat.compactor)
     assert compactor is not None
     if compactor.draining:
-        actions += answer_takes_with_nothing(books, event.compactor)
-    cancel = tuple(each.attempt for each in event.attempts if _must_cancel(books, event, each))
+        actions += answer_takes_with_nothing(cluster, beat.compactor)
+    cancel = tuple(each.attempt for each in beat.attempts if _must_cancel(cluster, beat, each))
     answer = do.AnswerBeat(
-        compactor=event.compactor,
+        compactor=beat.compactor,
         cancel=cancel,
         drain=compactor.draining,
-        grants=books.grants.answer(event.attempts),
+        grants=cluster.grants.answer(beat.attempts),
     )
     return [*actions, answer]
 
 
-def _compare_listing(books: ClusterState, event: on.CompactorHeard, now_s: float) -> list[Action]:
+def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
     """Compare what a compactor lists with what we think that it holds."""
-    listing = {each.attempt: each for each in event.attempts}
+    listing = {each.attempt: each for each in beat.attempts}
     actions: list[Action] = []
-    for attempt in books.attempts.of_compactor(event.compactor):
+    for attempt in cluster.attempts.of_compactor(beat.compactor):
         progress = listing.get(attempt.id)
         match attempt.state:
             case AttemptState.FOUND | AttemptState.RUNNING if progress is not None:
-                adopt_attempt(books, attempt, progress, event.incarnation, now_s)
+                adopt_attempt(cluster, attempt, progress, beat.incarnation, now_s)
             case AttemptState.FOUND | AttemptState.RUNNING:
-                actions += _note_unlisted(books, attempt, now_s)
+                actions += _note_unlisted(cluster, attempt, now_s)
             case _:
                 pass
     return actions
 
 
-def adopt_attempt(
-    books: ClusterState, attempt: Attempt, progress: AttemptProgress, incarnation: str, now_s: float
-) -> None:
-    """Note that a compactor lists an attempt: it runs there."""
-    books.attempts.update(listed_attempt(attempt, progress, incarnation, now_s))
-    books.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
+def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> list[Action]:
+    """Count a heartbeat without an attempt; after a few, its assignment or report was lost.
 
-
-def release_orphan(books: ClusterState, attempt: Attempt, cause: str, now_s: float) -> list[Action]:
-    """Give up a reservation that only the store knows: nobody stands behind it."""
-    books.counters.orphaned += 1
-    fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
-    tell = do.Tell(event="reservation orphaned", fields=fields)
-    return [tell, *lose_attempt(books, attempt, cause, now_s)]
-
-
-def _note_unlisted(books: ClusterState, attempt: Attempt, now_s: float) -> list[Action]:
-    """An attempt is not listed: after a few times its answer, or its report, was lost.
-
-    One that only the store knows does not wait for its grace then: that is for compactors
-    that have not spoken yet, and begins anew with every coordinator, so that while they
-    die one after the other it would never be over.
+    A FOUND attempt does not wait for its grace then. The grace is for compactors that have sent
+    no heartbeat yet, and begins anew with every coordinator: while coordinators die one after
+    the other, it would never end.
     """
     beats = attempt.unlisted_beats + 1
-    limits, absent_s = books.limits, now_s - attempt.listed_s
+    limits, absent_s = cluster.limits, now_s - attempt.listed_s
     if beats < limits.unlisted_beats_max or absent_s < limits.unlisted_max_s:
-        books.attempts.update(replace(attempt, unlisted_beats=beats))
+        cluster.attempts.update(replace(attempt, unlisted_beats=beats))
         return []
     cause = "its compactor does not list it"
     if attempt.state is AttemptState.FOUND:
-        return release_orphan(books, attempt, cause, now_s)
-    return lose_attempt(books, attempt, cause, now_s)
+        return release_orphan(cluster, attempt, cause, now_s)
+    return lose_attempt(cluster, attempt, cause, now_s)
 
 
-def _must_cancel(books: ClusterState, event: on.CompactorHeard, progress: AttemptProgress) -> bool:
+def _must_cancel(cluster: ClusterState, beat: Heartbeat, progress: AttemptProgress) -> bool:
     """Return whether a compactor holds an attempt that is over, or soon will be."""
-    attempt = books.attempts.get(progress.attempt)
+    attempt = cluster.attempts.get(progress.attempt)
     if attempt is not None:
-        return attempt.state is AttemptState.RELEASING or attempt.compactor != event.compactor
-    return books.attempts.over(progress.attempt) not in (None, AttemptEnd.COMMITTED)
+        return attempt.state is AttemptState.RELEASING or attempt.compactor != beat.compactor
+    return cluster.attempts.ended(progress.attempt) not in (None, AttemptEnd.COMMITTED)
 
 
-def _compactor_gone(books: ClusterState, event: on.CompactorGone, now_s: float) -> list[Action]:
-    """A process is dead for sure; of another one that lives by now nothing is lost."""
-    living = books.compactors.get(event.compactor)
-    buried = books.compactors.bury(event.compactor, event.incarnation)
-    if buried is None and living is not None:
+def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float) -> list[Action]:
+    """End a process that is dead for sure; another one of the same name loses nothing."""
+    living = cluster.compactors.get(event.compactor)
+    dead = cluster.compactors.mark_dead(event.compactor, event.incarnation)
+    if dead is None and living is not None:
         return []
-    books.grants.lose(event.compactor)
-    lost = _lose_all(books, event.compactor, event.cause, now_s)
-    if buried is None and not lost:
+    cluster.grants.lose(event.compactor)
+    lost = _lose_all(cluster, event.compactor, event.cause, now_s)
+    if dead is None and not lost:
         return []
     fields = (("compactor", event.compactor), ("cause", event.cause))
     return [do.Tell(event="compactor gone", fields=fields), *lost]
 
 
-def _lose_all(books: ClusterState, compactor: str, cause: str, now_s: float) -> list[Action]:
+def _lose_all(cluster: ClusterState, compactor: str, cause: str, now_s: float) -> list[Action]:
     lost = [
         attempt
-        for attempt in books.attempts.of_compactor(compactor)
+        for attempt in cluster.attempts.of_compactor(compactor)
         if attempt.state in (AttemptState.RUNNING, AttemptState.FOUND)
     ]
-    return _lose_with_process(books, lost, cause, now_s) + answer_takes_with_nothing(
-        books, compactor
+    return _lose_with_process(cluster, lost, cause, now_s) + answer_takes_with_nothing(
+        cluster, compactor
     )
 
 
 def _lose_with_process(
-    books: ClusterState, lost: list[Attempt], cause: str, now_s: float
+    cluster: ClusterState, lost: list[Attempt], cause: str, now_s: float
 ) -> list[Action]:
-    """Lose attempts whose process is gone; see `deaths`."""
+    """Lose attempts whose process is gone; see `CrashHistory`."""
     actions: list[Action] = []
     for attempt in lost:
-        death, halvings = books.deaths.died(attempt.tablet, attempt.inputs), 0
-        if death.again:
-            halvings = death.halvings
-            pause = books.retry.died(attempt.tablet, attempt.inputs, cause, now_s)
+        record, halvings = cluster.crashes.note_death(attempt.tablet, attempt.inputs), 0
+        if record.is_repeated:
+            halvings = record.halvings
+            pause = cluster.retry.note_death(attempt.tablet, attempt.inputs, cause, now_s)
             actions += pause_log(attempt, pause)
-        actions += lose_attempt(books, attempt, cause, now_s, halvings=halvings)
+        actions += lose_attempt(cluster, attempt, cause, now_s, halvings=halvings)
     return actions

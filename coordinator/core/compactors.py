@@ -23,7 +23,7 @@ class SignOfLife(Enum):
     """What a sign of life means."""
 
     NEW = "new"
-    """First heard of, or again after a goodbye or silence."""
+    """The first one, also the first after a goodbye or silence."""
     SAME = "same"
     REPLACED = "replaced"
     """Another process under this name: whatever the one before held is lost."""
@@ -42,12 +42,12 @@ class Compactor:
     node: str = ""
     slots: int = 1
     draining: bool = False
-    """It was asked to drain, or says that it does."""
+    """It was asked to drain, or reports that it does."""
     listed: tuple[AttemptProgress, ...] = ()
     """What its last heartbeat listed."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
-        """Return what the last heartbeat said of an attempt, or None."""
+        """Return the progress of an attempt in the last heartbeat, or None."""
         return next((each for each in self.listed if each.attempt == attempt), None)
 
 
@@ -75,8 +75,8 @@ class LivingCompactors:
         """Return a living compactor, or None."""
         return self._living.get(name)
 
-    def hear(self, news: Compactor) -> SignOfLife:
-        """Note a sign of life; a heartbeat's listing and a drain once asked for stay.
+    def note(self, news: Compactor) -> SignOfLife:
+        """Note a sign of life; a drain that was asked for stays.
 
         Args:
             news: The compactor as its message shows it, heard now.
@@ -88,10 +88,10 @@ class LivingCompactors:
             lost = self._lost.pop(news.name)
             self._living[news.name] = news
             if lost is not None and lost != news.incarnation:
-                self.bury(news.name, lost)
+                self.mark_dead(news.name, lost)
             return SignOfLife.NEW
         if before.incarnation != news.incarnation:
-            self.bury(before.name)
+            self.mark_dead(before.name)
             self._living[news.name] = news
             return SignOfLife.REPLACED
         self._living[news.name] = replace(news, draining=news.draining or before.draining)
@@ -106,11 +106,11 @@ class LivingCompactors:
         return True
 
     def lose(self, name: str) -> None:
-        """A living compactor was silent too long; if it wakes, it is heard as NEW."""
+        """Drop a living compactor that was silent too long; if it wakes, it is NEW."""
         self._lost.put(name, self._living.pop(name).incarnation)
 
-    def bury(self, name: str, incarnation: str = "") -> Compactor | None:
-        """A process is dead for sure: nothing that it has sent counts any more.
+    def mark_dead(self, name: str, incarnation: str = "") -> Compactor | None:
+        """Note that a process is dead for sure: its messages count no more.
 
         Args:
             name: The compactor.
@@ -132,8 +132,8 @@ class LivingCompactors:
         """Return the compactors unheard of for too long, by name."""
         return [each for each in self.every() if now_s - each.heard_s >= silence_max_s]
 
-    def forgive(self, gap_s: float) -> None:
-        """We were not listening for so long: it is nobody's silence."""
+    def add_silence(self, gap_s: float) -> None:
+        """Take a time in which the coordinator itself stood still off everybody's silence."""
         for name, compactor in self._living.items():
             self._living[name] = replace(compactor, heard_s=compactor.heard_s + gap_s)
 
@@ -196,10 +196,10 @@ class Takes:
         return next((each for each in found if each is not None), None)
 
     def groups(self) -> list[str]:
-        """Return the groups that somebody waits for, by name."""
+        """Return the groups with waiting takes, by name."""
         return sorted(self._waiting)
 
-    def every(self) -> list[Take]:
+    def all_waiting(self) -> list[Take]:
         """Return all waiting takes, by group and arrival."""
         return [take for group in self.groups() for take in self.waiting(group)]
 
@@ -213,7 +213,7 @@ class Takes:
 
     def of_compactor(self, compactor: str, except_for: str = "") -> list[str]:
         """Return the ids of a compactor's takes, but not those of one incarnation."""
-        every = self.every() + [each.take for each in self.reserving()]
+        every = self.all_waiting() + [each.take for each in self.reserving()]
         return [
             take.take
             for take in every
@@ -234,7 +234,7 @@ class Takes:
         self._reserving[take.take] = ReservingTake(take=take, job=job)
 
     def reserved(self, take: str) -> ReservingTake | None:
-        """The reservation is answered; return what was asked, None if it was not."""
+        """Take a take out whose reservation was answered; None if none was asked for."""
         return self._reserving.pop(take, None)
 
     def wait_again(self, take: Take) -> None:
@@ -267,7 +267,7 @@ class Takes:
 
     def check(self) -> None:
         """Assert what is always true of the takes; for tests."""
-        waiting = [take.take for take in self.every()]
+        waiting = [take.take for take in self.all_waiting()]
         assert len(waiting) == len(set(waiting))
         assert not set(waiting) & self._reserving.keys()
         assert all(self._waiting.values())

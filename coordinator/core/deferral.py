@@ -7,7 +7,7 @@ from itertools import islice
 from common.model.tablet import TabletId
 
 STALE_ENTRIES_MAX = 64
-"""Alarms that were taken back and are not worth a rebuild."""
+"""Cancelled timers that are not worth a rebuild of the heap."""
 _TABLE_PREFIX = "table:"
 
 
@@ -104,7 +104,7 @@ class ReplanTimers:
         self._heap: list[tuple[float, TabletId]] = []
 
     def set(self, tablet: TabletId, at_s: float) -> None:
-        """Plan a tablet again at a time, or earlier if that was said before."""
+        """Plan a tablet again at a time; an earlier time that was set before stays."""
         if at_s < self._times.get(tablet, float("inf")):
             self._times[tablet] = at_s
             heappush(self._heap, (at_s, tablet))

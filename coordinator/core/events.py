@@ -1,4 +1,4 @@
-"""What the coordinator's core is told: the past tense of everything that happened.
+"""What has happened, as the coordinator's core learns it.
 
 The shell makes these from answers of the store, calls of compactors, plans of the
 scanner and the passing of time. `CoordinatorState.handle` is their only reader; it
@@ -14,7 +14,7 @@ from common.model.job import Job, TabletPlan
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table
 from common.model.tablet import Record, Reservation, TabletId
-from common.wire import AttemptProgress
+from common.wire import Assignment, AttemptReport, Heartbeat, TakeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class TableGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPlanned:
-    """Planners have spoken; the plan replaces whatever is queued for the tablet."""
+    """A tablet was planned; the plan replaces whatever is queued for it."""
 
     tablet: TabletId
     plan: TabletPlan
@@ -72,10 +72,7 @@ class FileFatal:
 class TakeAsked:
     """A compactor waits for a job."""
 
-    take: str
-    compactor: str
-    incarnation: str
-    group: str
+    request: TakeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +94,8 @@ class JobReserved:
     """The store has let an attempt hold the job's inputs."""
 
     take: str
-    job: Job
-    reservation: Reservation
+    assignment: Assignment
+    """The job, its reservation, and what a compactor needs to run it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,15 +119,9 @@ class JobReserveUnknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorHeard:
-    """A compactor's heartbeat."""
+    """A compactor has sent a heartbeat."""
 
-    compactor: str
-    incarnation: str
-    group: str
-    node: str
-    slots: int
-    attempts: tuple[AttemptProgress, ...]
-    draining: bool
+    beat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +138,7 @@ class CompactorGone:
 class AttemptReported:
     """A compactor says how its attempt ended."""
 
-    compactor: str
-    attempt: str
-    end: AttemptEnd
-    error_class: str
-    cause: str
-    moved_bytes: int = 0
-    waited_s: float = 0.0
-    halvings: int = 0
-    """How often attempts before it ran out of memory."""
+    report: AttemptReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class Limits:
     silence_max_s: float = 30.0
     """A compactor unheard of for so long is taken for dead."""
     stall_max_s: float = 5.0
-    """Turns further apart than this: the coordinator slept, and the gap is nobody's silence."""
+    """Turns further apart than this: the coordinator stood still, and no compactor was silent."""
     unlisted_beats_max: int = 3
     """Heartbeats in a row that do not list an attempt before its answer counts as lost."""
     unlisted_max_s: float = 5.0
@@ -37,9 +37,9 @@ class Limits:
     doubt_max_s: float = 6.0
     """When a reservation whose fate is unknown is released."""
     release_retry_s: float = 5.0
-    """When a release that got no answer is asked for again."""
+    """How long a release may stay without an answer before it is requested again."""
     take_wait_max_s: float = 120.0
-    """A take that nobody has withdrawn for so long is answered with nothing."""
+    """How long a take may wait before it is answered with nothing."""
 
     backoff_base_s: float = 2.0
     backoff_max_s: float = 300.0
@@ -60,7 +60,7 @@ class Limits:
 
     deferrals_max: int = 200_000
     """Per group; what goes beyond is found again by the full scan."""
-    notes_max: int = 100_000
+    last_plans_max: int = 100_000
     """Tablets of which the last plan is remembered, for `explain`."""
     settled_max: int = 20_000
     """Attempts that are over, remembered so that stragglers are recognised."""

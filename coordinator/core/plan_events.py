@@ -1,8 +1,9 @@
-"""Plans come in, and with them what is known of tables and tablets."""
+"""Events of plans, tables and tablets: the plan replaces what is queued for its tablet."""
 
 from dataclasses import replace
 from typing import assert_never
 
+from common.metadata.changes import WriteAnalysis
 from common.model.job import Job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
@@ -18,44 +19,44 @@ STALE_MAX_S = 60.0
 """A plan of an older version counts again after so long: the store may have gone back."""
 
 
-def decide(books: ClusterState, event: on.PlanEvent, now_s: float) -> list[Action]:
+def decide(cluster: ClusterState, event: on.PlanEvent, now_s: float) -> list[Action]:
     """Return what follows from a plan, or from news of a table or tablet."""
     match event:
         case on.TableSeen():
-            return _table_seen(books, event, now_s)
+            return _table_seen(cluster, event, now_s)
         case on.TableGone(table=table):
-            return _table_gone(books, table)
+            return _table_gone(cluster, table)
         case on.TabletPlanned():
-            return _tablet_planned(books, event, now_s)
+            return _tablet_planned(cluster, event, now_s)
         case on.PlanningFailed():
-            return _planning_failed(books, event, now_s)
+            return _planning_failed(cluster, event, now_s)
         case on.TabletGone(tablet=tablet):
-            return _forget_tablet(books, tablet)
+            return _forget_tablet(cluster, tablet)
         case on.FileFatal(tablet=tablet, path=path, cause=cause):
-            books.retry.file_fatal(tablet, path, cause)
+            cluster.retry.note_fatal_file(tablet, path, cause)
             fields = (("tablet", str(tablet)), ("path", path), ("reason", cause))
             return [do.Tell(event="file quarantined", fields=fields), do.Replan(tablet=tablet)]
         case _:
             assert_never(event)
 
 
-def _tablet_planned(books: ClusterState, event: on.TabletPlanned, now_s: float) -> list[Action]:
-    before = books.notes.get(event.tablet)
+def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float) -> list[Action]:
+    before = cluster.last_plans.get(event.tablet)
     if before is not None and _is_stale(before, event, now_s):
         return []
-    books.deferrals.discard(event.tablet)
-    books.alarms.discard(event.tablet)
-    wanted, held = _queueable_jobs(books, event, now_s)
-    _note_plan(books, event, held, now_s)
-    replacement = books.queues.replace(event.tablet, wanted, now_s)
+    cluster.deferrals.discard(event.tablet)
+    cluster.replan_timers.discard(event.tablet)
+    wanted, held = _queueable_jobs(cluster, event, now_s)
+    _note_plan(cluster, event, held, now_s)
+    replacement = cluster.queues.replace(event.tablet, wanted, now_s)
     rejected = tuple(job for job, _ in replacement.rejected)
     shed = dict.fromkeys((job.tablet, job.group) for job in (*replacement.evicted, *rejected))
     deferred = any(tablet == event.tablet for tablet, _ in shed)
-    said = Analysis.DEFERRED if deferred else _analysis(books, event)
-    actions = _note_analysis(event, said)
+    analysis = Analysis.DEFERRED if deferred else _analysis_of(cluster, event)
+    actions = _note_analysis(event, analysis)
     for tablet, group in shed:
         own = tablet == event.tablet
-        actions += (_defer if own else _defer_evicted)(books, tablet, group, now_s)
+        actions += (_defer if own else _defer_evicted)(cluster, tablet, group, now_s)
     return actions
 
 
@@ -65,18 +66,18 @@ def _is_stale(before: LastPlan, event: on.TabletPlanned, now_s: float) -> bool:
 
 
 def _queueable_jobs(
-    books: ClusterState, event: on.TabletPlanned, now_s: float
+    cluster: ClusterState, event: on.TabletPlanned, now_s: float
 ) -> tuple[list[Job], list[str]]:
     """Return the jobs that may be queued, and why the others may not."""
-    busy = books.busy_inputs(event.tablet)
-    if books.retry.knows(event.tablet):
+    busy = cluster.busy_inputs(event.tablet)
+    if cluster.retry.has_history(event.tablet):
         spoken_of = {*busy, *event.plan.left}
         spoken_of.update(path for job in event.plan.jobs for path in job.inputs)
-        books.retry.keep(event.tablet, spoken_of)
+        cluster.retry.keep(event.tablet, spoken_of)
     wanted: list[Job] = []
     held: list[str] = []
     for job in event.plan.jobs:
-        why = _why_held(books, job, busy, now_s)
+        why = _why_held(cluster, job, busy, now_s)
         if why is None:
             wanted.append(job)
         else:
@@ -84,26 +85,28 @@ def _queueable_jobs(
     return wanted, held
 
 
-def _why_held(books: ClusterState, job: Job, busy: frozenset[str], now_s: float) -> str | None:
+def _why_held(cluster: ClusterState, job: Job, busy: frozenset[str], now_s: float) -> str | None:
     """Return why a job of a plan is not queued now, or None. Each reason ends in a new plan."""
-    if not books.hands_out(job.tablet.table):
-        books.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
+    if not cluster.hands_out(job.tablet.table):
+        cluster.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
         return f"table {job.table_name} is paused"
     if job.depends_on:
         return f"a job waits for {len(job.depends_on)} others of its plan"
     if not busy.isdisjoint(job.inputs):
         return "a job waits for an attempt over the same files to end"
-    pause = books.retry.held(job, now_s)
+    pause = cluster.retry.pause_of(job, now_s)
     if pause is None:
         return None
     if pause.until_s is not None:
-        books.alarms.set(job.tablet, pause.until_s)
+        cluster.replan_timers.set(job.tablet, pause.until_s)
     return pause.reason
 
 
-def _note_plan(books: ClusterState, event: on.TabletPlanned, held: list[str], now_s: float) -> None:
-    note = LastPlan(
-        table_name=books.table_name(event.tablet.table),
+def _note_plan(
+    cluster: ClusterState, event: on.TabletPlanned, held: list[str], now_s: float
+) -> None:
+    last_plan = LastPlan(
+        table_name=cluster.table_name(event.tablet.table),
         version=event.record.version,
         settings_version=event.settings_version,
         planned_s=now_s,
@@ -112,125 +115,129 @@ def _note_plan(books: ClusterState, event: on.TabletPlanned, held: list[str], no
         holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
     )
-    books.notes.put(event.tablet, note)
+    cluster.last_plans.put(event.tablet, last_plan)
 
 
-def _analysis(books: ClusterState, event: on.TabletPlanned) -> Analysis:
-    """Return what a plan says; where somebody else has a say, scans shall look again."""
+def _analysis_of(cluster: ClusterState, event: on.TabletPlanned) -> Analysis:
+    """Return the analysis that a plan amounts to; a busy tablet is UNSTABLE: scans look again."""
     record = event.record
     busy = record.running or record.waiting or record.selected or record.operation
-    if event.plan.jobs or busy or not books.hands_out(event.tablet.table):
+    if event.plan.jobs or busy or not cluster.hands_out(event.tablet.table):
         return Analysis.UNSTABLE
     return analysis_at_rest(record.files)
 
 
-def _note_analysis(event: on.TabletPlanned, said: Analysis) -> list[Action]:
-    """Write what was said of a tablet, if that changes what a scan will do."""
+def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
+    """Write the analysis of a tablet, if that changes what a scan will do."""
     record = event.record
     fresh = (record.analysis_version, record.analysis_settings) == (
         record.version,
         event.settings_version,
     )
-    same = said is record.analysis and (
-        said not in QUIET_ANALYSES or event.due_at_s == record.due_at_s
+    same = analysis is record.analysis and (
+        analysis not in QUIET_ANALYSES or event.due_at_s == record.due_at_s
     )
     if same and fresh:
         return []
-    if said not in QUIET_ANALYSES and not (fresh and record.analysis in QUIET_ANALYSES):
+    if analysis not in QUIET_ANALYSES and not (fresh and record.analysis in QUIET_ANALYSES):
         return []
-    note = _write_analysis(event.tablet, said, record.version, event.settings_version)
-    return [replace(note, due_at_s=event.due_at_s)]
+    change = _write_analysis(event.tablet, analysis, record.version, event.settings_version)
+    return [replace(change, due_at_s=event.due_at_s)]
 
 
 def _write_analysis(
-    tablet: TabletId, said: Analysis, version: int, settings_version: int
-) -> do.NoteAnalysis:
-    return do.NoteAnalysis(
-        tablet=tablet, analysis=said, version=version, settings_version=settings_version
+    tablet: TabletId, analysis: Analysis, version: int, settings_version: int
+) -> WriteAnalysis:
+    return WriteAnalysis(
+        tablet=tablet, analysis=analysis, version=version, settings_version=settings_version
     )
 
 
-def _defer(books: ClusterState, tablet: TabletId, group: str, now_s: float) -> list[Action]:
+def _defer(cluster: ClusterState, tablet: TabletId, group: str, now_s: float) -> list[Action]:
     """Let a tablet wait for room; if another is forgotten for it, scans must look again."""
-    forgotten = books.deferrals.defer(tablet, group, now_s)
-    note = None if forgotten is None else books.notes.get(forgotten)
-    if forgotten is None or note is None:
+    forgotten = cluster.deferrals.defer(tablet, group, now_s)
+    last_plan = None if forgotten is None else cluster.last_plans.get(forgotten)
+    if forgotten is None or last_plan is None:
         return []
-    return [_write_analysis(forgotten, Analysis.UNSTABLE, note.version, note.settings_version)]
-
-
-def _defer_evicted(books: ClusterState, tablet: TabletId, group: str, now_s: float) -> list[Action]:
-    actions = _defer(books, tablet, group, now_s)
-    note = books.notes.get(tablet)
-    if note is None:
-        return actions
     return [
-        *actions,
-        _write_analysis(tablet, Analysis.DEFERRED, note.version, note.settings_version),
+        _write_analysis(forgotten, Analysis.UNSTABLE, last_plan.version, last_plan.settings_version)
     ]
 
 
-def _planning_failed(books: ClusterState, event: on.PlanningFailed, now_s: float) -> list[Action]:
-    """A plug-in misbehaved: what is queued stays, and it is asked again after a pause."""
-    before = books.notes.get(event.tablet)
+def _defer_evicted(
+    cluster: ClusterState, tablet: TabletId, group: str, now_s: float
+) -> list[Action]:
+    actions = _defer(cluster, tablet, group, now_s)
+    last_plan = cluster.last_plans.get(tablet)
+    if last_plan is None:
+        return actions
+    return [
+        *actions,
+        _write_analysis(tablet, Analysis.DEFERRED, last_plan.version, last_plan.settings_version),
+    ]
+
+
+def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> list[Action]:
+    """Note that a plug-in misbehaved: queued jobs stay, and it is called again after a pause."""
+    before = cluster.last_plans.get(event.tablet)
     failures = 1 if before is None else before.failures + 1
-    note = LastPlan(
-        table_name=books.table_name(event.tablet.table),
+    last_plan = LastPlan(
+        table_name=cluster.table_name(event.tablet.table),
         version=-1 if before is None else before.version,
         settings_version=-1 if before is None else before.settings_version,
         planned_s=now_s,
         failure=event.cause,
         failures=failures,
     )
-    books.notes.put(event.tablet, note)
-    books.alarms.set(event.tablet, now_s + books.retry.length_s(failures))
+    cluster.last_plans.put(event.tablet, last_plan)
+    cluster.replan_timers.set(event.tablet, now_s + cluster.retry.length_s(failures))
     fields = (("tablet", str(event.tablet)), ("cause", event.cause))
     return [do.Tell(event="planning failed", fields=fields)]
 
 
-def _table_seen(books: ClusterState, event: on.TableSeen, now_s: float) -> list[Action]:
+def _table_seen(cluster: ClusterState, event: on.TableSeen, now_s: float) -> list[Action]:
     table = event.table
-    before = books.tables.get(table.id)
-    books.see_table(table)
+    before = cluster.tables.get(table.id)
+    cluster.note_table(table)
     if before is not None and before.settings_version != table.settings_version:
-        books.retry.lift_table(table.id)
+        cluster.retry.lift_table(table.id)
     if table.state is not TableState.LIVE:
-        for tablet in _unqueue(books, table.id):
-            books.deferrals.defer(tablet, place_of_table(table.id), now_s)
+        for tablet in _unqueue(cluster, table.id):
+            cluster.deferrals.defer(tablet, place_of_table(table.id), now_s)
     return []
 
 
-def _unqueue(books: ClusterState, table: str) -> list[TabletId]:
+def _unqueue(cluster: ClusterState, table: str) -> list[TabletId]:
     """Take all jobs of a table out of the queues; return their tablets."""
-    jobs = [job for job in books.queued_jobs() if job.tablet.table == table]
+    jobs = [job for job in cluster.queued_jobs() if job.tablet.table == table]
     tablets = list(dict.fromkeys(job.tablet for job in jobs))
     for tablet in tablets:
-        books.queues.remove_tablet(tablet)
+        cluster.queues.remove_tablet(tablet)
     return tablets
 
 
-def _table_gone(books: ClusterState, table: str) -> list[Action]:
+def _table_gone(cluster: ClusterState, table: str) -> list[Action]:
     """A table was dropped, and with it every reservation of its tablets."""
-    tablets = dict.fromkeys(_unqueue(books, table))
-    tablets.update(dict.fromkeys(books.deferrals.of_table(table)))
+    tablets = dict.fromkeys(_unqueue(cluster, table))
+    tablets.update(dict.fromkeys(cluster.deferrals.of_table(table)))
     tablets.update(
-        dict.fromkeys(each.tablet for each in books.attempts if each.tablet.table == table)
+        dict.fromkeys(each.tablet for each in cluster.attempts if each.tablet.table == table)
     )
     for tablet in tablets:
-        _forget_tablet(books, tablet)
-    books.retry.lift_table(table)
-    books.forget_table(table)
+        _forget_tablet(cluster, tablet)
+    cluster.retry.lift_table(table)
+    cluster.forget_table(table)
     return []
 
 
-def _forget_tablet(books: ClusterState, tablet: TabletId) -> list[Action]:
+def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     """A tablet was dropped or merged: nothing is queued, held or planned for it any more."""
-    books.queues.remove_tablet(tablet)
-    books.deferrals.discard(tablet)
-    books.alarms.discard(tablet)
-    books.notes.pop(tablet)
-    books.retry.lift(tablet)
-    for attempt in books.attempts.of_tablet(tablet):
-        books.attempts.end(attempt.id, AttemptEnd.LOST)
-        books.capacity.leave(attempt.id)
+    cluster.queues.remove_tablet(tablet)
+    cluster.deferrals.discard(tablet)
+    cluster.replan_timers.discard(tablet)
+    cluster.last_plans.pop(tablet)
+    cluster.retry.lift(tablet)
+    for attempt in cluster.attempts.of_tablet(tablet):
+        cluster.attempts.end(attempt.id, AttemptEnd.LOST)
+        cluster.capacity.leave(attempt.id)
     return []

@@ -198,7 +198,7 @@ def _overlap(jobs: Sequence[PlannedJob]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Policies:
-    """Everything that is configured about configured."""
+    """The services, planners and dispatcher that the settings name."""
 
     services: Mapping[str, Service]
     planners: Mapping[str, Planner]

@@ -41,12 +41,12 @@ JobInputs = tuple[TabletId, tuple[str, ...]]
 PASSING = frozenset({"UnavailableError"})
 """Error classes that go away by themselves: inputs pause for them and are never quarantined."""
 ERROR_CLASSES_MAX = 16
-"""Error classes of one table that are told apart."""
+"""Error classes that are counted separately for one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Something is left alone until a time; `until_s` None: until somebody lifts it."""
+    """A pause until a time; `until_s` None: until an operator lifts it."""
 
     failures: int
     until_s: float | None
@@ -90,16 +90,16 @@ class Retry:
         self._requests: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._tablets: BoundedMap[TabletId, tuple[JobInputs, ...]] = BoundedMap(limits.failures_max)
 
-    def failed(self, failure: Failure, now_s: float) -> Pause:
+    def note_failure(self, failure: Failure, now_s: float) -> Pause:
         """Note a failure; return the pause of its inputs."""
         inputs = (failure.tablet, failure.inputs)
         passes = failure.error_class in PASSING
         pause = self._pause_inputs(inputs, failure.cause, now_s, passes=passes)
         self._pause_class(inputs, failure, now_s)
-        self.failed_by_compactor(failure, now_s)
+        self.note_compactor_failure(failure, now_s)
         return pause
 
-    def failed_by_compactor(self, failure: Failure, now_s: float) -> None:
+    def note_compactor_failure(self, failure: Failure, now_s: float) -> None:
         """Note a failure that is the compactor's alone: nothing of the job is to blame."""
         inputs = (failure.tablet, failure.inputs)
         known = self._compactors.get(failure.compactor)
@@ -109,11 +109,11 @@ class Retry:
         row = Pause(failures=count, until_s=until_s, reason=reason)
         self._compactors.put(failure.compactor, _StreakPause(pause=row, inputs=inputs))
 
-    def failed_by_request(self, request: str, cause: str) -> None:
+    def note_request_failure(self, request: str, cause: str) -> None:
         """Note a failure that is the request's own: none of its jobs is tried again."""
         self._requests.put(request, Pause(failures=1, until_s=None, reason=cause))
 
-    def file_fatal(self, tablet: TabletId, path: str, cause: str) -> None:
+    def note_fatal_file(self, tablet: TabletId, path: str, cause: str) -> None:
         """Note that a file has ended the process that looked into it."""
         reason = f"quarantined, {cause}"
         pause = Pause(failures=1, until_s=None, reason=reason, of_file=True)
@@ -129,17 +129,19 @@ class Retry:
             if pause is not None and pause.of_file:
                 yield inputs[1][0], pause
 
-    def died(self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float) -> Pause:
+    def note_death(
+        self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float
+    ) -> Pause:
         """Note that an attempt has ended with its compactor again; nobody else is to blame."""
         return self._pause_inputs((tablet, inputs), cause, now_s)
 
-    def succeeded(self, compactor: str, tablet: TabletId, inputs: tuple[str, ...]) -> None:
+    def note_success(self, compactor: str, tablet: TabletId, inputs: tuple[str, ...]) -> None:
         """Note a success: what it touches starts anew."""
         self._inputs.pop((tablet, inputs))
         self._compactors.pop(compactor)
         self._classes.pop(tablet.table)
 
-    def taken_back(
+    def note_cancelled(
         self, tablet: TabletId, inputs: tuple[str, ...], cause: str, now_s: float
     ) -> None:
         """Somebody cancelled a job: its inputs are left alone for a while."""
@@ -147,7 +149,7 @@ class Retry:
         reason = f"a job over these files was cancelled: {cause}"
         self._note_inputs((tablet, inputs), Pause(failures=0, until_s=until_s, reason=reason))
 
-    def refused(self, job: Job, code: RefusalCode, reason: str, now_s: float) -> Pause:
+    def note_refused(self, job: Job, code: RefusalCode, reason: str, now_s: float) -> Pause:
         """Note that the store did not allow a job; the first refusal costs no time."""
         count = _failure_count(self._refusals.get(job.id)) + 1
         limits = self._limits
@@ -157,11 +159,11 @@ class Retry:
         self._refusals.put(job.id, pause)
         return pause
 
-    def allowed(self, job: Job) -> None:
+    def note_allowed(self, job: Job) -> None:
         """Note that the store allowed a job after all."""
         self._refusals.pop(job.id)
 
-    def held(self, job: Job, now_s: float) -> Pause | None:
+    def pause_of(self, job: Job, now_s: float) -> Pause | None:
         """Return what keeps a job from being queued or handed out now, or None."""
         pauses = [self._inputs.get((job.tablet, job.inputs)), self._refusals.get(job.id)]
         pauses += self._of_table(job.tablet.table)
@@ -200,7 +202,7 @@ class Retry:
         """Return the inputs that are quarantined."""
         return [inputs for inputs, pause in self._inputs if pause.until_s is None]
 
-    def knows(self, tablet: TabletId) -> bool:
+    def has_history(self, tablet: TabletId) -> bool:
         """Return whether inputs of a tablet have ever failed or been cancelled."""
         return tablet in self._tablets
 
@@ -311,31 +313,31 @@ class CrashRecord:
     count: int = 0
     """Attempts in a row that ended with their compactor."""
     halvings: int = 0
-    """How often the job was halved, as far as we were told."""
+    """How often the job was halved, as far as compactors have reported."""
 
     @property
-    def again(self) -> bool:
+    def is_repeated(self) -> bool:
         """Whether it was not the first time."""
         return self.count > 1
 
 
 class CrashHistory:
-    """By inputs. Bounded: what is forgotten counts as chance once more."""
+    """Crashes by inputs. Bounded: after it was forgotten, a crash counts as the first again."""
 
     def __init__(self, most: int) -> None:
         self._known: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
 
-    def died(self, tablet: TabletId, inputs: tuple[str, ...]) -> CrashRecord:
+    def note_death(self, tablet: TabletId, inputs: tuple[str, ...]) -> CrashRecord:
         """Note that an attempt has ended with its compactor; return what is known now."""
         known = self._known.get((tablet, inputs)) or CrashRecord()
-        death = replace(known, count=known.count + 1)
-        if death.again:
-            death = replace(death, halvings=known.halvings + 1)
-        self._known.put((tablet, inputs), death)
-        return death
+        record = replace(known, count=known.count + 1)
+        if record.is_repeated:
+            record = replace(record, halvings=known.halvings + 1)
+        self._known.put((tablet, inputs), record)
+        return record
 
-    def halved(self, tablet: TabletId, inputs: tuple[str, ...], halvings: int) -> None:
-        """Note how often a job was halved by now, so that deaths count on from there."""
+    def note_halvings(self, tablet: TabletId, inputs: tuple[str, ...], halvings: int) -> None:
+        """Note how often a job was halved by now, so that later crashes count on from there."""
         if halvings:
             known = self._known.get((tablet, inputs)) or CrashRecord()
             self._known.put((tablet, inputs), replace(known, halvings=halvings))

@@ -27,6 +27,8 @@ from coordinator.core.version_watermark import (
 QUIET_ANALYSES = frozenset({Analysis.EMPTY, Analysis.STABLE, Analysis.DEFERRED})
 """What lets a scan pass a tablet by."""
 NO_JOBS = ""
+ANALYSES_AT_ONCE = 64
+"""Analyses of tablets that are written in one change."""
 
 
 def needs_look(
@@ -68,7 +70,7 @@ class ScanVerdict(StrEnum):
     RESTS = "rests"
     """Nothing is wanted, and its record may say so."""
     BUSY = "busy"
-    """Nothing is wanted now, but somebody else has a say: look again at the next scan."""
+    """Nothing is wanted now, but a request or pause may change that: look again next scan."""
 
 
 def scan_verdict(tablet: Tablet, table: Table, plan: TabletPlan) -> ScanVerdict:
@@ -98,12 +100,12 @@ def must_ask(tablet: Tablet, table: Table, now_s: float) -> bool:
 
 
 def analysis_at_rest(tablet_files: int) -> Analysis:
-    """Return what the record of a tablet says that rests."""
+    """Return the analysis of a tablet at rest."""
     return Analysis.STABLE if tablet_files else Analysis.EMPTY
 
 
 def jobs_digest(job_ids: tuple[str, ...]) -> str:
-    """Return what tells the jobs of two plans of a tablet apart; of none: `NO_JOBS`."""
+    """Return a digest by which two plans of a tablet are compared; `NO_JOBS` for no jobs."""
     return digest(sorted(job_ids)) if job_ids else NO_JOBS
 
 
@@ -151,7 +153,7 @@ def recheck_at_s(tablet: Tablet, table: Table, plan: TabletPlan) -> float | None
 
 
 def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks | None:
-    """Return the marks of settled versions that a tablet should have, None if it has them.
+    """Return the watermarks of settled versions that a tablet should have, None if it has them.
 
     Args:
         tablet: As it was read.
@@ -161,31 +163,31 @@ def wanted_watermarks(tablet: Tablet, table: Table, now_s: float) -> Watermarks 
     if not _needs_watermarks(tablet, table):
         return None
     before, retention_s = tablet.record.settled, table.settings.tombstone_retention_s
-    marks = next_watermarks(before, now_s, _highest_version(tablet), retention_s)
-    return None if marks == before else marks
+    watermarks = next_watermarks(before, now_s, _highest_version(tablet), retention_s)
+    return None if watermarks == before else watermarks
 
 
 def _watermark_due_s(tablet: Tablet, table: Table) -> float | None:
-    """Return when the highest version can be marked; None: it is, or nobody needs it.
+    """Return when the highest version may become a watermark; None: it is one, or nobody needs it.
 
-    A tablet that goes quiet soon after a mark would otherwise never be marked again, and
+    A tablet that goes quiet soon after a watermark would otherwise never get another one, and
     keep its dead rows for ever.
     """
     if not _needs_watermarks(tablet, table):
         return None
-    marks = tablet.record.settled
-    if not marks:
+    watermarks = tablet.record.settled
+    if not watermarks:
         return None  # The look that says so makes the first one.
-    last_s, version = marks[-1]
+    last_s, version = watermarks[-1]
     if _highest_version(tablet) <= version:
         return None
     return last_s + table.settings.tombstone_retention_s / WATERMARKS_PER_RETENTION
 
 
 def _needs_watermarks(tablet: Tablet, table: Table) -> bool:
-    """Return whether a tablet may hold dead rows, which are dropped by marks: else none is made.
+    """Return whether a tablet may hold dead rows; others need no watermark.
 
-    The first mark after the first tombstone covers it, so nothing is lost by waiting for it.
+    The first watermark after the first tombstone covers it, so nothing is lost by waiting for it.
     """
     if table.version_column is None or not tablet.files:
         return False

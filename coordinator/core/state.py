@@ -1,7 +1,7 @@
-"""The coordinator's state: `handle` is its only mutator, everything else only looks.
+"""The coordinator's state. `handle` is its only mutator; everything else only reads.
 
-No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn asks
-the decider of the event's family, then hands out what can be handed out.
+No clock, no chance, no I/O, no logging: time comes in, actions go out. A turn lets the
+module of the event's family decide, then hands out jobs to the compactors that wait.
 """
 
 from collections.abc import Collection
@@ -31,57 +31,57 @@ from coordinator.core.limits import Limits
 # ------------------------------------------------------------- Timers: what follows from time alone
 
 
-def tick(books: ClusterState, now_s: float) -> list[Action]:
+def tick(cluster: ClusterState, now_s: float) -> list[Action]:
     """Return what follows from time alone."""
-    books.grants.divide(now_s)
+    cluster.grants.divide(now_s)
     return [
-        *lose_silent_compactors(books, now_s),
-        *expire_attempts(books, now_s),
-        *_expire_takes(books, now_s),
-        *_replan_due_tablets(books, now_s),
+        *lose_silent_compactors(cluster, now_s),
+        *expire_attempts(cluster, now_s),
+        *_expire_takes(cluster, now_s),
+        *_replan_due_tablets(cluster, now_s),
     ]
 
 
-def forgive_own_sleep(books: ClusterState, now_s: float) -> None:
-    """Note the time of this turn; if we slept before it, that is nobody's silence.
+def excuse_own_pause(cluster: ClusterState, now_s: float) -> None:
+    """Note the time of this turn; a pause of the coordinator itself is no compactor's silence.
 
-    Heartbeats that came meanwhile wait in the inbox behind this very event.
+    Heartbeats that came during the pause wait in the inbox, behind this event.
     """
-    if books.started_s is None:
-        books.started_s = books.turned_s = now_s
-    gap_s = now_s - books.turned_s
-    books.turned_s = now_s
-    if gap_s > books.limits.stall_max_s:
-        books.compactors.forgive(gap_s)
+    if cluster.started_s is None:
+        cluster.started_s = cluster.last_turn_s = now_s
+    gap_s = now_s - cluster.last_turn_s
+    cluster.last_turn_s = now_s
+    if gap_s > cluster.limits.stall_max_s:
+        cluster.compactors.add_silence(gap_s)
 
 
-def _expire_takes(books: ClusterState, now_s: float) -> list[Action]:
+def _expire_takes(cluster: ClusterState, now_s: float) -> list[Action]:
     actions: list[Action] = []
-    for take in books.takes.every():
-        if now_s - take.since_s >= books.limits.take_wait_max_s:
-            books.takes.leave(take.take)
-            actions += answer_nothing(books, take.take)
+    for take in cluster.takes.all_waiting():
+        if now_s - take.since_s >= cluster.limits.take_wait_max_s:
+            cluster.takes.leave(take.take)
+            actions += answer_nothing(cluster, take.take)
     return actions
 
 
-def _replan_due_tablets(books: ClusterState, now_s: float) -> list[Action]:
+def _replan_due_tablets(cluster: ClusterState, now_s: float) -> list[Action]:
     """Plan tablets again whose pause is over, whose queue has room, or that waited long."""
-    left = books.limits.replans_per_turn_max
-    tablets = books.alarms.due(now_s, left)
-    for place in books.deferrals.places():
-        count = min(_free_places(books, place), left - len(tablets))
-        tablets += books.deferrals.pop(place, max(0, count))
-        before_s = now_s - books.limits.deferral_max_s
-        tablets += books.deferrals.pop(place, max(0, left - len(tablets)), before_s)
+    left = cluster.limits.replans_per_turn_max
+    tablets = cluster.replan_timers.due(now_s, left)
+    for place in cluster.deferrals.places():
+        count = min(_free_places(cluster, place), left - len(tablets))
+        tablets += cluster.deferrals.pop(place, max(0, count))
+        before_s = now_s - cluster.limits.deferral_max_s
+        tablets += cluster.deferrals.pop(place, max(0, left - len(tablets)), before_s)
     return [do.Replan(tablet=tablet) for tablet in dict.fromkeys(tablets)]
 
 
-def _free_places(books: ClusterState, place: str) -> int:
+def _free_places(cluster: ClusterState, place: str) -> int:
     """Return for how many of the tablets that wait at a place there is room now."""
     table = table_of_place(place)
     if table is not None:
-        return books.limits.replans_per_turn_max if books.hands_out(table) else 0
-    queue, fraction = books.queues.queue(place), books.limits.drained_fraction
+        return cluster.limits.replans_per_turn_max if cluster.hands_out(table) else 0
+    queue, fraction = cluster.queues.queue(place), cluster.limits.drained_fraction
     if queue.size_bytes > fraction * queue.bytes_max or len(queue) > fraction * queue.count_max:
         return 0
     return max(1, int(queue.count_max * fraction) - len(queue))
@@ -110,20 +110,20 @@ class CoordinatorState:
             groups: Compaction groups that the settings name, with compactors or without.
         """
         self._coordinator = coordinator
-        self._books = ClusterState(limits or Limits.of(settings), groups)
+        self._cluster = ClusterState(limits or Limits.of(settings), groups)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
-        """Take an event in; return what shall be done, in this order.
+        """Handle an event; return what to do, in this order.
 
         Args:
             event: May come late, twice or never.
             now_s: The time now; it never goes back.
         """
-        books = self._books
-        forgive_own_sleep(books, now_s)
-        books.counters.turns += 1
-        actions = _decide(books, event, now_s)
-        actions += assignment.hand_out(books, now_s)
+        cluster = self._cluster
+        excuse_own_pause(cluster, now_s)
+        cluster.counters.turns += 1
+        actions = _decide(cluster, event, now_s)
+        actions += assignment.hand_out(cluster, now_s)
         return list(dict.fromkeys(actions)) if len(actions) > 1 else actions
 
     def status(self, now_s: float, turns: int = 0, conflicts: int = 0) -> CoordinatorStatus:
@@ -134,74 +134,79 @@ class CoordinatorState:
             turns: Turns of the shell; 0: those of this state.
             conflicts: Lost races that the shell has counted.
         """
-        return views.coordinator_status(self._books, self._coordinator, now_s, turns, conflicts)
+        return views.coordinator_status(self._cluster, self._coordinator, now_s, turns, conflicts)
 
     def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
         """Return the best queued jobs of a group, or of every group, best first."""
-        return views.queued_jobs(self._books, group, count, now_s)
+        return views.queued_jobs(self._cluster, group, count, now_s)
 
     def running(self, now_s: float) -> list[RunningAttempt]:
         """Return the attempts that are not over."""
-        return views.running_attempts(self._books, now_s)
+        return views.running_attempts(self._cluster, now_s)
 
     def was_planned(self, tablet: TabletId) -> bool:
-        """Return whether it is known what planners last said of a tablet."""
-        return self._books.notes.get(tablet) is not None
+        """Return whether the last plan of a tablet is known."""
+        return self._cluster.last_plans.get(tablet) is not None
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
-        """Return why a tablet is as it is, most telling first."""
-        return views.explain_tablet(self._books, tablet, now_s)
+        """Return why a tablet is as it is, the most important reason first."""
+        return views.explain_tablet(self._cluster, tablet, now_s)
 
     def why_given_up(self, job: Job) -> str | None:
-        """Return why a job is not tried until somebody lifts it, or None."""
-        return self._books.retry.why_given_up(job)
+        """Return why a job is not tried before an operator lifts its quarantine, or None."""
+        return self._cluster.retry.why_given_up(job)
 
     def fatal_file(self, tablet: TabletId) -> str | None:
         """Return why nobody should look into the files of a tablet, or None."""
-        return self._books.retry.fatal_file(tablet)
+        return self._cluster.retry.fatal_file(tablet)
 
     def queued_ends(self, table: str) -> list[bytes]:
         """Return the ends of a table's tablets that have queued jobs."""
-        return self._books.queues.ends_of(table)
+        return self._cluster.queues.ends_of(table)
 
     def queued_ids(self, tablet: TabletId) -> tuple[str, ...]:
         """Return the ids of a tablet's queued jobs."""
-        return tuple(job.id for job in self._books.queues.jobs_of(tablet))
+        return tuple(job.id for job in self._cluster.queues.jobs_of(tablet))
+
+    @property
+    def rows_transformed(self) -> int:
+        """How many rows attempts with a transform have read, as compactors report them."""
+        return self._cluster.counters.rows_transformed
 
     def check(self) -> None:
         """Assert what is always true; for tests."""
-        self._books.check()
+        self._cluster.check()
 
 
-def _decide(books: ClusterState, event: events.Event, now_s: float) -> list[Action]:
+def _decide(cluster: ClusterState, event: events.Event, now_s: float) -> list[Action]:
     if isinstance(event, events.PlanEvent):
-        return plan_events.decide(books, event, now_s)
+        return plan_events.decide(cluster, event, now_s)
     if isinstance(event, events.TakeEvent):
-        return assignment.decide(books, event, now_s)
+        return assignment.decide(cluster, event, now_s)
     if isinstance(event, events.CompactorEvent):
-        return compactor_events.decide(books, event, now_s)
+        return compactor_events.decide(cluster, event, now_s)
     if isinstance(event, events.AttemptEvent):
-        return attempt_events.decide(books, event, now_s)
+        return attempt_events.decide(cluster, event, now_s)
     if isinstance(event, events.OperatorEvent):
-        return _decide_for_operator(books, event)
+        return _decide_for_operator(cluster, event)
     if isinstance(event, events.Ticked):
-        return tick(books, now_s)
+        return tick(cluster, now_s)
     assert_never(event)
 
 
-def _decide_for_operator(books: ClusterState, event: events.OperatorEvent) -> list[Action]:
-    """Do what an operator wants."""
+def _decide_for_operator(cluster: ClusterState, event: events.OperatorEvent) -> list[Action]:
+    """Return what follows from an operator's command."""
     match event:
         case events.GroupPaused(group=group):
-            books.paused_groups[group] = None
+            cluster.paused_groups[group] = None
         case events.GroupResumed(group=group):
-            books.paused_groups.pop(group, None)
+            cluster.paused_groups.pop(group, None)
         case events.LimitsSeen(limits=limits):
-            books.grants.scopes.say(limits)
+            cluster.grants.scopes.set_explicit(limits)
         case events.QuarantineLifted(table=table, tablet=tablet):
-            lifted = books.retry.tablets_of(table) if tablet is None else [tablet]
+            lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
             for each in lifted:
-                books.retry.lift(each)
+                cluster.retry.lift(each)
             return [do.Replan(tablet=each) for each in lifted]
         case _:
             assert_never(event)

@@ -2,10 +2,10 @@
 
 A tombstone may be dropped only if its version was reached one retention ago
 (protocol, tombstones): the retention is how late writers may be. The coordinator
-keeps a few marks (time, highest version held then) in the tablet's record; the
-settled version is that of the newest mark which is at least one retention old. Marks
-are sparse, so it may lie up to a `1 / MARKS_PER_RETENTION` of a retention back, which
-only keeps a tombstone a little longer.
+keeps a few watermarks (time, highest version held then) in the tablet's record. The
+settled version is that of the newest watermark which is at least one retention old.
+Watermarks are sparse, so it may lie up to `1 / WATERMARKS_PER_RETENTION` of a retention
+back, which only keeps a tombstone a little longer.
 """
 
 from datetime import UTC, datetime
@@ -26,38 +26,38 @@ WATERMARKS_MAX = WATERMARKS_PER_RETENTION + 2
 
 
 def next_watermarks(
-    marks: Watermarks, now_s: float, highest: bytes, retention_s: float
+    watermarks: Watermarks, now_s: float, highest: bytes, retention_s: float
 ) -> Watermarks:
-    """Return the marks to keep after the tablet was seen to hold versions up to `highest`.
+    """Return the watermarks to keep after the tablet was seen to hold versions up to `highest`.
 
-    The same marks come back if there is nothing to note, so that nothing is written.
+    The same watermarks come back if there is nothing to note, so that nothing is written.
 
     Args:
-        marks: As the record has them.
-        now_s: The store's time; behind the last mark (a fail-over): nothing is noted.
+        watermarks: As the record has them.
+        now_s: The store's time; behind the last watermark (a fail-over): nothing is noted.
         highest: Highest version of the tablet's files.
         retention_s: The table's tombstone retention.
     """
-    if not marks:
+    if not watermarks:
         return ((now_s, highest),)
-    last_s, last_version = marks[-1]
+    last_s, last_version = watermarks[-1]
     if highest <= last_version or now_s - last_s < retention_s / WATERMARKS_PER_RETENTION:
-        return marks
+        return watermarks
     if now_s <= last_s:
-        return marks
-    kept = _needed_watermarks(marks, now_s - retention_s)
+        return watermarks
+    kept = _needed_watermarks(watermarks, now_s - retention_s)
     return (*kept[-(WATERMARKS_MAX - 1) :], (now_s, highest))
 
 
-def settled_version(marks: Watermarks, now_s: float, retention_s: float) -> bytes | None:
+def settled_version(watermarks: Watermarks, now_s: float, retention_s: float) -> bytes | None:
     """Return the highest version at which tombstones may be dropped, or None if none may.
 
     Args:
-        marks: As the record has them.
+        watermarks: As the record has them.
         now_s: The store's time.
         retention_s: The table's tombstone retention.
     """
-    old = [version for time_s, version in marks if time_s <= now_s - retention_s]
+    old = [version for time_s, version in watermarks if time_s <= now_s - retention_s]
     return max(old, default=None)
 
 
@@ -91,7 +91,7 @@ def _version_at(table: Table, at_s: float) -> bytes | None:
     return encode_value(at.date() if kind is KeyType.DATE else at, kind)
 
 
-def _needed_watermarks(marks: Watermarks, before_s: float) -> Watermarks:
-    """Drop marks that a later one, also old enough, has overtaken."""
-    overtaken = sum(1 for time_s, _ in marks[1:] if time_s <= before_s)
-    return marks[overtaken:]
+def _needed_watermarks(watermarks: Watermarks, before_s: float) -> Watermarks:
+    """Drop watermarks that a later one, also old enough, has overtaken."""
+    overtaken = sum(1 for time_s, _ in watermarks[1:] if time_s <= before_s)
+    return watermarks[overtaken:]

@@ -1,4 +1,4 @@
-"""What people and metrics are shown: status, queue, running attempts, and why a tablet is as it is.
+"""What people and metrics are shown: status, queue, running attempts, explanations of tablets.
 
 Only reads `ClusterState`, and returns wire values.
 """
@@ -28,113 +28,113 @@ from coordinator.core.throttle.allocation import UNLIMITED
 
 
 def coordinator_status(
-    books: ClusterState, coordinator: str, now_s: float, turns: int, conflicts: int
+    cluster: ClusterState, coordinator: str, now_s: float, turns: int, conflicts: int
 ) -> CoordinatorStatus:
     """Return counters of everything."""
-    counters = books.counters
+    counters = cluster.counters
     return CoordinatorStatus(
         coordinator=coordinator,
-        started_s=now_s if books.started_s is None else books.started_s,
+        started_s=now_s if cluster.started_s is None else cluster.started_s,
         now_s=now_s,
-        groups=tuple(_group_status(books, group, now_s) for group in _group_names(books)),
+        groups=tuple(_group_status(cluster, group, now_s) for group in _group_names(cluster)),
         compactors=tuple(
-            _compactor_status(books, each, now_s) for each in books.compactors.every()
+            _compactor_status(cluster, each, now_s) for each in cluster.compactors.every()
         ),
-        tables=len(books.tables),
-        tablets_known=len(books.notes),
+        tables=len(cluster.tables),
+        tablets_known=len(cluster.last_plans),
         committed=counters.committed,
         failed=counters.failed,
         released=counters.released,
         stalled=counters.stalled,
         conflicts=conflicts,
-        quarantined=len(books.retry.quarantined()),
+        quarantined=len(cluster.retry.quarantined()),
         turns=turns or counters.turns,
-        scopes=books.grants.statuses(),
+        scopes=cluster.grants.statuses(),
         warnings=tuple(
             sentence
-            for group in _group_names(books)
-            if (sentence := books.unserved(group)) is not None
+            for group in _group_names(cluster)
+            if (sentence := cluster.unserved(group)) is not None
         ),
     )
 
 
 def queued_jobs(
-    books: ClusterState, group: str | None, count: int, now_s: float
+    cluster: ClusterState, group: str | None, count: int, now_s: float
 ) -> list[QueuedJob]:
     """Return the best queued jobs of a group, or of every group, best first."""
     lines: list[QueuedJob] = []
-    for name, queue in books.queues:
+    for name, queue in cluster.queues:
         if group is None or name == group:
             for place, entry in enumerate(islice(queue.entries(), count), start=1):
                 age_s = now_s - entry.offered_s
-                aged = entry.priority + age_s * books.limits.ageing_per_s
+                aged = entry.priority + age_s * cluster.limits.ageing_per_s
                 lines.append(
                     QueuedJob(job=entry.job, place=place, age_s=age_s, effective_priority=aged)
                 )
     return lines
 
 
-def running_attempts(books: ClusterState, now_s: float) -> list[RunningAttempt]:
+def running_attempts(cluster: ClusterState, now_s: float) -> list[RunningAttempt]:
     """Return the attempts that are not over, oldest first."""
-    attempts = sorted(books.attempts, key=lambda attempt: attempt.since_s)
+    attempts = sorted(cluster.attempts, key=lambda attempt: attempt.since_s)
     known = [each for each in attempts if each.state is not AttemptState.DOUBTFUL]
-    return [_running_attempt(books, each, now_s) for each in known]
+    return [_running_attempt(cluster, each, now_s) for each in known]
 
 
-def _group_names(books: ClusterState) -> list[str]:
-    names = [*books.configured_groups, *(group for group, _ in books.queues)]
-    names += [*books.takes.groups(), *books.paused_groups]
-    names += [compactor.group for compactor in books.compactors.every()]
+def _group_names(cluster: ClusterState) -> list[str]:
+    names = [*cluster.configured_groups, *(group for group, _ in cluster.queues)]
+    names += [*cluster.takes.groups(), *cluster.paused_groups]
+    names += [compactor.group for compactor in cluster.compactors.every()]
     return sorted(dict.fromkeys(names))
 
 
-def _group_status(books: ClusterState, group: str, now_s: float) -> GroupStatus:
-    queue = books.queues.queue(group)
+def _group_status(cluster: ClusterState, group: str, now_s: float) -> GroupStatus:
+    queue = cluster.queues.queue(group)
     return GroupStatus(
         group=group,
         queued=len(queue),
         queued_bytes=queue.size_bytes,
         queued_cost_bytes=sum(job.cost_bytes for job in queue),
-        running=books.capacity.jobs(group),
-        compactors=len(books.compactors.of_group(group)),
-        waiting_takes=len(books.takes.waiting(group)),
+        running=cluster.capacity.jobs(group),
+        compactors=len(cluster.compactors.of_group(group)),
+        waiting_takes=len(cluster.takes.waiting(group)),
         accepted=queue.counts.accepted,
         rejected=queue.counts.rejected,
         evicted=queue.counts.evicted,
         oldest_age_s=queue.oldest_age_s(now_s),
-        paused=group in books.paused_groups,
-        longest_s=_longest_s(books, group, now_s),
-        quiet_s=_quietest_s(books, group, now_s),
+        paused=group in cluster.paused_groups,
+        longest_s=_longest_s(cluster, group, now_s),
+        quiet_s=_quietest_s(cluster, group, now_s),
     )
 
 
-def _longest_s(books: ClusterState, group: str, now_s: float) -> float:
+def _longest_s(cluster: ClusterState, group: str, now_s: float) -> float:
     begun = [
         attempt.since_s
-        for attempt in books.attempts
+        for attempt in cluster.attempts
         if attempt.group == group and attempt.state is AttemptState.RUNNING
     ]
     return max(0.0, now_s - min(begun, default=now_s))
 
 
-def _quietest_s(books: ClusterState, group: str, now_s: float) -> float:
+def _quietest_s(cluster: ClusterState, group: str, now_s: float) -> float:
     quiet = [
         _quiet_s(attempt, now_s)
-        for attempt in books.attempts
+        for attempt in cluster.attempts
         if attempt.group == group and attempt.state is AttemptState.RUNNING
     ]
     return max(quiet, default=0.0)
 
 
 def _quiet_s(attempt: Attempt, now_s: float) -> float:
-    """Return how long ago an attempt made progress: of a silent compactor nobody can say more."""
+    """Return how long ago an attempt made progress; silence of its compactor counts, too."""
     listed = 0.0 if attempt.progress is None else attempt.progress.quiet_s
     return listed + max(0.0, now_s - attempt.listed_s)
 
 
-def _compactor_status(books: ClusterState, compactor: Compactor, now_s: float) -> CompactorStatus:
-    held = books.attempts.of_compactor(compactor.name)
-    pause = books.retry.compactor(compactor.name, now_s)
+def _compactor_status(cluster: ClusterState, compactor: Compactor, now_s: float) -> CompactorStatus:
+    held = cluster.attempts.of_compactor(compactor.name)
+    pause = cluster.retry.compactor(compactor.name, now_s)
     until_s = None if pause is None else pause.until_s
     return CompactorStatus(
         compactor=compactor.name,
@@ -144,13 +144,13 @@ def _compactor_status(books: ClusterState, compactor: Compactor, now_s: float) -
         busy=sum(1 for attempt in held if attempt.state is AttemptState.RUNNING),
         heard_ago_s=now_s - compactor.heard_s,
         draining=compactor.draining,
-        failures=books.retry.compactor_failures(compactor.name),
+        failures=cluster.retry.compactor_failures(compactor.name),
         backing_off_s=0.0 if until_s is None else until_s - now_s,
     )
 
 
-def _running_attempt(books: ClusterState, attempt: Attempt, now_s: float) -> RunningAttempt:
-    holder = books.grants.holder(attempt.id)
+def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> RunningAttempt:
+    holder = cluster.grants.holder(attempt.id)
     return RunningAttempt(
         job_id=attempt.job_id,
         attempt=attempt.id,
@@ -169,7 +169,7 @@ def _running_attempt(books: ClusterState, attempt: Attempt, now_s: float) -> Run
     )
 
 
-# ----------------- Why a tablet is as it is: one sentence per rule that applies, most telling first
+# ----------------------- Why a tablet is as it is: one sentence per rule, the most important first
 
 
 _STATES_TEXT = {
@@ -180,40 +180,40 @@ _STATES_TEXT = {
 }
 
 
-def explain_tablet(books: ClusterState, tablet: TabletId, now_s: float) -> Explanation:
+def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> Explanation:
     """Return why a tablet is as it is.
 
     Args:
-        books: Only read.
+        cluster: Only read.
         tablet: Any; one that was never seen is said to be so.
         now_s: The time now.
     """
-    note = books.notes.get(tablet)
-    queued = books.queues.jobs_of(tablet)
-    pauses = books.retry.of_tablet(tablet, now_s)
+    last_plan = cluster.last_plans.get(tablet)
+    queued = cluster.queues.jobs_of(tablet)
+    pauses = cluster.retry.of_tablet(tablet, now_s)
     sentences = [
-        *_of_table(books, tablet),
+        *_of_table(cluster, tablet),
         *(f"{pause.reason} ({_until(pause.until_s, now_s)})" for pause in pauses),
-        *_of_attempts(books, tablet, now_s),
-        *_of_throttle(books, tablet),
-        *(() if note is None else note.holds),
-        *_of_queue(books, queued),
-        *_of_deferral(books, tablet, now_s),
-        *_of_plan(note, now_s, busy=bool(queued)),
+        *_of_attempts(cluster, tablet, now_s),
+        *_of_throttle(cluster, tablet),
+        *(() if last_plan is None else last_plan.holds),
+        *_of_queue(cluster, queued),
+        *_of_deferral(cluster, tablet, now_s),
+        *_of_plan(last_plan, now_s, busy=bool(queued)),
     ]
     said = {pause.reason for pause in pauses}
     return Explanation(
         tablet=tablet.text,
-        table_name=books.table_name(tablet.table),
+        table_name=cluster.table_name(tablet.table),
         sentences=tuple(dict.fromkeys(each for each in sentences if each not in said)),
-        left={} if note is None else dict(note.left),
+        left={} if last_plan is None else dict(last_plan.left),
         queued=tuple(job.id for job in queued),
-        running=tuple(attempt.id for attempt in books.attempts.of_tablet(tablet)),
+        running=tuple(attempt.id for attempt in cluster.attempts.of_tablet(tablet)),
     )
 
 
-def _of_table(books: ClusterState, tablet: TabletId) -> list[str]:
-    table = books.tables.get(tablet.table)
+def _of_table(cluster: ClusterState, tablet: TabletId) -> list[str]:
+    table = cluster.tables.get(tablet.table)
     if table is None:
         return [f"table {tablet.table} is not known (yet)"]
     if table.state is not TableState.LIVE:
@@ -221,62 +221,62 @@ def _of_table(books: ClusterState, tablet: TabletId) -> list[str]:
     return []
 
 
-def _of_attempts(books: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+def _of_attempts(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
     return [
         f"a job over {len(attempt.inputs)} files {_STATES_TEXT[attempt.state]} {attempt.compactor}"
         f", for {_ago(now_s - attempt.since_s)}"
-        for attempt in books.attempts.of_tablet(tablet)
+        for attempt in cluster.attempts.of_tablet(tablet)
     ]
 
 
-def _of_throttle(books: ClusterState, tablet: TabletId) -> list[str]:
+def _of_throttle(cluster: ClusterState, tablet: TabletId) -> list[str]:
     sentences = []
-    for attempt in books.attempts.of_tablet(tablet):
-        holder = books.grants.holder(attempt.id)
+    for attempt in cluster.attempts.of_tablet(tablet):
+        holder = cluster.grants.holder(attempt.id)
         if holder is not None and holder.throttled and holder.applied_bytes_s < UNLIMITED:
             limits = [
                 f"{scope.kind} {scope.name} may move {format_bytes(rate)}/s"
                 for scope in holder.scopes
-                if (rate := books.grants.scopes.rate(scope)) is not None
+                if (rate := cluster.grants.scopes.rate(scope)) is not None
             ]
             granted = f"{format_bytes(holder.applied_bytes_s)}/s"
             sentences.append(f"the job is throttled to {granted}: {', '.join(limits)}")
     return sentences
 
 
-def _of_queue(books: ClusterState, queued: tuple[Job, ...]) -> list[str]:
+def _of_queue(cluster: ClusterState, queued: tuple[Job, ...]) -> list[str]:
     sentences: list[str] = []
     for job in queued:
-        why = _why_waiting(books, job)
+        why = _why_waiting(cluster, job)
         files = f"a job over {len(job.inputs)} files is queued in group {job.group}"
         sentences.append(f"{files}: {why} ({job.reason})")
     return sentences
 
 
-def _why_waiting(books: ClusterState, job: Job) -> str:
+def _why_waiting(cluster: ClusterState, job: Job) -> str:
     group = job.group
-    if group in books.paused_groups:
+    if group in cluster.paused_groups:
         return "the group is paused"
-    if (unserved := books.unserved(group)) is not None:
+    if (unserved := cluster.unserved(group)) is not None:
         return unserved
-    full = books.capacity.full(group)
+    full = cluster.capacity.full(group)
     if full is not None:
         return full
-    if job.tablet.table in saturated_tables(books):
-        volume, most = books.volume_of(job.tablet.table), books.limits.volume_running_max
+    if job.tablet.table in saturated_tables(cluster):
+        volume, most = cluster.volume_of(job.tablet.table), cluster.limits.volume_running_max
         return f"volume {volume} runs {most} jobs, as many as it may"
-    if not books.capacity.fits(group, job.input_bytes):
-        under_way = format_bytes(books.capacity.input_bytes(group))
+    if not cluster.capacity.fits(group, job.input_bytes):
+        under_way = format_bytes(cluster.capacity.input_bytes(group))
         size = format_bytes(job.input_bytes)
         return f"its {size} do not fit beside the {under_way} that the group has under way"
-    first = books.overtaking.waits_for(group)
+    first = cluster.backfill.waits_for(group)
     if first is not None and first.id != job.id and job.priority <= first.priority:
         return "a larger job that others have passed goes first"
-    return f"{len(books.queues.queue(group))} jobs wait for a free slot"
+    return f"{len(cluster.queues.queue(group))} jobs wait for a free slot"
 
 
-def _of_deferral(books: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
-    place, since_s = books.deferrals.place_of(tablet), books.deferrals.since_s(tablet)
+def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+    place, since_s = cluster.deferrals.place_of(tablet), cluster.deferrals.since_s(tablet)
     if place is None or since_s is None or table_of_place(place):
         return []
     return [
@@ -285,17 +285,17 @@ def _of_deferral(books: ClusterState, tablet: TabletId, now_s: float) -> list[st
     ]
 
 
-def _of_plan(note: LastPlan | None, now_s: float, *, busy: bool) -> list[str]:
-    if note is None:
+def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[str]:
+    if last_plan is None:
         return ["it was not planned lately: it is at rest, or the next full scan looks at it"]
-    when = f"{_ago(now_s - note.planned_s)} ago"
-    if note.failure:
-        return [f"its planner failed {when}: {note.failure}"]
-    if note.held:
-        return list(note.held)
-    if not note.wanted:
+    when = f"{_ago(now_s - last_plan.planned_s)} ago"
+    if last_plan.failure:
+        return [f"its planner failed {when}: {last_plan.failure}"]
+    if last_plan.held:
+        return list(last_plan.held)
+    if not last_plan.wanted:
         return [f"its planner wanted nothing {when}"]
-    return [] if busy else [f"its planner wanted {note.wanted} jobs {when}"]
+    return [] if busy else [f"its planner wanted {last_plan.wanted} jobs {when}"]
 
 
 def _until(until_s: float | None, now_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Built-in plug-ins. They use the same door as others and look only at `common`.
+"""Built-in plug-ins. They use the same interface as others and import only `common`.
 
 1. `registry` loads a plug-in by name, a built-in one like any other.
 2. The dispatcher chooses the service (planner and groups) for a tablet.

@@ -18,7 +18,7 @@ from common.units import format_bytes, parse_duration_s, parse_size_bytes
 FILES_MIN = "min_files"
 """Choose nothing unless so many files are chosen; known to all but `deletes`."""
 EDGE_S = 0.001
-"""A time is told so much late: bounds are not included, and sums of times are rounded."""
+"""Added to a time: bounds are not included, and sums of times are rounded."""
 
 
 def check_names(selector: str, options: Mapping[str, str], known: Collection[str]) -> None:
@@ -33,7 +33,7 @@ def check_names(selector: str, options: Mapping[str, str], known: Collection[str
 
 
 def check_given(selector: str, options: Mapping[str, str], wanted: Collection[str]) -> None:
-    """Refuse options of which none says what is wanted.
+    """Refuse options that select nothing.
 
     Raises:
         RequestError: Names the options of which at least one is needed.

@@ -1,6 +1,6 @@
 """Drives user requests: looks at their tablets, and has one step taken in each.
 
-    the feed tells of a tablet ─► the tablet is read ─► a step of whose turn it is
+    the feed names a tablet ─► the tablet is read ─► a step of the request whose turn it is
     a request changed, full scan ─► all tablets of all requests ─► … ─► DONE, FAILED, …
 
 Nothing is remembered that the store does not tell: which requests are open is read
@@ -11,29 +11,27 @@ longer than memory, so its tablets are read page by page.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import partial
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, CloseRequest, Unknown
 from common.metadata.ports import TabletStore
-from common.model.request import Request, RequestProgress, RequestState
+from common.model.request import Request, RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.wire import AttemptProgress
+from coordinator.context import ShellContext
 from coordinator.core.requests.next_step import (
     meets_tablet,
     next_state,
     requests_in_turn,
     why_cancel,
 )
-from coordinator.core.requests.progress import request_progress
 from coordinator.requests.tablet_steps import (
     RETRY_S,
     RequestSteps,
     cancel_part,
 )
-from coordinator.store_actions import ShellContext
 
 # ---------------------------------------------------------------- Tablets of requests, page by page
 
@@ -67,28 +65,6 @@ async def tablet_pages(
         ids = []
 
 
-async def read_progress(
-    store: TabletStore, table: str, request: str, attempts: Mapping[str, AttemptProgress]
-) -> RequestProgress | None:
-    """Return how far a request has come, or None if there is none.
-
-    Args:
-        store: Where it is.
-        table: Id of its table.
-        request: Its id.
-        attempts: What compactors tell of attempts.
-
-    Raises:
-        MetadataError: The store did not answer as it should.
-    """
-    found, of = await store.request(table, request), await store.table(table)
-    if found is None or of is None:
-        return None
-    others, now_s = await store.open_requests(table), await store.now_s()
-    read = [tablet async for page in tablet_pages(store, of, [found]) for tablet in page]
-    return request_progress(found, read, others=others, attempts=attempts, now_s=now_s)
-
-
 def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | None]:
     """Return the bounds of all ranges together."""
     starts = [request.range.start for request in requests]
@@ -105,7 +81,7 @@ STEPS_AT_ONCE = 16
 """Tablets of one table in which steps are taken at a time."""
 REST_PER_TABLET_S = 0.001
 REST_MAX_S = 60.0
-"""After a look at all tablets, one that only counts what is left comes so much later."""
+"""How long after a look at all tablets another one may follow that only counts what is left."""
 
 
 class _TableNews:
@@ -144,9 +120,6 @@ class RequestDriver:
             self._news.setdefault(tablet.table, _TableNews()).tablets[tablet] = None
             self._awake.set()
 
-    def tablet_read(self, tablet: Tablet, table: Table) -> None:
-        """Pass by: requests read for themselves."""
-
     def look_at_deadlines(self) -> None:
         """Look at the tables with a request whose deadline has come."""
         now_s = self._context.clock.now_s()
@@ -168,7 +141,7 @@ class RequestDriver:
         seen = await self._context.store.tablet(tablet)
         entry = None if seen is None else seen.running.get(attempt)
         if seen is not None and entry is not None and entry.request is not None:
-            await self._steps.apply(cancel_part(entry.request, seen))
+            await self._context.apply_or_unknown(cancel_part(entry.request, seen))
             self.table_changed(tablet.table)
 
     async def run_forever(self) -> None:
@@ -186,7 +159,7 @@ class RequestDriver:
             while (news := self._news.pop(table, None)) is not None:
                 work = partial(self._look_or_wait, table, news)
                 again = partial(self.table_changed, table)
-                await self._context.faults.run("driving requests", table, work, again=again)
+                await self._context.faults.run("driving requests", table, work, retry=again)
         finally:
             self._driven.discard(table)
 
@@ -225,7 +198,7 @@ class RequestDriver:
         found, now_s = await store.table(table), await store.now_s()
         early = [why_cancel(request, found, now_s) for request in requests]
         if moves := [change for change in early if change is not None]:
-            outcomes = [await self._steps.apply(change) for change in moves]
+            outcomes = [await self._context.apply_or_unknown(change) for change in moves]
             if any(isinstance(outcome, Applied) for outcome in outcomes):
                 self.table_changed(table)
         elif found is not None:
@@ -266,8 +239,8 @@ class RequestDriver:
                     stepped = await self._steps.take(request, table, tablet, now_s)
                 if not stepped.settled:
                     unsettled.add((tablet.id, request.id))
-                if stepped.again_s is not None:
-                    self._look_later(table.id, stepped.again_s)
+                if stepped.look_again_s is not None:
+                    self._look_later(table.id, stepped.look_again_s)
 
         await asyncio.gather(*(step(tablet) for tablet in tablets))
         return unsettled
@@ -277,7 +250,7 @@ class RequestDriver:
         for request in requests:
             change = next_state(request, 0)
             close = CloseRequest(table=request.table, request=request.id)
-            outcome = await self._steps.apply(close if change is None else change)
+            outcome = await self._context.apply_or_unknown(close if change is None else change)
             if isinstance(outcome, Applied):
                 self._context.log(
                     "request moves on",

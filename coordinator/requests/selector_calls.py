@@ -1,4 +1,4 @@
-"""Asks selectors, in threads: a slow one holds up its own request and nobody else.
+"""Calls selectors in threads: a slow one delays only its own request.
 
 A table may have a selector of its own. The scanner shows every tablet that it reads; one
 whose files or selector have changed since it was asked last is asked about, and its answer
@@ -12,14 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from common.errors import CompactionError, MetadataError, PluginError, UnavailableError
-from common.metadata.changes import Applied, Outcome, SubmitRequest, Unknown, WriteAnalysis
+from common.errors import CompactionError, PluginError
+from common.metadata.changes import Applied, SubmitRequest, WriteAnalysis
 from common.model.file import DataFile
 from common.model.request import SelectorSpec
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
 from common.plugins import require_options
 from common.spi.selector import Chosen, Selector, SelectorParameters
+from coordinator.context import ShellContext
 from coordinator.core.requests.automatic import (
     ask_again_at_s,
     automatic_request,
@@ -29,7 +30,6 @@ from coordinator.core.requests.automatic import (
 )
 from coordinator.core.requests.next_step import closed_files
 from coordinator.registry import load_selector
-from coordinator.store_actions import ShellContext
 
 # ------------------------------------------------------------------------------- Calls of selectors
 
@@ -142,12 +142,6 @@ class AutomaticRequests:
         self._waiting: dict[TabletId, tuple[Tablet, Table]] = {}
         self._news = asyncio.Event()
 
-    def table_changed(self, table: str) -> None:
-        """Pass by: the tablets of a table that changed are read again."""
-
-    def tablet_changed(self, tablet: TabletId) -> None:
-        """Pass by: a tablet that changed is read again."""
-
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
         """Ask about a tablet if its files, or what chooses among them, have changed."""
         spec = table_selector(table)
@@ -183,12 +177,12 @@ class AutomaticRequests:
             return
         request = automatic_request(tablet, table, spec, chosen, now_s)
         if request is not None:
-            outcome = await self._apply(SubmitRequest(request=request))
+            outcome = await self._context.apply_or_unknown(SubmitRequest(request=request))
             if not isinstance(outcome, Applied):
                 self._log("automatic request not made", tablet, cause=outcome.reason)
                 return
             self._log("automatic request made", tablet, request=request.id, reason=chosen.reason)
-        await self._apply(
+        await self._context.apply_or_unknown(
             WriteAnalysis(
                 tablet=tablet.id,
                 analysis=Analysis.UNKNOWN,
@@ -198,12 +192,6 @@ class AutomaticRequests:
                 selector_due_s=ask_again_at_s(chosen, now_s),
             )
         )
-
-    async def _apply(self, change: SubmitRequest | WriteAnalysis) -> Outcome:
-        try:
-            return await self._context.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            return Unknown(reason=str(error))
 
     def _log(self, event: str, tablet: Tablet, **fields: str) -> None:
         self._context.log(event, tablet=str(tablet.id), **fields)

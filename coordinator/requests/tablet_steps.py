@@ -8,7 +8,7 @@ back as of any other release: by the answer to their next heartbeat.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from common.errors import CompactionError, MetadataError, UnavailableError
+from common.errors import CompactionError
 from common.metadata.changes import (
     Applied,
     CancelHere,
@@ -18,7 +18,6 @@ from common.metadata.changes import (
     MarkWaiting,
     Outcome,
     Refused,
-    RequestChange,
     SelectFiles,
     Unknown,
 )
@@ -28,6 +27,7 @@ from common.model.request import Request, key_range_of
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
 from common.spi.selector import Chosen
+from coordinator.context import ShellContext
 from coordinator.core.requests.next_step import (
     NO_ANSWERS,
     AskPlanner,
@@ -44,7 +44,6 @@ from coordinator.core.requests.next_step import (
 )
 from coordinator.ports import PlanTablet
 from coordinator.requests.selector_calls import SelectorCalls
-from coordinator.store_actions import ShellContext
 
 RETRY_S = 1.0
 """After the store was silent."""
@@ -66,17 +65,17 @@ class StepResult:
     """What came of a step. `settled`: nothing is left to do here."""
 
     settled: bool
-    again_s: float | None = None
-    """When to look at the whole table again, though nothing may tell of it; None: not."""
+    look_again_s: float | None = None
+    """Seconds until the whole table is looked at again, changed or not; None: not at all."""
 
 
 class RequestSteps:
     """Takes steps. Remembers nothing."""
 
-    def __init__(self, context: ShellContext, minds: Policies) -> None:
+    def __init__(self, context: ShellContext, policies: Policies) -> None:
         """Apply changes to the context's store."""
         self._context = context
-        self._minds = minds
+        self._policies = policies
 
     async def take(
         self, request: Request, table: Table, tablet: Tablet, now_s: float
@@ -91,12 +90,12 @@ class RequestSteps:
         """
         step = next_step(request, tablet)
         if isinstance(step, AskSelector | AskPlanner):
-            asked = NO_ANSWERS
+            answers = NO_ANSWERS
             if isinstance(step, AskSelector):
-                asked = await self._ask_selector(request, table, tablet, now_s)
+                answers = await self._ask_selector(request, table, tablet, now_s)
             else:
-                asked = self._ask_planner(request, table, tablet, now_s)
-            step = next_step(request, tablet, asked)
+                answers = self._ask_planner(request, table, tablet, now_s)
+            step = next_step(request, tablet, answers)
         match step:
             case NothingLeft():
                 return StepResult(settled=True)
@@ -109,24 +108,17 @@ class RequestSteps:
 
     async def _fail(self, request: Request, cause: str) -> StepResult:
         """Have a request end as failed; what it holds or marks anywhere is taken back first."""
-        outcome = await self.apply(begin_cancel(request, cause, fails=True))
-        return StepResult(settled=False, again_s=_retry_at_s(outcome, applied_s=0.0))
-
-    async def apply(self, change: RequestChange) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
-        try:
-            return await self._context.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            return Unknown(reason=str(error))
+        outcome = await self._context.apply_or_unknown(begin_cancel(request, cause, fails=True))
+        return StepResult(settled=False, look_again_s=_retry_at_s(outcome, applied_s=0.0))
 
     async def _change(self, step: TabletChange, request: Request, tablet: Tablet) -> StepResult:
-        outcome = await self.apply(step)
+        outcome = await self._context.apply_or_unknown(step)
         where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
         if not isinstance(outcome, Applied):
             self._context.log("request step not taken", **where, cause=outcome.reason)
             if isinstance(outcome, Refused) and outcome.code == RefusalCode.TOO_LARGE:
                 return await self._fail(request, outcome.reason)
-            return StepResult(settled=False, again_s=_retry_at_s(outcome))
+            return StepResult(settled=False, look_again_s=_retry_at_s(outcome))
         self._context.log("request step taken", **where)
         match step:
             case MarkWaiting():
@@ -145,7 +137,7 @@ class RequestSteps:
                 chosen=Chosen(reason="no file has rows that the transform can mean")
             )
         try:
-            chosen = await self._minds.selectors.choose(
+            chosen = await self._policies.selectors.choose(
                 request.selector, table, tablet.id, shown, now_s
             )
         except CompactionError as error:
@@ -159,12 +151,12 @@ class RequestSteps:
         live = replace(table, state=TableState.LIVE)
         facts = {request.id: facts_of(request)}
         try:
-            plan = self._minds.plan(tablet, live, now_s, facts, only=Kind.USER)
+            plan = self._policies.plan(tablet, live, now_s, facts, only=Kind.USER)
         except CompactionError as error:
             return PluginAnswers(problem=str(error))
         assert tablet.selection is not None, tablet.id
         left = [plan.left[path] for path in tablet.selection.files if path in plan.left]
-        stuck = (self._minds.why_given_up(job) for job in plan.jobs)
+        stuck = (self._policies.why_given_up(job) for job in plan.jobs)
         return PluginAnswers(
             jobs=len(plan.jobs),
             left=left[0] if left else "no reason was given",
@@ -173,7 +165,7 @@ class RequestSteps:
 
 
 def _retry_at_s(outcome: Outcome, applied_s: float | None = None) -> float | None:
-    """Return when to look again: what the store did not answer brings nothing back."""
+    """Return when to look again: a change without an answer may never appear in the feed."""
     if isinstance(outcome, Unknown):
         return RETRY_S
     return applied_s if isinstance(outcome, Applied) else None

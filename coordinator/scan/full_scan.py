@@ -1,12 +1,12 @@
 """The full scan: one cheap look at every tablet's record, for what the change feed missed.
 
-    table ─► spans of about `RANGE_TABLETS` ─► pieces, several at a time ─► what they found
+    table ─► spans of about `RANGE_TABLETS` ─► ranges, several at a time ─► what they found
                                                                              │
     tablets asked, wanted and not queued, queued and not wanted ─► the scanner's second lane
 
-Pieces are scanned elsewhere (`coordinator.scan.ray_ranges`) if the table has more than one,
+Ranges are scanned elsewhere (`coordinator.scan.ray_ranges`) if the table has more than one,
 else here. What they find is planned again where it is queued, behind whatever the feed
-brings. The scan waits while that lane is long, so that memory is bounded; a piece that
+brings. The scan waits while that lane is long, so that memory is bounded; a range that
 fails is repeated and counted. See `docs/design/0005-full-scan.md`.
 """
 
@@ -37,7 +37,7 @@ from coordinator.scan.scanner import Scanner
 RANGE_TABLETS = 10_000
 TABLES_AT_ONCE = 4
 TRIES_MAX = 3
-"""Of one piece; then it waits for the next full scan."""
+"""Of one range; then it waits for the next full scan."""
 RETRY_PAUSE_S = 1.0
 COMPARED_AT_ONCE = 500
 """Compared with the queue before the loop may do something else."""
@@ -49,13 +49,13 @@ class ScanCounts:
 
     scans: int = 0
     """Tables scanned to the end."""
-    pieces: int = 0
-    pieces_failed: int = 0
-    """Tries of pieces that failed."""
+    ranges: int = 0
+    ranges_failed: int = 0
+    """Tries of ranges that failed."""
     tablets: int = 0
     planned: int = 0
     found: int = 0
-    """Tablets that the coordinator was to look at."""
+    """Tablets given to the coordinator to look at."""
     last_s: float = 0.0
     """Length of the last scan of all tables."""
 
@@ -70,11 +70,11 @@ class _ScanRequest:
 
 @dataclass(slots=True)
 class _TableScan:
-    """One scan of a table: pieces to do, and what is queued without being wanted yet."""
+    """One scan of a table: ranges to do, and what is queued without being wanted yet."""
 
     todo: deque[tuple[ScanRange, int]]
     unconfirmed: dict[bytes, None]
-    """Ends of tablets with queued jobs that no piece has confirmed."""
+    """Ends of tablets with queued jobs that no range has confirmed."""
     left_out: list[TabletSpan] = field(default_factory=list)
     """Spans that could not be scanned."""
 
@@ -83,42 +83,42 @@ class FullScan:
     """Scans tables: all of them now and then, one at once when it is new or has changed."""
 
     def __init__(
-        self, store: TabletStore, scanner: Scanner, queued: QueuedJobs, here: RangeScans, log: Log
+        self, store: TabletStore, scanner: Scanner, queued: QueuedJobs, local: RangeScans, log: Log
     ) -> None:
-        """Scan nothing yet; take the scanner's wishes from now on."""
+        """Scan nothing yet; take the scanner's requests from now on."""
         self._faults = scanner.faults
         self._store = store
         self._scanner = scanner
         self._queued = queued
-        self._here = here
-        self._elsewhere: RangeScans | None = None
+        self._local = local
+        self._remote: RangeScans | None = None
         self._tasks = 1
         self._log = log
-        self._wishes: dict[str, _ScanRequest] = {}
+        self._requested: dict[str, _ScanRequest] = {}
         self._busy: set[str] = set()
         self._news = asyncio.Event()
         self.counts = ScanCounts()
         scanner.scan_by(self.look)
 
-    def use(self, elsewhere: RangeScans | None, tasks: int) -> None:
-        """Scan tables of several pieces elsewhere, so many pieces of a table at a time."""
-        self._elsewhere = elsewhere if tasks else None
+    def use(self, remote: RangeScans | None, tasks: int) -> None:
+        """Scan tables of several ranges elsewhere, so many ranges of a table at a time."""
+        self._remote = remote if tasks else None
         self._tasks = max(1, tasks)
 
     def look(self, table: str, *, fresh: bool = True, every: bool = False) -> None:
-        """Scan a table soon; wishes for the same table join."""
-        wish = self._wishes.setdefault(table, _ScanRequest())
-        wish.fresh, wish.every = wish.fresh or fresh, wish.every or every
+        """Scan a table soon; requests for the same table join."""
+        request = self._requested.setdefault(table, _ScanRequest())
+        request.fresh, request.every = request.fresh or fresh, request.every or every
         self._news.set()
 
     async def run_forever(self, settings: CoordinatorSettings) -> None:
-        """Scan what is wished for, and everything each `full_scan_interval_s`."""
+        """Scan what is requested, and everything each `full_scan_interval_s`."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(TABLES_AT_ONCE):
                 tasks.create_task(self._serve_forever())
-            tasks.create_task(self._wish_forever(settings.full_scan_interval_s))
+            tasks.create_task(self._request_all_forever(settings.full_scan_interval_s))
 
-    async def _wish_forever(self, interval_s: float) -> None:
+    async def _request_all_forever(self, interval_s: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(interval_s)
@@ -126,22 +126,22 @@ class FullScan:
             self._scanner.remind()
             for table in list(self._scanner.tables):
                 self.look(table, fresh=False)
-            while self._wishes or self._busy:
+            while self._requested or self._busy:
                 await asyncio.sleep(min(1.0, interval_s))
             self.counts.last_s = loop.time() - begun_s
 
     async def _serve_forever(self) -> None:
         while True:
             await self._news.wait()
-            table = next((each for each in self._wishes if each not in self._busy), None)
+            table = next((each for each in self._requested if each not in self._busy), None)
             if table is None:
                 self._news.clear()
                 continue
-            wish, found = self._wishes.pop(table), self._scanner.tables.get(table)
+            request, found = self._requested.pop(table), self._scanner.tables.get(table)
             if found is None:
                 continue
             self._busy.add(table)
-            scan = partial(self.scan_table, found, fresh=wish.fresh, every=wish.every)
+            scan = partial(self.scan_table, found, fresh=request.fresh, every=request.every)
             try:
                 await self._faults.run("the full scan", table, scan)
             finally:
@@ -162,53 +162,60 @@ class FullScan:
         except (MetadataError, UnavailableError) as error:
             self._log("full scan of a table failed", table=table.name, cause=str(error))
             return
-        pieces = (ScanRange(table=table, span=span, fresh=fresh, every=every) for span in spans)
-        work = _TableScan(deque((piece, 1) for piece in pieces), unconfirmed)
-        scans = self._here if self._elsewhere is None or len(spans) == 1 else self._elsewhere
-        count = 1 if scans is self._here else min(self._tasks, len(spans))
+        scan_ranges = (
+            ScanRange(table=table, span=span, fresh=fresh, every=every) for span in spans
+        )
+        work = _TableScan(deque((scan_range, 1) for scan_range in scan_ranges), unconfirmed)
+        scans = self._local if self._remote is None or len(spans) == 1 else self._remote
+        count = 1 if scans is self._local else min(self._tasks, len(spans))
         async with asyncio.TaskGroup() as tasks:
             for _ in range(count):
-                tasks.create_task(self._scan_pieces(work, scans))
+                tasks.create_task(self._scan_ranges(work, scans))
         await self._compare(table.id, _unwanted(work), self._no_longer_wanted)
         self.counts.scans += 1
 
-    async def _scan_pieces(self, work: _TableScan, scans: RangeScans) -> None:
+    async def _scan_ranges(self, work: _TableScan, scans: RangeScans) -> None:
         while work.todo:
-            piece, tries = work.todo.popleft()
+            scan_range, tries = work.todo.popleft()
             await self._scanner.room()
-            self.counts.pieces += 1
+            self.counts.ranges += 1
             try:
-                scanned = await scans.scan(piece)
+                findings = await scans.scan(scan_range)
             except (MetadataError, UnavailableError) as error:
-                await self._failed(work, piece, tries, error)
+                await self._failed(work, scan_range, tries, error)
                 continue
-            self._count(scanned)
-            if scanned.rest is not None:
+            self._count(findings)
+            if findings.rest is not None:
                 rest = ScanRange(
-                    table=piece.table, span=scanned.rest, fresh=piece.fresh, every=piece.every
+                    table=scan_range.table,
+                    span=findings.rest,
+                    fresh=scan_range.fresh,
+                    every=scan_range.every,
                 )
                 work.todo.append((rest, 1))
-            await self._take_in(work, piece, scanned)
+            await self._submit_findings(work, scan_range, findings)
 
     async def _failed(
-        self, work: _TableScan, piece: ScanRange, tries: int, error: Exception
+        self, work: _TableScan, scan_range: ScanRange, tries: int, error: Exception
     ) -> None:
-        self.counts.pieces_failed += 1
-        name, again = piece.table.name, tries < TRIES_MAX
+        self.counts.ranges_failed += 1
+        name, again = scan_range.table.name, tries < TRIES_MAX
         self._log("piece of a full scan failed", table=name, cause=str(error), again=again)
         if again:
             await asyncio.sleep(RETRY_PAUSE_S)
-            work.todo.append((piece, tries + 1))
+            work.todo.append((scan_range, tries + 1))
         else:
-            work.left_out.append(piece.span)
+            work.left_out.append(scan_range.span)
 
-    def _count(self, scanned: RangeFindings) -> None:
-        self.counts.tablets += scanned.tablets
-        self.counts.planned += scanned.planned
+    def _count(self, findings: RangeFindings) -> None:
+        self.counts.tablets += findings.tablets
+        self.counts.planned += findings.planned
 
-    async def _take_in(self, work: _TableScan, piece: ScanRange, scanned: RangeFindings) -> None:
-        """Have asked tablets looked at, and those where other jobs are queued than wanted."""
-        table, wanted = piece.table.id, dict(scanned.wanted)
+    async def _submit_findings(
+        self, work: _TableScan, scan_range: ScanRange, findings: RangeFindings
+    ) -> None:
+        """Give the scanner the tablets to look at, and those whose queued jobs differ."""
+        table, wanted = scan_range.table.id, dict(findings.wanted)
 
         def differs(tablet: TabletId) -> bool:
             if jobs_digest(self._queued.queued_ids(tablet)) != wanted[tablet.end]:
@@ -216,9 +223,9 @@ class FullScan:
             work.unconfirmed.pop(tablet.end, None)
             return False
 
-        for end in scanned.ask:
+        for end in findings.ask:
             work.unconfirmed.pop(end, None)
-        await self._compare(table, scanned.ask, lambda _tablet: True)
+        await self._compare(table, findings.ask, lambda _tablet: True)
         await self._compare(table, wanted, differs)
 
     def _no_longer_wanted(self, tablet: TabletId) -> bool:

@@ -1,4 +1,4 @@
-"""Pieces of a full scan as Ray tasks: on any node that has room, with no CPU of their own.
+"""Ranges of a full scan as Ray tasks: on any node that has room, with no CPU of their own.
 
 Zero CPUs, so that a cluster of nothing but its head runs them, and compactors keep
 theirs; spread, so that with more nodes the head is not the one that works. Ray does not
@@ -20,11 +20,11 @@ from coordinator.scan.scan_ranges import (
 )
 
 RANGE_SCAN_MAX_S = 300.0
-"""Then a piece has failed: its node may hang."""
+"""Then a range has failed: its node may hang."""
 
 
 class RayRangeScans:
-    """Scans each piece in a task of its own."""
+    """Scans each range in a task of its own."""
 
     def __init__(self, settings: Settings) -> None:
         """Have tasks use these settings: the store's address, services and planners."""
@@ -33,13 +33,13 @@ class RayRangeScans:
             num_cpus=0, max_retries=0, scheduling_strategy="SPREAD", name="neve full scan"
         )
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
-        """Scan a piece in a task.
+    async def scan(self, scan_range: ScanRange) -> RangeFindings:
+        """Scan a range in a task.
 
         Raises:
             UnavailableError: The task failed, its node died, or it took too long.
         """
-        ref = self._task.remote(self._settings, piece)
+        ref = self._task.remote(self._settings, scan_range)
         try:
             async with asyncio.timeout(RANGE_SCAN_MAX_S):
                 scanned: RangeFindings = await ref
@@ -54,13 +54,13 @@ class RayRangeScans:
         return scanned
 
 
-def scan_range(settings: Settings, piece: ScanRange) -> RangeFindings:
-    """Scan a piece in this process, over a connection of its own."""
+def scan_range(settings: Settings, scan_range: ScanRange) -> RangeFindings:
+    """Scan a range in this process, over a connection of its own."""
 
     async def scan() -> RangeFindings:
         store = connect(settings.store)
         try:
-            return await LocalRangeScans(store, planner_for(settings)).scan(piece)
+            return await LocalRangeScans(store, planner_for(settings)).scan(scan_range)
         finally:
             await store.close()
 

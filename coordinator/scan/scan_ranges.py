@@ -1,9 +1,9 @@
-"""One piece of a full scan: a span of a table's tablets, looked at near the data.
+"""One range of a full scan: a span of a table's tablets, looked at near the data.
 
-Records are read first; only tablets that a record does not show to be quiet are read and
-planned. Nothing is decided for good here: what comes back says which tablets the
-coordinator must look at itself, and of those that rest, the record is told. So a piece
-may be lost, late or done twice.
+Records are read first. Only tablets whose record does not show them to be quiet are read and
+planned. The findings say which tablets the coordinator must look at itself; for tablets at
+rest, that is written into the record. No decision is final here, so a range may be lost, late
+or done twice.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from common.metadata.store_values import UnreadableTablet
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from coordinator.core.scan_rules import (
+    ANALYSES_AT_ONCE,
     ScanVerdict,
     TabletSpan,
     analysis_at_rest,
@@ -33,10 +34,8 @@ from coordinator.scan.scanner import read_request_facts, with_watermarks
 PAGE_TABLETS = 1000
 BATCH_TABLETS = 256
 """Read and planned before the loop may do something else."""
-NOTES_AT_ONCE = 64
-"""Written in one change."""
 RESULT_BYTES_MAX = 1024**2
-"""Of the ends in one answer; a piece that has more goes on in another."""
+"""Of the ends in one answer; a range that has more goes on in another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,25 +52,25 @@ class ScanRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeFindings:
-    """What a piece has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
+    """What a range has found. Ends of tablets, at most `RESULT_BYTES_MAX` bytes of them."""
 
     ask: tuple[bytes, ...] = ()
     """The coordinator must look at these."""
     wanted: tuple[tuple[bytes, str], ...] = ()
-    """Here jobs are wanted; with the digest of their ids."""
+    """Tablets that want jobs, each with the digest of the jobs' ids."""
     tablets: int = 0
     """Records looked at."""
     planned: int = 0
     """Tablets read and planned."""
     rest: TabletSpan | None = None
-    """What is left of the piece, because the answer is full."""
+    """What is left of the range, because the answer is full."""
 
 
 class RangeScans(Protocol):
-    """Where pieces are scanned."""
+    """Where ranges are scanned."""
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
-        """Scan a piece.
+    async def scan(self, scan_range: ScanRange) -> RangeFindings:
+        """Scan a range.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -81,25 +80,25 @@ class RangeScans(Protocol):
 
 
 class LocalRangeScans:
-    """Scans pieces in this process, between its other work."""
+    """Scans ranges in this process, between its other work."""
 
     def __init__(self, store: TabletStore, plan: PlanTablet) -> None:
-        """Scan by what planners say."""
+        """Scan with these planners."""
         self._store = store
         self._plan = plan
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
-        """Scan a piece."""
-        return await _RangeScan(self._store, self._plan, piece).run()
+    async def scan(self, scan_range: ScanRange) -> RangeFindings:
+        """Scan a range."""
+        return await _RangeScan(self._store, self._plan, scan_range).run()
 
 
 class _RangeScan:
-    """One scan of a piece: what it has found so far."""
+    """One scan of a range: what it has found so far."""
 
-    def __init__(self, store: TabletStore, plan: PlanTablet, piece: ScanRange) -> None:
+    def __init__(self, store: TabletStore, plan: PlanTablet, scan_range: ScanRange) -> None:
         self._store = store
         self._plan = plan
-        self._piece = piece
+        self._range = scan_range
         self._ask: list[bytes] = []
         self._wanted: list[tuple[bytes, str]] = []
         self._bytes = self._tablets = self._planned = 0
@@ -107,7 +106,7 @@ class _RangeScan:
 
     async def run(self) -> RangeFindings:
         """Look at page after page until the span ends or the answer is full."""
-        table, span = self._piece.table.id, self._piece.span
+        table, span = self._range.table.id, self._range.span
         after, rest = span.after, None
         while ids := await self._store.tablet_ids(table, after=after, count=PAGE_TABLETS):
             page = [tablet for tablet in ids if span.holds(tablet.end)]
@@ -128,36 +127,36 @@ class _RangeScan:
         )
 
     async def _look(self, page: Sequence[TabletId]) -> None:
-        piece = self._piece
+        scan_range = self._range
         self._tablets += len(page)
-        look = page if piece.every else await self._not_quiet(page)
+        look = page if scan_range.every else await self._not_quiet(page)
         for first in range(0, len(look), BATCH_TABLETS):
             batch = look[first : first + BATCH_TABLETS]
-            notes: list[WriteAnalysis] = []
+            analyses: list[WriteAnalysis] = []
             for tablet, seen in zip(batch, await self._store.readable(batch), strict=True):
                 if seen is None or isinstance(seen, UnreadableTablet):
                     self._found(tablet.end)  # The coordinator looks itself, and tells.
-                elif (note := await self._judge(seen)) is not None:
-                    notes.append(note)
-            await self._write(notes)
+                elif (analysis := await self._judge(seen)) is not None:
+                    analyses.append(analysis)
+            await self._write(analyses)
             await asyncio.sleep(0)
 
     async def _not_quiet(self, page: Sequence[TabletId]) -> Sequence[TabletId]:
         """Return the tablets that their records do not show to be quiet."""
-        piece = self._piece
+        scan_range = self._range
         try:
             records = await self._store.records(page)
         except BrokenValueError:
-            return page  # One of them: each is read, and told of by itself.
+            return page  # One of them is broken: each is read and reported by itself.
         return [
             tablet
             for tablet, record in zip(page, records, strict=True)
-            if needs_look(record, piece.table, self._now_s, fresh=piece.fresh)
+            if needs_look(record, scan_range.table, self._now_s, fresh=scan_range.fresh)
         ]
 
     async def _judge(self, tablet: Tablet) -> WriteAnalysis | None:
-        """Put a tablet where it belongs; return the note for one that rests."""
-        table, now_s = self._piece.table, self._now_s
+        """Put a tablet where it belongs; return the new analysis of one that rests."""
+        table, now_s = self._range.table, self._now_s
         self._planned += 1
         if must_ask(tablet, table, now_s):
             self._found(tablet.id.end)
@@ -176,22 +175,22 @@ class _RangeScan:
             case ScanVerdict.BUSY:
                 pass
             case ScanVerdict.RESTS:
-                return self._note(tablet, recheck_at_s(tablet, table, plan))
+                return self._new_analysis(tablet, recheck_at_s(tablet, table, plan))
         return None
 
-    def _note(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
-        """Return what the record of a tablet shall say that rests; None: it says so."""
-        record, settings_version = tablet.record, self._piece.table.settings_version
-        said = analysis_at_rest(len(tablet.files))
+    def _new_analysis(self, tablet: Tablet, due_at_s: float | None) -> WriteAnalysis | None:
+        """Return the analysis to write for a tablet at rest; None: its record has it already."""
+        record, settings_version = tablet.record, self._range.table.settings_version
+        analysis = analysis_at_rest(len(tablet.files))
         fresh = (record.analysis_version, record.analysis_settings) == (
             record.version,
             settings_version,
         )
-        if fresh and (record.analysis, record.due_at_s) == (said, due_at_s):
+        if fresh and (record.analysis, record.due_at_s) == (analysis, due_at_s):
             return None
         return WriteAnalysis(
             tablet=tablet.id,
-            analysis=said,
+            analysis=analysis,
             version=record.version,
             settings_version=settings_version,
             due_at_s=due_at_s,
@@ -204,8 +203,8 @@ class _RangeScan:
             self._wanted.append((end, wanted))
         self._bytes += len(end) + len(wanted or "")
 
-    async def _write(self, notes: Sequence[WriteAnalysis]) -> None:
-        """Write what was said of tablets that rest; one that has changed meanwhile is refused."""
-        for first in range(0, len(notes), NOTES_AT_ONCE):
-            some = tuple(notes[first : first + NOTES_AT_ONCE])
-            await self._store.apply(WriteAnalyses(table=self._piece.table.id, notes=some))
+    async def _write(self, analyses: Sequence[WriteAnalysis]) -> None:
+        """Write analyses of tablets at rest; the store refuses one whose tablet has changed."""
+        for first in range(0, len(analyses), ANALYSES_AT_ONCE):
+            some = tuple(analyses[first : first + ANALYSES_AT_ONCE])
+            await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=some))

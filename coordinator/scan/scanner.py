@@ -1,4 +1,4 @@
-"""Finds work: hears which tablets changed, reads them, asks their planners.
+"""Finds work: learns which tablets changed, reads them, asks their planners.
 
 Changes come from the tables' streams within milliseconds (`ask`); the full scan finds
 what the feed has missed (`found`). Both coalesce: a tablet that changes ten times while
@@ -31,7 +31,7 @@ from coordinator.core import events as on
 from coordinator.core.requests.next_step import facts_of
 from coordinator.core.scan_rules import recheck_at_s, wanted_watermarks
 from coordinator.core.version_watermark import Watermarks
-from coordinator.ports import Log, PlanTablet, Submit, Watcher
+from coordinator.ports import Log, PlanTablet, Submit
 from coordinator.table_faults import (
     STORE_AWAY_ERRORS,
     TableFaults,
@@ -105,25 +105,25 @@ async def read_request_facts(store: TabletStore, tablet: Tablet) -> Mapping[str,
 
 
 async def with_watermarks(store: TabletStore, tablet: Tablet, table: Table, now_s: float) -> Tablet:
-    """Return a tablet with its marks of settled versions as they should be, also in the store.
+    """Return a tablet with its watermarks as they should be, also in the store.
 
     Raises:
         MetadataError: The store did not answer as it should.
     """
-    marks = wanted_watermarks(tablet, table, now_s)
-    return tablet if marks is None else await _watermarks_written(store, tablet, marks)
+    watermarks = wanted_watermarks(tablet, table, now_s)
+    return tablet if watermarks is None else await _watermarks_written(store, tablet, watermarks)
 
 
-async def _watermarks_written(store: TabletStore, tablet: Tablet, marks: Watermarks) -> Tablet:
+async def _watermarks_written(store: TabletStore, tablet: Tablet, watermarks: Watermarks) -> Tablet:
     note = WriteAnalysis(
         tablet=tablet.id,
         analysis=Analysis.UNKNOWN,
         version=-1,
         settings_version=-1,
-        settled=marks,
+        settled=watermarks,
     )
     await store.apply(note)
-    return replace(tablet, record=replace(tablet.record, settled=marks))
+    return replace(tablet, record=replace(tablet.record, settled=watermarks))
 
 
 def _active_facts(request: Request | None) -> Mapping[str, RequestFacts]:
@@ -148,7 +148,7 @@ _ENDS = {
 
 
 class Scanner:
-    """The set of tablets to look at, and the loops that fill and empty it."""
+    """Knows the tablets to look at; its loops fill and empty that set."""
 
     def __init__(
         self,
@@ -163,7 +163,12 @@ class Scanner:
         self._plan = plan
         self._log = log
         self._submit: Submit = lambda _event: None
-        self._watchers: tuple[Watcher, ...] = ()
+        self.on_table_changed: list[Callable[[str], None]] = []
+        """Called when a table, or a request of it, is new or has changed. Must not wait."""
+        self.on_tablet_changed: list[Callable[[TabletId], None]] = []
+        """Called when a tablet has changed. Must not wait."""
+        self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
+        """Called with a tablet that was read to be planned. Must not wait."""
         self._asked: dict[TabletId, None] = {}
         self._found: dict[TabletId, None] = {}
         self._drained = asyncio.Event()
@@ -173,7 +178,7 @@ class Scanner:
         self._tables_news = asyncio.Event()
         self.feed = ChangeFeed(store)
         self._lost: set[str] = set()
-        """Tables of which changes were not heard: all of their tablets are looked at."""
+        """Tables of which changes were missed: all of their tablets are looked at."""
         self.tables: dict[str, Table] = {}
         self.planned = 0
 
@@ -181,16 +186,12 @@ class Scanner:
         """Say where events go."""
         self._submit = submit
 
-    def watch(self, watcher: Watcher) -> None:
-        """Tell somebody else, too, what changed and what was read."""
-        self._watchers = (*self._watchers, watcher)
-
     def scan_by(self, scan: Callable[[str], None]) -> None:
-        """Have somebody else look at all tablets of a table that is new or has changed."""
+        """Let `scan` look at all tablets of a table that is new or has changed."""
         self._scan = scan
 
     def remind(self) -> None:
-        """Tell watchers to look at every table: they may have missed something."""
+        """Report every table as changed: something may have been missed."""
         for table in self.tables:
             self._table_changed(table)
 
@@ -200,7 +201,7 @@ class Scanner:
         self._news.set()
 
     def found(self, tablet: TabletId) -> None:
-        """Have a tablet looked at when nothing is asked for."""
+        """Have a tablet looked at once nothing more urgent waits."""
         if tablet not in self._asked:
             self._found[tablet] = None
             self._news.set()
@@ -257,7 +258,7 @@ class Scanner:
                 again()
 
     async def plan_batch(self, batch: Sequence[TabletId]) -> None:
-        """Read these tablets and tell the state what their planners want.
+        """Read and plan these tablets, and submit their plans.
 
         Raises:
             MetadataError: The store did not answer as it should.
@@ -266,8 +267,8 @@ class Scanner:
         for tablet_id, tablet in zip(batch, await self._store.readable(batch), strict=True):
             table = self.tables.get(tablet_id.table)
             if isinstance(tablet, UnreadableTablet):
-                told = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
-                self._submit(on.PlanningFailed(tablet=tablet_id, cause=told))
+                cause = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
+                self._submit(on.PlanningFailed(tablet=tablet_id, cause=cause))
                 continue
             self.faults.readable(str(tablet_id))
             if tablet is None:
@@ -276,7 +277,7 @@ class Scanner:
                 await self._plan_or_note(tablet, table, now_s)
 
     async def _plan_or_note(self, tablet: Tablet, table: Table, now_s: float) -> None:
-        """Plan a tablet; what goes wrong there is told of it, and others go on."""
+        """Plan a tablet; a failure is noted for it alone, and the others go on."""
         try:
             await self._plan_one(tablet, table, now_s)
         except Exception as error:  # Of this tablet; all others go on.
@@ -289,8 +290,8 @@ class Scanner:
         entries = tuple(entry for _, entry in sorted(tablet.running.items()))
         self._submit(on.ReservationsFound(tablet=tablet.id, reservations=entries))
         tablet = await with_watermarks(self._store, tablet, table, now_s)
-        for watcher in self._watchers:
-            watcher.tablet_read(tablet, table)
+        for notify in self.on_tablet_read:
+            notify(tablet, table)
         facts = await read_request_facts(self._store, tablet)
         try:
             plan = self._plan(tablet, table, now_s, facts)
@@ -351,12 +352,12 @@ class Scanner:
                 )
             )
         self.ask(change.tablet)
-        for watcher in self._watchers:
-            watcher.tablet_changed(change.tablet)
+        for notify in self.on_tablet_changed:
+            notify(change.tablet)
 
     def _table_changed(self, table: str) -> None:
-        for watcher in self._watchers:
-            watcher.table_changed(table)
+        for notify in self.on_table_changed:
+            notify(table)
 
     async def refresh_tables_forever(self) -> None:
         """Notice new, changed and dropped tables."""

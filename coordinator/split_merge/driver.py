@@ -18,13 +18,13 @@ from common.model.key_values import key_type_of
 from common.model.keys import format_key
 from common.model.table import Table, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from coordinator.context import ShellContext
 from coordinator.core.split_merge.operation_steps import (
     has_ranges,
     merge_bytes,
     pairs_to_merge,
 )
 from coordinator.split_merge.step_runner import OperationStatus, OperationSteps
-from coordinator.store_actions import ShellContext
 
 LOOKS_AT_ONCE = 4
 RETRY_S = 1.0
@@ -50,7 +50,7 @@ class OperationDriver:
         self._large: BoundedMap[TabletId, None] = BoundedMap(LARGE_MAX)
         self._walk: dict[str, None] = {}
         self._walked_s: dict[str, float] = {}
-        self._told: dict[TabletId, OperationStatus] = {}
+        self._statuses: dict[TabletId, OperationStatus] = {}
         self._tried_s: BoundedMap[TabletId, float] = BoundedMap(LARGE_MAX)
         self._abandoned: BoundedMap[TabletId, tuple[float, str]] = BoundedMap(ABANDONED_MAX)
         self._beginning = 0
@@ -62,16 +62,13 @@ class OperationDriver:
         self._walk[table] = None
         self._to_walk.set()
 
-    def tablet_changed(self, tablet: TabletId) -> None:
-        """Pass by: a tablet that changed is read."""
-
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
         """Go on with the operation of a tablet, or think about splitting it."""
         if tablet.operation is not None:
             self._look[tablet.id] = None
             self._awake.set()
             return
-        self._told.pop(tablet.id, None)
+        self._statuses.pop(tablet.id, None)
         limit = table.settings.split_bytes
         if limit and has_ranges(table) and tablet.record.size_bytes > limit:
             self._large.put(tablet.id, None)
@@ -79,9 +76,9 @@ class OperationDriver:
 
     def sentences(self, tablet: TabletId) -> tuple[str, ...]:
         """Return what people should know of splits and merges of a tablet, a sentence each."""
-        told, now_s = self._told.get(tablet), self._context.clock.now_s()
-        if told is not None:
-            return (_sentence(told, now_s),)
+        status, now_s = self._statuses.get(tablet), self._context.clock.now_s()
+        if status is not None:
+            return (_sentence(status, now_s),)
         given_up = self._abandoned.get(tablet)
         if given_up is None or now_s - given_up[0] > self._steps.rules.lasts_max_s:
             return ()
@@ -110,7 +107,7 @@ class OperationDriver:
 
     async def _guarded(self, tablet: TabletId) -> None:
         work, again = partial(self._go_on_or_wait, tablet), partial(self._look_again, tablet)
-        await self._context.faults.run("splitting and merging", str(tablet), work, again=again)
+        await self._context.faults.run("splitting and merging", str(tablet), work, retry=again)
 
     async def _go_on_or_wait(self, tablet: TabletId) -> None:
         try:
@@ -129,20 +126,20 @@ class OperationDriver:
         """Take the steps of the operation in a tablet; return whether to look again soon."""
         table = await self._context.store.table(tablet.table)
         if table is None or table.state is TableState.GOING:
-            self._told.pop(tablet, None)
+            self._statuses.pop(tablet, None)
             return False
-        outlook = await self._steps.look(tablet, table)
-        if outlook.told is not None:
-            self._told.update(dict.fromkeys(outlook.told.tablets, outlook.told))
-            return outlook.again
-        before = self._told.pop(tablet, None)
+        result = await self._steps.look(tablet, table)
+        if result.status is not None:
+            self._statuses.update(dict.fromkeys(result.status.tablets, result.status))
+            return result.look_again
+        before = self._statuses.pop(tablet, None)
         for each in () if before is None else before.tablets:
-            self._told.pop(each, None)
-        if outlook.abandoned:
+            self._statuses.pop(each, None)
+        if result.abandoned:
             now_s = self._context.clock.now_s()
-            self._abandoned.put(tablet, (now_s, outlook.abandoned))
+            self._abandoned.put(tablet, (now_s, result.abandoned))
         self.table_changed(tablet.table)
-        return outlook.again
+        return result.look_again
 
     async def _split(self, tablet: TabletId) -> None:
         now_s, tried_s = self._context.clock.now_s(), self._tried_s.get(tablet)
@@ -181,7 +178,7 @@ class OperationDriver:
                 partial(self._walk_over_or_log, due[0]),
                 partial(self.table_changed, due[0]),
             )
-            await self._context.faults.run("looking at sizes", due[0], work, again=again)
+            await self._context.faults.run("looking at sizes", due[0], work, retry=again)
 
     async def _walk_over_or_log(self, table: str) -> None:
         try:
@@ -193,8 +190,8 @@ class OperationDriver:
         found = await self._context.store.table(table)
         if found is None:
             self._walked_s.pop(table, None)
-            for tablet in [each for each in self._told if each.table == table]:
-                del self._told[tablet]
+            for tablet in [each for each in self._statuses if each.table == table]:
+                del self._statuses[tablet]
             return
         self._walked_s[table] = asyncio.get_running_loop().time() + WALK_REST_S
         if not has_ranges(found) or found.state is not TableState.LIVE:
@@ -224,7 +221,7 @@ class OperationDriver:
 
     def _has_room(self) -> bool:
         """Return whether fewer operations are under way than may be begun by size."""
-        under_way = {told.operation.operation_id for told in self._told.values()}
+        under_way = {each.operation.operation_id for each in self._statuses.values()}
         return len(under_way) + self._beginning < self._steps.rules.at_once_max
 
     def _log(self, event: str, tablet: TabletId, **fields: str) -> None:
@@ -240,12 +237,12 @@ def key_text(key: bytes, table: Table) -> str:
         return key.hex()
 
 
-def _sentence(told: OperationStatus, now_s: float) -> str:
-    operation = told.operation
-    where = "" if operation.at is None else f" at {key_text(operation.at, told.table)}"
+def _sentence(status: OperationStatus, now_s: float) -> str:
+    operation = status.operation
+    where = "" if operation.at is None else f" at {key_text(operation.at, status.table)}"
     why = f" (begun because {operation.reason})" if operation.reason else ""
     since_s = max(0.0, now_s - operation.since_s)
     return (
         f"a {operation.kind.value}{where} is under way for {since_s:.0f} s{why}, "
-        f"at step {operation.step.value}: {told.waits}"
+        f"at step {operation.step.value}: {status.waits}"
     )

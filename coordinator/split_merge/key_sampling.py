@@ -1,4 +1,4 @@
-"""Chooses where a tablet is split: by what files say, by samples where that is too little."""
+"""Chooses where a tablet is split: by the bounds of its files, or by samples of their keys."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from coordinator.core.split_merge.split_keys import (
 from coordinator.ports import Log
 
 NoteFatalFile = Callable[[str, str], None]
-"""Hears of a file that has ended the process that looked into it, and how."""
+"""Called with a file that has ended the process that read it, and how."""
 
 
 async def choose_split_keys(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from common.errors import CompactionError, MetadataError, UnavailableError
+from common.errors import CompactionError
 from common.metadata.changes import (
     AbandonOperation,
     Applied,
@@ -24,6 +24,7 @@ from common.metadata.split_merge_predicates import operation_tablets
 from common.model.job import Job
 from common.model.table import Table
 from common.model.tablet import Operation, OperationKind, Tablet, TabletId
+from coordinator.context import ShellContext
 from coordinator.core.split_merge.operation_steps import (
     AbandonStep,
     OperationChange,
@@ -35,7 +36,6 @@ from coordinator.core.split_merge.operation_steps import (
 from coordinator.core.split_merge.split_jobs import is_cutting
 from coordinator.ports import PlanTablet
 from coordinator.split_merge.key_sampling import choose_split_keys
-from coordinator.store_actions import ShellContext
 
 StoreChange = BeginOperation | StepOperation | EndOperation | AbandonOperation
 
@@ -56,7 +56,7 @@ class OperationRules:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What an operation waits for, as it was last looked at."""
+    """What an operation waits for, when it was last read."""
 
     table: Table
     operation: Operation
@@ -66,11 +66,11 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """What became of an operation that was looked at."""
+    """What a look at an operation has led to."""
 
-    told: OperationStatus | None = None
+    status: OperationStatus | None = None
     """Set while it stands."""
-    again: bool = False
+    look_again: bool = False
     """The store did not answer for sure: look again soon."""
     abandoned: str = ""
     """Why it was given up, if it was."""
@@ -78,7 +78,7 @@ class LookResult:
 
 
 class FatalFiles(Protocol):
-    """Remembers the files that end whoever looks into them."""
+    """Remembers the files that end every process that reads them."""
 
     def of(self, tablet: TabletId) -> str | None:
         """Return why nobody should look into the files of a tablet, or None."""
@@ -114,25 +114,25 @@ class OperationSteps:
             MetadataError: The store did not answer as it should.
         """
         for _ in range(STEPS_MAX):
-            tablets = await self._together(tablet)
+            tablets = await self._read_all_tablets(tablet)
             if tablets is None:
                 return LookResult(ended=True)
             operation = tablets[0].operation
             assert operation is not None, tablet
-            change = await self._next(tablets, table)
+            change = await self._next_change(tablets, table)
             ids = tuple(each.id for each in tablets)
             if isinstance(change, WaitForTablets):
                 return LookResult(OperationStatus(table, operation, ids, change.reason))
             outcome = await self._take(change, operation, ids)
             if isinstance(outcome, Unknown):
                 return LookResult(
-                    OperationStatus(table, operation, ids, outcome.reason), again=True
+                    OperationStatus(table, operation, ids, outcome.reason), look_again=True
                 )
             if not isinstance(outcome, Applied):
                 return LookResult(OperationStatus(table, operation, ids, outcome.reason))
             if isinstance(change, AbandonStep):
                 return LookResult(abandoned=change.reason)
-        return LookResult(again=True)
+        return LookResult(look_again=True)
 
     async def split(self, tablet: TabletId, table: Table) -> bool:
         """Begin a split of a tablet that has grown too large; return whether one began."""
@@ -168,7 +168,7 @@ class OperationSteps:
             return False
         return await self._begin(OperationKind.MERGE, (left, right), why)
 
-    async def _together(self, tablet: TabletId) -> list[Tablet] | None:
+    async def _read_all_tablets(self, tablet: TabletId) -> list[Tablet] | None:
         """Return all tablets of the operation in a tablet, read together; None: there is none."""
         store = self._context.store
         read = await store.tablet(tablet)
@@ -181,12 +181,14 @@ class OperationSteps:
         own = [each for each in found if _is_of(each, read.operation)]
         return own or None
 
-    async def _next(self, tablets: list[Tablet], table: Table) -> OperationChange:
+    async def _next_change(self, tablets: list[Tablet], table: Table) -> OperationChange:
         now_s = await self._context.store.now_s()
-        stuck = self._stuck(tablets[0], table, now_s) if is_cutting(tablets[0].operation) else ""
+        stuck = (
+            self._why_stuck(tablets[0], table, now_s) if is_cutting(tablets[0].operation) else ""
+        )
         return next_change(tablets, now_s, lasts_max_s=self.rules.lasts_max_s, stuck=stuck)
 
-    def _stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
+    def _why_stuck(self, tablet: Tablet, table: Table, now_s: float) -> str:
         """Return why a job that cuts is not tried any more; empty: none is quarantined."""
         try:
             jobs = self._plan(tablet, table, now_s).jobs
@@ -199,7 +201,8 @@ class OperationSteps:
         self, change: OperationChange, operation: Operation, tablets: tuple[TabletId, ...]
     ) -> Outcome:
         assert not isinstance(change, WaitForTablets), change
-        outcome = await self._apply(change.change if isinstance(change, AbandonStep) else change)
+        store_change = change.change if isinstance(change, AbandonStep) else change
+        outcome = await self._context.apply_or_unknown(store_change)
         self._context.log(
             "operation moves on" if isinstance(outcome, Applied) else "operation step not taken",
             operation=operation.operation_id,
@@ -222,7 +225,7 @@ class OperationSteps:
     ) -> bool:
         name = self._context.ids.next("op")
         change = BeginOperation(kind=kind, tablets=tablets, operation=name, at=at, reason=why)
-        outcome = await self._apply(change)
+        outcome = await self._context.apply_or_unknown(change)
         begun = isinstance(outcome, Applied)
         self._context.log(
             f"{kind.value} begins" if begun else f"{kind.value} not begun",
@@ -231,13 +234,6 @@ class OperationSteps:
             cause=why if begun else getattr(outcome, "reason", ""),
         )
         return begun
-
-    async def _apply(self, change: StoreChange) -> Outcome:
-        """Apply a change; whatever the store cannot say for sure is `Unknown`."""
-        try:
-            return await self._context.apply(change)
-        except (MetadataError, UnavailableError) as error:
-            return Unknown(reason=str(error))
 
 
 def _is_of(tablet: Tablet, operation: Operation) -> bool:

@@ -26,36 +26,29 @@ from common.metadata.changes import (
     StampGarbage,
     UnpinFiles,
 )
-from common.metadata.ports import GarbageEntry, PinEntry, TabletStore
+from common.metadata.ports import GarbageEntry, TabletStore
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from coordinator.ports import DELETE_THREADS, Log, Storage
+from coordinator.core.file_retention import GarbageRules, is_deletable
+from coordinator.ports import Log, Storage
 from coordinator.table_faults import TableFaults
 
 STAMP_BATCH = 500
 DELETE_BATCH = 500
 TABLES_AT_ONCE = 4
+DELETE_THREADS = 32
+"""Files that are deleted at once, of all tables."""
 DELETES_AT_ONCE = DELETE_THREADS // TABLES_AT_ONCE
 """Of one table: a storage that does not answer leaves threads for the others."""
 ROUND_MAX = 5_000
 """Most files of one table that one round deletes; the next round begins at once."""
 LOOK_LASTS_S = 30.0
-"""Within so long after a look at an entry its file is deleted, or it is looked at again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageRules:
-    """How long files are kept. Seconds."""
-
-    grace_s: float
-    clock_skew_max_s: float
-    retired_s: float = 0.0
-    """How long the name of a user's file that was deleted cannot be used again."""
+"""How long after it was read an entry's file may be deleted; after that it is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedCounts:
-    """What one look at a table's garbage came to."""
+    """What one round over a table's garbage has done."""
 
     stamped: int = 0
     deleted: int = 0
@@ -87,26 +80,8 @@ class ManifestCoverage(Protocol):
         ...
 
 
-def is_deletable(
-    entry: GarbageEntry, pins: Sequence[PinEntry], now_s: float, rules: GarbageRules
-) -> bool:
-    """Return whether an entry's file may go, as far as time and readers say.
-
-    Args:
-        entry: Stamped entry.
-        pins: Read after the entry.
-        now_s: The store's time, read after the pins.
-        rules: Grace and clock skew.
-    """
-    if entry.stamped_s <= 0 or now_s - entry.stamped_s < rules.grace_s:
-        return False
-    # A reader that began after the stamp has listed files without this one.
-    newest = entry.stamped_s + rules.clock_skew_max_s
-    return not any(pin.since_s < newest and pin.until_s > now_s for pin in pins)
-
-
 class GarbageCollector:
-    """One look at a table's garbage per call; remembers only what it has told."""
+    """Looks at one table's garbage per call; remembers only what it has logged."""
 
     def __init__(
         self,
@@ -171,7 +146,7 @@ class GarbageCollector:
         return [each for each in entries if each.path not in kept]
 
     async def _stamp(self, table: Table, fresh: Sequence[str]) -> int:
-        """Stamp entries that nobody has seen before, but for what may be an only copy."""
+        """Stamp new entries, except for files that may be an only copy."""
         settled, held = await self._look_at_uncommitted(table, frozenset(fresh))
         paths = [path for path in fresh if path not in held]
         generation = self._known_generation(table.id)

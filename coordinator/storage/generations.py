@@ -34,13 +34,13 @@ from coordinator.table_faults import TableFaults
 
 INTERVAL_S = 60.0
 LOOK_AGAIN_S = 5.0
-"""How soon tables that are new or behind are looked at again."""
+"""How soon the generations of tables that are new or behind are read again."""
 TABLES_AT_ONCE = 8
 _ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
 
 
 class Generations:
-    """Which tables may be changed, as far as their generation says."""
+    """Decides by its generation whether a table may be changed."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Generations:
         self._described: dict[str, Table] = {}
 
     def may_change(self, table: str) -> bool:
-        """Return whether somebody has looked at a table, and found that it is not behind."""
+        """Return whether a table's generation was read, and is not behind."""
         return self._reasons.get(table, "not looked at yet") is None
 
     def known(self, table: str) -> int:
@@ -96,7 +96,7 @@ class Generations:
         written = await self.threads.run(table.location, written_generation, location)
         stored = await self._store.generation(table.id)
         if stored < known and written < known:
-            # The store went back before the location was told: let everybody see it there.
+            # The store went back before the location was written: write it there for everybody.
             await self.threads.run(table.location, _raise_written, location, known)
             written = known
         reason = generation_fault(table.name, stored, written)

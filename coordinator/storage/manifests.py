@@ -33,7 +33,7 @@ from common.parquet.manifest import (
 )
 from common.parquet.service_files import generation_fault, owner_of, written_generation
 from common.storage_threads import StorageThreads
-from coordinator.core.publish_schedule import PublishRules, is_publish_due
+from coordinator.core.file_retention import PublishRules, is_publish_due
 from coordinator.ports import Log
 from coordinator.table_faults import TableFaults
 
@@ -242,7 +242,7 @@ class ManifestPublisher:
         return True
 
     async def _went_back(self, table: Table) -> bool:
-        """Return whether the store has lost changes of a table since somebody looked."""
+        """Return whether the store has lost changes of a table since they were read."""
         known = self._known_generation(table.id)
         if await self._store.generation(table.id) >= known:
             return False
@@ -250,7 +250,7 @@ class ManifestPublisher:
         return True
 
     async def _stays(self, table: Table) -> bool:
-        """Return whether nobody has begun to drop a table."""
+        """Return whether no drop of a table has begun."""
         found = await self._store.table(table.id)
         return found is not None and found.state is not TableState.GOING
 
@@ -293,7 +293,7 @@ class ManifestPublisher:
         return outdated
 
     async def _withdraw(self, table: Table, last: Manifest | None) -> None:
-        """Delete what was published, once: a manifest that nobody renews tells wrong things."""
+        """Delete what was published, once: a manifest that is not renewed becomes wrong."""
         if last is None or table.id in self._withdrawn or await self._went_back(table):
             return
         location = open_location(table.location)

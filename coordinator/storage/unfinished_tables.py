@@ -1,4 +1,4 @@
-"""Removes tables whose creator died before anybody was told that they exist.
+"""Removes tables whose creator died before anybody learned that they exist.
 
     creating:  the table, new ─► its name ─► live, acknowledged
                      │               │

@@ -25,7 +25,8 @@ from common.metadata.store import KeyspaceStore
 from common.model.table import Table
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
-from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.core.file_retention import GarbageRules
+from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.storage_access import ArrowStorage
 from neve.api.tables import Added
 from neve.client import Client

@@ -23,11 +23,12 @@ from common.metadata.changes import (
 )
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
-from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.context import ShellContext
+from coordinator.core.file_retention import GarbageRules
+from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.generations import Generations
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
-from coordinator.store_actions import ShellContext
 from neve.recovery.findings import FindingCode
 from neve.recovery.fsck.repair import (
     RepairOptions,

@@ -17,7 +17,8 @@ from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
-from coordinator.storage.garbage_collector import GarbageCollector, GarbageRules
+from coordinator.core.file_retention import GarbageRules
+from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.generations import Generations
 from coordinator.storage.storage_access import ArrowStorage
 from neve.client import Client

@@ -178,12 +178,12 @@ def trouble(cluster: Cluster) -> Counter[str]:
     for coordinator in cluster.coordinators:
         if coordinator.parts is None:
             continue
-        books = coordinator.books
-        seen["orphaned"] += books.counters.orphaned
-        seen["refused"] += books.counters.refused
-        seen["cancelled"] += books.counters.cancelled
-        seen["failed"] += books.counters.failed
-        seen["evicted"] += sum(queue.counts.evicted for _, queue in books.queues)
+        state = coordinator.cluster_state
+        seen["orphaned"] += state.counters.orphaned
+        seen["refused"] += state.counters.refused
+        seen["cancelled"] += state.counters.cancelled
+        seen["failed"] += state.counters.failed
+        seen["evicted"] += sum(queue.counts.evicted for _, queue in state.queues)
     return seen
 
 

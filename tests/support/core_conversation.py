@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from common.metadata.changes import WriteAnalysis
 from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Analysis, Record, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import AttemptProgress
+from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
 from tests.support.datadriven import Step
-from tests.support.reservations import reservation_of
+from tests.support.reservations import assignment_of, reservation_of
 
 
 def tablet(name: str) -> TabletId:
@@ -169,38 +170,44 @@ class Conversation:
     def _take(self, step: Step) -> on.Event:
         compactor = step.args.get("by", "c1")
         return on.TakeAsked(
-            take=step.args["take"],
-            compactor=compactor,
-            incarnation=step.args.get("process", f"{compactor}.1"),
-            group=step.args.get("group", "small"),
+            request=TakeRequest(
+                take=step.args["take"],
+                compactor=compactor,
+                incarnation=step.args.get("process", f"{compactor}.1"),
+                group=step.args.get("group", "small"),
+            )
         )
 
     def _reserved(self, step: Step) -> on.Event:
         job = self.jobs[step.args["job"]]
-        entry = reservation_of(job, step.args["attempt"], step.args.get("by", "c1"), self.now_s)
-        return on.JobReserved(take=step.args["take"], job=job, reservation=entry)
+        given = assignment_of(job, step.args["attempt"], step.args.get("by", "c1"), self.now_s)
+        return on.JobReserved(take=step.args["take"], assignment=given)
 
     def _beat(self, step: Step) -> on.Event:
         compactor = step.args.get("of", "c1")
         listed = [each for each in step.args.get("lists", "").split(",") if each]
         return on.CompactorHeard(
-            compactor=compactor,
-            incarnation=step.args.get("process", f"{compactor}.1"),
-            group=step.args.get("group", "small"),
-            node="n1",
-            slots=2,
-            attempts=tuple(AttemptProgress(attempt=each, state="rewriting") for each in listed),
-            draining="draining" in step.args,
+            beat=Heartbeat(
+                compactor=compactor,
+                incarnation=step.args.get("process", f"{compactor}.1"),
+                group=step.args.get("group", "small"),
+                node="n1",
+                slots=2,
+                attempts=tuple(AttemptProgress(attempt=each, state="rewriting") for each in listed),
+                draining="draining" in step.args,
+            )
         )
 
     def _report(self, step: Step) -> on.Event:
         return on.AttemptReported(
-            compactor=step.args.get("by", "c1"),
-            attempt=step.args["attempt"],
-            end=AttemptEnd(step.args.get("end", "committed")),
-            error_class=step.args.get("error", ""),
-            cause=step.args.get("cause", ""),
-            halvings=int(step.args.get("halvings", 0)),
+            report=AttemptReport(
+                compactor=step.args.get("by", "c1"),
+                attempt=step.args["attempt"],
+                end=AttemptEnd(step.args.get("end", "committed")),
+                error_class=step.args.get("error", ""),
+                cause=step.args.get("cause", ""),
+                halvings=int(step.args.get("halvings", 0)),
+            )
         )
 
     def _found(self, step: Step) -> on.Event:
@@ -303,7 +310,7 @@ def _other_line(action: do.Action) -> str:
             return (
                 f"beat{' cancel ' + ','.join(cancel) if cancel else ''}{' drain' if drain else ''}"
             )
-        case do.NoteAnalysis(tablet=where, analysis=analysis, version=version):
+        case WriteAnalysis(tablet=where, analysis=analysis, version=version):
             return f"note {where.end.decode()} {analysis.value} of version {version}"
         case do.Tell(event=event, fields=fields):
             return f"tell {event}: {', '.join(f'{name}={value}' for name, value in fields)}"

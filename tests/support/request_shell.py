@@ -23,7 +23,7 @@ from common.metadata.changes import (
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
-from common.model.request import Request, RequestState
+from common.model.request import Request, RequestProgressInTablet, RequestState
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from common.settings import Settings
@@ -34,7 +34,9 @@ from common.wire import (
     Heartbeat,
     TakeRequest,
 )
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
+from coordinator.core.requests.next_step import meets_tablet
+from coordinator.core.requests.progress import tablet_progress
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
@@ -113,6 +115,16 @@ class Cluster:
 
     async def tablets(self) -> list[Tablet]:
         return list(await self.store.read_range("t1"))
+
+    async def progress(self, request: str) -> tuple[RequestProgressInTablet, ...]:
+        """Return how far a request has come in each tablet of its range."""
+        found = await self.request(request)
+        others = await self.store.open_requests("t1")
+        return tuple(
+            tablet_progress(found, tablet, others)
+            for tablet in await self.tablets()
+            if meets_tablet(found, tablet.bounds)
+        )
 
     async def is_clean(self) -> bool:
         """Return whether no request has left anything behind."""

@@ -22,14 +22,11 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
+from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.storage.garbage_collector import (
-    GarbageCollector,
-    GarbageRules,
-    collect_forever,
-)
+from coordinator.core.file_retention import GarbageRules
+from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
 from coordinator.storage.generations import Generations
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.sim_loop import World
@@ -110,10 +107,10 @@ class SimCoordinator:
         return self._ready is not None and self._ready.is_set()
 
     @property
-    def books(self) -> Any:
+    def cluster_state(self) -> Any:
         """What its state knows."""
         assert self.parts is not None
-        return self.parts.state._books
+        return self.parts.state._cluster
 
     def knows_more(self, stored: Mapping[str, int]) -> bool:
         """Return whether it has seen higher generations of tables, by id, than these."""
@@ -124,8 +121,8 @@ class SimCoordinator:
         """Return whether nothing is queued, in flight, running or to be looked at."""
         if self.parts is None or not self.led:
             return False
-        books, scanner = self.books, self.parts.scanner
-        busy = len(books.queues) or len(books.attempts) or books.takes.reserving()
+        state, scanner = self.cluster_state, self.parts.scanner
+        busy = len(state.queues) or len(state.attempts) or state.takes.reserving()
         return not (busy or scanner.waiting)
 
     async def _run(self) -> None:

@@ -263,7 +263,7 @@ class Lake(Cluster):
 
     def check_quarantines(self) -> None:
         """Assert that nobody has to lift anything for a storage that did not answer."""
-        retry = self.coordinator.books.retry
+        retry = self.coordinator.cluster_state.retry
         paused = [pause for _, pause in retry._inputs if pause.until_s is None]
         silent = [each.reason for each in paused if "simulated storage" in each.reason]
         assert not silent, f"files are quarantined for their storage: {silent}"

@@ -21,7 +21,7 @@ from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from compactor.service.table_storage import TableStorage
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from neve.api import tables as api
 from neve.gateway.table_files import StoredFiles, TableFiles

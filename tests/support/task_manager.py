@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from common.metadata.changes import WriteAnalysis
 from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Analysis, Record, TabletId
 from common.settings import CoordinatorSettings
+from common.wire import AttemptReport, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.scan_rules import needs_look
 from coordinator.core.state import CoordinatorState
-from tests.support.reservations import reservation_of
+from tests.support.reservations import assignment_of
 
 TABLE = Table(id="t", name="trips", location="file:///t", schema=())
 """Where a tablet is, unless it is said to be elsewhere."""
@@ -119,7 +121,9 @@ class TaskManager:
             self._takes += 1
             take = f"k{self._takes}"
             self._waiting[take] = None
-            event = on.TakeAsked(take=take, compactor=f"c-{take}", incarnation="1", group=group)
+            event = on.TakeAsked(
+                request=TakeRequest(take=take, compactor=f"c-{take}", incarnation="1", group=group)
+            )
             self._tell(event)
         return self.begun[before:]
 
@@ -137,11 +141,13 @@ class TaskManager:
         self.records[name] = replace(record, version=record.version + 1, files=1)
         take = self._attempts.pop(name)
         report = on.AttemptReported(
-            compactor=f"c-{take}",
-            attempt=f"{name}-{take}",
-            end=AttemptEnd.COMMITTED,
-            error_class="",
-            cause="",
+            report=AttemptReport(
+                compactor=f"c-{take}",
+                attempt=f"{name}-{take}",
+                end=AttemptEnd.COMMITTED,
+                error_class="",
+                cause="",
+            )
         )
         self._tell(report)
         return self.begun[before:]
@@ -159,8 +165,8 @@ class TaskManager:
     def _perform(self, action: do.Action) -> None:
         match action:
             case do.Reserve(take=take, job=job, compactor=compactor):
-                entry = reservation_of(job, f"{job.id}-{take}", compactor, self.now_s)
-                self._tell(on.JobReserved(take=take, job=job, reservation=entry))
+                given = assignment_of(job, f"{job.id}-{take}", compactor, self.now_s)
+                self._tell(on.JobReserved(take=take, assignment=given))
             case do.Assign(take=take, attempt=attempt):
                 name = attempt.removesuffix(f"-{take}")
                 del self._waiting[take]
@@ -171,7 +177,7 @@ class TaskManager:
                 self._waiting.pop(take, None)
             case do.Replan(tablet=tablet):
                 self.plan(tablet.end.decode())
-            case do.NoteAnalysis(tablet=tablet, analysis=analysis, version=version):
+            case WriteAnalysis(tablet=tablet, analysis=analysis, version=version):
                 name = tablet.end.decode()
                 self.records[name] = replace(
                     self.records[name],

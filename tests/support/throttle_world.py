@@ -15,11 +15,11 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import AttemptProgress
+from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
-from tests.support.reservations import reservation_of
+from tests.support.reservations import assignment_of, reservation_of
 
 STEP_S, BEAT_S, TICK_S = 0.1, 2.0, 0.5
 UNLIMITED = float("inf")
@@ -147,17 +147,20 @@ class World:
         take = f"t{number}"
         actions = self.tell(
             on.TakeAsked(
-                take=take,
-                compactor=compactor.name,
-                incarnation=f"{compactor.name}.{compactor.incarnation}",
-                group=compactor.group,
+                request=TakeRequest(
+                    take=take,
+                    compactor=compactor.name,
+                    incarnation=f"{compactor.name}.{compactor.incarnation}",
+                    group=compactor.group,
+                )
             )
         )
         (reserve,) = [each for each in actions if isinstance(each, do.Reserve)]
-        entry = reservation_of(reserve.job, f"a{number}", compactor.name, self.now_s)
-        actions = self.tell(on.JobReserved(take=take, job=reserve.job, reservation=entry))
+        given = assignment_of(reserve.job, f"a{number}", compactor.name, self.now_s)
+        actions = self.tell(on.JobReserved(take=take, assignment=given))
         (assign,) = [each for each in actions if isinstance(each, do.Assign)]
-        applied = UNLIMITED if assign.grant_bytes_s is None else assign.grant_bytes_s
+        granted = assign.assignment.grant_bytes_s
+        applied = UNLIMITED if granted is None else granted
         running = Running(assign.attempt, tablet, volume, applied, self.able, self.job_bytes)
         compactor.held[assign.attempt] = running
         return running
@@ -189,25 +192,29 @@ class World:
     def finish(self, compactor: Compactor, running: Running) -> None:
         del compactor.held[running.attempt]
         report = on.AttemptReported(
-            compactor=compactor.name,
-            attempt=running.attempt,
-            end=AttemptEnd.COMMITTED,
-            error_class="",
-            cause="",
-            moved_bytes=int(running.moved),
-            waited_s=running.waited_s,
+            report=AttemptReport(
+                compactor=compactor.name,
+                attempt=running.attempt,
+                end=AttemptEnd.COMMITTED,
+                error_class="",
+                cause="",
+                moved_bytes=int(running.moved),
+                waited_s=running.waited_s,
+            )
         )
         self.settle(self.tell(report))
 
     def beat(self, compactor: Compactor) -> None:
         heard = on.CompactorHeard(
-            compactor=compactor.name,
-            incarnation=f"{compactor.name}.{compactor.incarnation}",
-            group=compactor.group,
-            node="n1",
-            slots=compactor.slots,
-            attempts=tuple(each.progress() for each in compactor.held.values()),
-            draining=False,
+            beat=Heartbeat(
+                compactor=compactor.name,
+                incarnation=f"{compactor.name}.{compactor.incarnation}",
+                group=compactor.group,
+                node="n1",
+                slots=compactor.slots,
+                attempts=tuple(each.progress() for each in compactor.held.values()),
+                draining=False,
+            )
         )
         actions = self.tell(heard)
         (answer,) = [each for each in actions if isinstance(each, do.AnswerBeat)]

@@ -1,7 +1,7 @@
 """How a queue judges a job: its rank, its weight in bytes, and the answers to an offer.
 
 The rank is one integer per job, fixed when the job is offered. Effective priority = planner's
-priority + boost - age points, where the time of the offer counts one point per `AGEING_S`. A
+priority - age points, where the time of the offer counts one point per `AGEING_S`. A
 job offered later starts lower, which is the same as everything already queued rising, and
 nothing has to be re-keyed. The points are whole, so that jobs offered within one step still
 tie, and ties are settled by number of files and then by age. Values only.
@@ -29,7 +29,7 @@ def rank_of(effective: int, files: int, arrival: int) -> int:
     """Return one integer that orders by priority, then more files, then earlier arrival.
 
     Args:
-        effective: Planner's priority + boost - age points; may be negative.
+        effective: Planner's priority - age points; may be negative.
         files: Number of inputs.
         arrival: A number that no other job in the queue has.
     """

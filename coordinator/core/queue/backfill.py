@@ -90,15 +90,15 @@ class Backfill:
         name, times = self._passed.get(group, ("", 0))
         return self._queues.queue(group).get(name) if times >= PASSED_MAX else None
 
-    def take(self, group: str, shut: Container[str] = ()) -> Job | None:
+    def take(self, group: str, saturated: Container[str] = ()) -> Job | None:
         """Take the next job of a group out that may start now, or None.
 
         Args:
             group: Of compactors that wait.
-            shut: Tables that hand nothing out now.
+            saturated: Tables that hand nothing out now.
         """
         first = self.waits_for(group)
-        if first is not None and first.tablet.table in shut:
+        if first is not None and first.tablet.table in saturated:
             first = None
         refused: list[str] = []
 
@@ -110,10 +110,10 @@ class Backfill:
             refused.append(job.id)
             return False
 
-        job = self._queues.take(group, may_start, shut)
+        job = self._queues.take(group, may_start, saturated)
         if job is None and not self._capacity.jobs(group):
             # The one that all wait for is not among the best any more.
-            return self._queues.take(group, None, shut)
+            return self._queues.take(group, None, saturated)
         if job is not None and refused and first is None:
             name, times = self._passed.get(group, ("", 0))
             self._passed[group] = (refused[0], times + 1 if name == refused[0] else 1)

@@ -112,7 +112,7 @@ class _ClassLanes:
 
 
 class FairShare:
-    """Turns of tables by weight. A queue tells it what joins and leaves, and asks."""
+    """Turns of tables by weight. A queue reports each job that joins or leaves."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         """Begin with no lanes.
@@ -174,7 +174,7 @@ class FairShare:
                 return best_rank if aged else -lanes.next_lane().ranks[0]
         raise AssertionError("asked for a turn while no job is queued")
 
-    def choose_open(self, shut: Container[str]) -> int | None:
+    def choose_unsaturated(self, saturated: Container[str]) -> int | None:
         """Return the rank of the job that goes next though some tables hand nothing out.
 
         By the same rules; None if no other table has jobs. Looks at every lane.
@@ -183,7 +183,7 @@ class FairShare:
             (-lane.ranks[0], rank_class, lane.clock)
             for rank_class, lanes in self._classes.items()
             for lane in lanes.lanes.values()
-            if lane.table not in shut
+            if lane.table not in saturated
         ]
         if not heads:
             return None

@@ -136,7 +136,7 @@ class QueueEntry:
     arrival: int
     offered_s: float
     priority: int
-    """The planner's and the boost; tells the class."""
+    """The planner's; tells the class."""
     older: "QueueEntry | None" = None
     younger: "QueueEntry | None" = None
     """Neighbours among the queued jobs of the tablet."""
@@ -217,32 +217,28 @@ class JobIndex:
         """Return the ends of a table's tablets that have entries."""
         return list(self._tables.get(table, ()))
 
-    def highest(self) -> QueueEntry | None:
-        """Return the entry of the highest rank, or None."""
-        return self._ranked.highest()
-
     def lowest(self) -> QueueEntry | None:
         """Return the entry of the lowest rank, or None."""
         return self._ranked.lowest()
 
-    def next(self, shut: Container[str] = ()) -> QueueEntry | None:
+    def next(self, saturated: Container[str] = ()) -> QueueEntry | None:
         """Return the entry whose turn it is: the highest, unless tables share.
 
         Args:
-            shut: Tables whose turn it is not.
+            saturated: Tables whose turn it is not.
         """
-        if shut:
-            return self._next_open(shut)
+        if saturated:
+            return self._next_unsaturated(saturated)
         best = self._ranked.highest()
         if best is None or self._shares is None:
             return best
         return self._ranked.get(self._shares.choose(class_of(best.priority), best.rank))
 
-    def _next_open(self, shut: Container[str]) -> QueueEntry | None:
+    def _next_unsaturated(self, saturated: Container[str]) -> QueueEntry | None:
         if self._shares is not None:
-            rank = self._shares.choose_open(shut)
+            rank = self._shares.choose_unsaturated(saturated)
             return None if rank is None else self._ranked.get(rank)
-        opened = (each for each in self.best_first() if each.job.tablet.table not in shut)
+        opened = (each for each in self.best_first() if each.job.tablet.table not in saturated)
         return next(opened, None)
 
     def best_first(self) -> Iterator[QueueEntry]:

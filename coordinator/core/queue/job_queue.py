@@ -6,7 +6,7 @@ jobs that rank below it have left; otherwise nothing changes. The queue does not
 at dependencies between jobs: whoever offers a job knows that it may run.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 
 from common.errors import ConfigError
@@ -89,15 +89,6 @@ class JobQueue:
         """Yield what the queue knows of each job, best first; the queue must not change."""
         return self._index.best_first()
 
-    def top(self, count: int) -> tuple[Job, ...]:
-        """Return the best jobs by rank, best first."""
-        return tuple(islice(self, count))
-
-    def peek(self) -> Job | None:
-        """Return the job of the highest rank, or None."""
-        entry = self._index.highest()
-        return None if entry is None else entry.job
-
     def get(self, job_id: str) -> Job | None:
         """Return a queued job, or None."""
         entry = self._index.by_id.get(job_id)
@@ -115,30 +106,29 @@ class JobQueue:
         """Return how long the oldest job has waited; 0 if there is none. O(n)."""
         return max((now_s - entry.offered_s for entry in self._index), default=0.0)
 
-    def offer(self, job: Job, now_s: float, boost: int = 0) -> Admission:
+    def offer(self, job: Job, now_s: float) -> Admission:
         """Queue a job, or say why not. A job that is queued already keeps its age.
 
         Args:
             job: Known by its id.
             now_s: The time now.
-            boost: Added to the planner's priority.
         """
         present = self._index.by_id.get(job.id)
         if present is not None:
-            return self._update(present, job, boost)
+            return self._update(present, job)
         self._arrivals += 1
-        return self._admit(self._entry(job, boost, now_s, self._arrivals))
+        return self._admit(self._entry(job, now_s, self._arrivals))
 
-    def take(self, suits: JobFilter | None = None, shut: Container[str] = ()) -> Job | None:
+    def take(self, suits: JobFilter | None = None, saturated: Container[str] = ()) -> Job | None:
         """Take the best job out, or None: of the table whose turn it is, if tables share.
 
         Args:
             suits: May refuse a job now; then the best of the next `PROBES_MAX` that it allows goes.
-            shut: Tables of which no job is taken.
+            saturated: Tables of which no job is taken.
         """
-        entry = self._index.next(shut)
+        entry = self._index.next(saturated)
         if entry is not None and suits is not None and not suits(entry.job):
-            opened = (each for each in self.entries() if each.job.tablet.table not in shut)
+            opened = (each for each in self.entries() if each.job.tablet.table not in saturated)
             entry = next((each for each in islice(opened, PROBES_MAX) if suits(each.job)), None)
         if entry is None:
             return None
@@ -171,34 +161,16 @@ class JobQueue:
         self.counts.removed += len(entries)
         return tuple(self._index.drop(entry) for entry in entries)
 
-    def replace(
-        self,
-        tablet: TabletId,
-        jobs: Iterable[Job],
-        now_s: float,
-        boosts: Mapping[str, int] | None = None,
-    ) -> Replacement:
-        """Make `jobs` the queued jobs of a tablet; unchanged ones keep age and place.
-
-        `boosts` are by id of a request, and for its jobs.
-        """
+    def replace(self, tablet: TabletId, jobs: Iterable[Job], now_s: float) -> Replacement:
+        """Make `jobs` the queued jobs of a tablet; unchanged ones keep age and place."""
         wanted = {job.id: job for job in jobs}
         assert all(job.tablet == tablet for job in wanted.values()), tablet
         before = {job.id: job for job in self.jobs_of(tablet)}
         removed = tuple(job for own, job in before.items() if own not in wanted)
         for job in removed:
             self.remove(job.id)
-        answers = [
-            (job, self.offer(job, now_s, (boosts or {}).get(job.request or "", 0)))
-            for job in wanted.values()
-        ]
+        answers = [(job, self.offer(job, now_s)) for job in wanted.values()]
         return replacement_of(answers, before=before, removed=removed, queued=self._index.by_id)
-
-    def resize(self, bytes_max: int, count_max: int) -> tuple[Job, ...]:
-        """Set other bounds; return what had to leave for them, lowest first."""
-        require_bounds(bytes_max, count_max)
-        self.bytes_max, self.count_max = bytes_max, count_max
-        return self._shrink()
 
     def check(self) -> None:
         """Assert what is always true of the queue; for tests."""
@@ -206,11 +178,10 @@ class JobQueue:
         assert self.size_bytes <= self.bytes_max
         self._index.check()
 
-    def _entry(self, job: Job, boost: int, offered_s: float, arrival: int) -> QueueEntry:
-        priority = job.priority + boost
-        aged = priority - int(offered_s // self._ageing_s)
+    def _entry(self, job: Job, offered_s: float, arrival: int) -> QueueEntry:
+        aged = job.priority - int(offered_s // self._ageing_s)
         rank = rank_of(aged, len(job.inputs), arrival)
-        return QueueEntry(job, rank, weight_bytes(job), arrival, offered_s, priority)
+        return QueueEntry(job, rank, weight_bytes(job), arrival, offered_s, job.priority)
 
     def _admit(self, entry: QueueEntry) -> Admission:
         """Let an entry in if it fits after lower ones have left; all or nothing."""
@@ -234,9 +205,9 @@ class JobQueue:
         self.counts.evicted += len(evicted)
         return Accepted(evicted)
 
-    def _update(self, present: QueueEntry, job: Job, boost: int) -> Admission:
+    def _update(self, present: QueueEntry, job: Job) -> Admission:
         """Let a queued job take its new form; if there is no room for that, it leaves."""
-        entry = self._entry(job, boost, present.offered_s, present.arrival)
+        entry = self._entry(job, present.offered_s, present.arrival)
         if entry.rank != present.rank or entry.priority != present.priority:
             self._index.drop(present)
             return self._admit(entry)
@@ -285,28 +256,16 @@ class JobQueues:
             queue = self._queues[group] = self._make(group)
         return queue
 
-    def offer(self, job: Job, now_s: float, boost: int = 0) -> Admission:
-        """Queue a job in its group; it leaves any other group that it was queued in."""
-        for group, queue in self._queues.items():
-            if group != job.group:
-                queue.remove(job.id)
-        return self.queue(job.group).offer(job, now_s, boost)
-
     def take(
-        self, group: str, suits: JobFilter | None = None, shut: Container[str] = ()
+        self, group: str, suits: JobFilter | None = None, saturated: Container[str] = ()
     ) -> Job | None:
         """Take the best job of a group out, or None; see `JobQueue.take`."""
         queue = self._queues.get(group)
-        return None if queue is None else queue.take(suits, shut)
+        return None if queue is None else queue.take(suits, saturated)
 
     def get(self, job_id: str) -> Job | None:
         """Return a queued job of any group, or None."""
         found = (queue.get(job_id) for queue in self._queues.values())
-        return next((job for job in found if job is not None), None)
-
-    def remove(self, job_id: str) -> Job | None:
-        """Take a job out of whichever group it is queued in; None if of none."""
-        found = (queue.remove(job_id) for queue in self._queues.values())
         return next((job for job in found if job is not None), None)
 
     def remove_tablet(self, tablet: TabletId) -> tuple[Job, ...]:
@@ -321,19 +280,13 @@ class JobQueues:
         """Return the ends of a table's tablets that have queued jobs, in any group."""
         return list(dict.fromkeys(end for _, queue in self for end in queue.ends_of(table)))
 
-    def replace(
-        self,
-        tablet: TabletId,
-        jobs: Iterable[Job],
-        now_s: float,
-        boosts: Mapping[str, int] | None = None,
-    ) -> Replacement:
+    def replace(self, tablet: TabletId, jobs: Iterable[Job], now_s: float) -> Replacement:
         """Make `jobs` the queued jobs of a tablet in all groups at once; none clears it."""
         wanted: dict[str, list[Job]] = {group: [] for group, _ in self}
         for job in jobs:
             wanted.setdefault(job.group, []).append(job)
         done = [
-            self.queue(group).replace(tablet, theirs, now_s, boosts)
+            self.queue(group).replace(tablet, theirs, now_s)
             for group, theirs in wanted.items()
             if theirs or self.queue(group).jobs_of(tablet)
         ]

@@ -6,6 +6,6 @@
 4. `automatic` makes requests of what a table's own selector has chosen.
 
     next_step   the next step in a tablet, and of the whole request
-    progress    how far a request has come
+    progress    how far a request has come in a tablet
     automatic   requests that the service makes by itself
 """

@@ -223,7 +223,7 @@ RequestStep = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginAnswers:
-    """What plug-ins have said of a tablet. Nothing of it may be used for another reading."""
+    """The answers of plug-ins about one reading of a tablet; they hold for no other reading."""
 
     chosen: Chosen | None = None
     """The selector's answer."""
@@ -240,13 +240,13 @@ class PluginAnswers:
 NO_ANSWERS = PluginAnswers()
 
 
-def next_step(request: Request, tablet: Tablet, asked: PluginAnswers = NO_ANSWERS) -> RequestStep:
+def next_step(request: Request, tablet: Tablet, answers: PluginAnswers = NO_ANSWERS) -> RequestStep:
     """Return what a request does next in a tablet that may hold keys of its range.
 
     Args:
         request: As it was read; the store checks its state again.
         tablet: As it was read, at one moment.
-        asked: What plug-ins have said of this reading; after an `Ask…`, the answer.
+        answers: What plug-ins have said of this reading; after an `Ask…`, the answer.
     """
     here = (tablet.id, request.id)
     if request.state.ended:
@@ -268,10 +268,10 @@ def next_step(request: Request, tablet: Tablet, asked: PluginAnswers = NO_ANSWER
     if cancelled_here(request, tablet.bounds):
         return CancelHere(tablet=here[0], request=here[1])
     if tablet.selection is None:
-        return _step_before_selection(request, tablet, asked)
+        return _step_before_selection(request, tablet, answers)
     if tablet.selection.request != request.id:
         return WaitForTablet(f"request {tablet.selection.request} is first here")
-    return _step_with_selection(request, tablet, tablet.selection, asked)
+    return _step_with_selection(request, tablet, tablet.selection, answers)
 
 
 def requests_in_turn(requests: Iterable[Request], tablet: Tablet) -> tuple[Request, ...]:
@@ -347,17 +347,17 @@ def _wants_files(request: Request, tablet: Tablet) -> bool:
     return request.state is RequestState.ACTIVE and not over
 
 
-def _step_before_selection(request: Request, tablet: Tablet, asked: PluginAnswers) -> RequestStep:
+def _step_before_selection(request: Request, tablet: Tablet, answers: PluginAnswers) -> RequestStep:
     if tablet.running:
         if request.id in tablet.waiting:
             return WaitForTablet(
                 f"{_jobs(len(tablet.running))} here; no system job is started meanwhile"
             )
         return MarkWaiting(tablet=tablet.id, request=request.id)
-    if asked.problem:
-        return FailRequest(asked.problem)
+    if answers.problem:
+        return FailRequest(answers.problem)
     shown = shown_files(request, tablet)
-    chosen = asked.chosen if shown else Chosen(reason="no file has keys of the range")
+    chosen = answers.chosen if shown else Chosen(reason="no file has keys of the range")
     if chosen is None:
         return AskSelector()
     return SelectFiles(
@@ -369,18 +369,18 @@ def _step_before_selection(request: Request, tablet: Tablet, asked: PluginAnswer
 
 
 def _step_with_selection(
-    request: Request, tablet: Tablet, selection: Selection, asked: PluginAnswers
+    request: Request, tablet: Tablet, selection: Selection, answers: PluginAnswers
 ) -> RequestStep:
     if under_way := attempts_of(request, tablet):
         return WaitForTablet(f"{_jobs(len(under_way))} of it")
-    if asked.problem or asked.given_up:
-        return FailRequest(asked.problem or asked.given_up)
-    if asked.jobs is None:
+    if answers.problem or answers.given_up:
+        return FailRequest(answers.problem or answers.given_up)
+    if answers.jobs is None:
         return AskPlanner()
-    if asked.jobs:
+    if answers.jobs:
         return WaitForTablet("its next job waits for a compactor")
     if rest := sorted(set(selection.files).difference(selection.results)):
-        return FailRequest(f"tablet {tablet.id}: no planner takes {_named(rest)}: {asked.left}")
+        return FailRequest(f"tablet {tablet.id}: no planner takes {_named(rest)}: {answers.left}")
     return CompleteHere(tablet=tablet.id, request=request.id, files=selection.files)
 
 

@@ -1,17 +1,15 @@
-"""How far a request has come: computed from the store, and from what compactors tell. Pure."""
+"""How far a request has come in a tablet, computed from what the store holds. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from common.metadata.request_predicates import cancelled_here
 from common.model.request import (
     Request,
-    RequestProgress,
     RequestProgressInTablet,
     RequestState,
     TabletProgress,
 )
 from common.model.tablet import Tablet
-from common.wire import AttemptProgress
 from coordinator.core.requests.next_step import (
     WaitForTablet,
     attempts_of,
@@ -27,39 +25,6 @@ _ENDS = {
     RequestState.CANCELLED: TabletProgress.CANCELLED,
     RequestState.FAILED: TabletProgress.CANCELLED,
 }
-
-
-def request_progress(
-    request: Request,
-    tablets: Iterable[Tablet],
-    *,
-    others: Iterable[Request] = (),
-    attempts: Mapping[str, AttemptProgress] | None = None,
-    now_s: float = 0.0,
-) -> RequestProgress:
-    """Return how far a request has come.
-
-    Args:
-        request: As it was read.
-        tablets: Of its range, read afterwards; others are passed over.
-        others: Open requests of the table, the oldest first, to tell whose turn it is.
-        attempts: What compactors tell of attempts; None: nothing is known.
-        now_s: The time now.
-    """
-    known = attempts or {}
-    others = tuple(others)
-    here = tuple(
-        tablet_progress(request, tablet, others)
-        for tablet in tablets
-        if meets_tablet(request, tablet.bounds)
-    )
-    told = [known[attempt] for each in here for attempt in each.running if attempt in known]
-    bytes_left = max(0, sum(each.bytes_left for each in here) - sum(t.bytes_done for t in told))
-    rate = sum(each.bytes_done / max(now_s - each.since_s, 1.0) for each in told)
-    eta_s = 0.0 if request.state.ended else (bytes_left / rate if rate else None)
-    return RequestProgress(
-        request=request, tablets=here, bytes_left=bytes_left, bytes_per_s=rate, eta_s=eta_s
-    )
 
 
 def tablet_progress(

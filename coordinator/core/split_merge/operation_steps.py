@@ -1,7 +1,7 @@
 """What a split or merge does next, and where one is wanted. Pure.
 
     bytes of tablets ──► why_split, pairs_to_merge, why_merge ──► BeginOperation
-    a user's wish ──────────────────────────────────────────────► BeginOperation
+    a user's call ──────────────────────────────────────────────► BeginOperation
     all tablets of one operation, read together ──► next_change ──► StepOperation …
                                              EndOperation, AbandonOperation, or a `WaitForTablets`
 
@@ -9,11 +9,11 @@ How to drive it, for anything that reads tablets and applies changes: nothing is
 between two looks, so that anybody may take the next step, and a new coordinator goes on.
 
 1. Read a tablet. If it has an `operation`, read all tablets of that together:
-   `bounds_predicates.operated(tablet)` names them; None with an operation there means the
+   `split_merge_predicates.operation_tablets` names them; None means that the tablet is the
    left one of a merge, whose right neighbour names both.
 2. Apply what `next_change` returns and look again, until it returns a `WaitForTablets`: then the
    next change of one of these tablets, or time, brings it on. A refusal means the same.
-3. While a split is at *cut*, `cutting.cut_plan` (`planning.plan_tablet` asks it) names the
+3. While a split is at *cut*, `split_jobs.cut_plan` (`planning.plan_tablet` asks it) names the
    jobs that take away what is in the way. Reserve them with `cuts_at=job.cuts[0]`.
 4. To begin by size: `why_split` on a tablet that was read, then `split_keys.split_keys`
    for where to cut; `pairs_to_merge` on neighbouring records, then `why_merge` on both
@@ -153,7 +153,7 @@ def merge_bytes(table: Table) -> int:
 def pairs_to_merge(
     records: Sequence[tuple[TabletId, Record]], table: Table, now_s: float, rest_s: float
 ) -> list[tuple[TabletId, TabletId]]:
-    """Return neighbours that may be merged by what their records say, no tablet twice.
+    """Return neighbours that may be merged according to their records, no tablet twice.
 
     Args:
         records: Of tablets one after the other, none left out.
@@ -181,7 +181,7 @@ def _takes_operations(table: Table) -> bool:
 
 
 def _is_free(tablet: Tablet) -> bool:
-    """Return whether no operation is there and no request has a say."""
+    """Return whether a tablet has neither an operation nor a request."""
     return (
         tablet.operation is None
         and tablet.selection is None

@@ -1,9 +1,9 @@
 """Where to split a tablet so that its bytes are balanced. Pure.
 
 What is known of a file is its smallest and greatest key. Samples of keys tell more of the
-largest ones: `spans_of_samples` cuts such a file into pieces of equal bytes. Candidates are keys
-that bound a piece; bytes of a piece on both sides of a candidate are divided by where it
-lies between the piece's bounds. Among candidates that balance about as well, the one is
+largest ones: `spans_of_samples` cuts such a file into spans of equal bytes. Candidates are keys
+that bound a span; bytes of a span on both sides of a candidate are divided by where it
+lies between the span's bounds. Among candidates that balance about as well, the one is
 chosen for which the fewest bytes have to be rewritten.
 """
 
@@ -41,14 +41,14 @@ class KeySpan:
 
 
 def span_of_file(file: DataFile) -> tuple[KeySpan, ...]:
-    """Return a file as one piece; a file without keys has no row, and is none."""
+    """Return a file as one span; a file without keys has no row, and is none."""
     if file.key_min is None or file.key_max is None:
         return ()
     return (KeySpan(file.key_min, file.key_max, file.size_bytes),)
 
 
 def spans_of_samples(file: DataFile, keys: Sequence[bytes]) -> tuple[KeySpan, ...]:
-    """Return a file in pieces of equal bytes between sampled keys.
+    """Return a file in spans of equal bytes between sampled keys.
 
     Args:
         file: Any; without two samples it stays whole.
@@ -94,20 +94,20 @@ def split_keys(
     """
     assert parts >= 2, parts
     known = samples or {}
-    pieces = [
-        piece
+    spans = [
+        span
         for file in files
-        for piece in (
+        for span in (
             spans_of_samples(file, known[file.path]) if file.path in known else span_of_file(file)
         )
     ]
-    total = sum(piece.size_bytes for piece in pieces)
-    cuts = _candidates(bounds, pieces)
+    total = sum(span.size_bytes for span in spans)
+    cuts = _candidates(bounds, spans)
     if not cuts or not total:
         return ()
     chosen: list[bytes] = []
     for number in range(1, parts):
-        cut = _nearest(number / parts, 1 / parts, cuts, lambda key: _up_to(key, pieces) / total)
+        cut = _nearest(number / parts, 1 / parts, cuts, lambda key: _up_to(key, spans) / total)
         best = None if cut is None else _cheapest(cut, files)
         if best is not None and (not chosen or best > chosen[-1]):
             chosen.append(best)
@@ -120,9 +120,9 @@ def is_sure(cut: bytes, files: Sequence[DataFile]) -> bool:
     return sum(file.size_bytes for file in files if may_cross(file, cut)) <= SURE_SHARE * total
 
 
-def _candidates(bounds: Bounds, pieces: Sequence[KeySpan]) -> list[bytes]:
+def _candidates(bounds: Bounds, spans: Sequence[KeySpan]) -> list[bytes]:
     """Return keys inside a tablet where it may be cut, some keys on either side."""
-    keys = {key for piece in pieces for key in (piece.key_min, piece.key_max)}
+    keys = {key for span in spans for key in (span.key_min, span.key_max)}
     if not keys:
         return []
     last = max(keys)
@@ -164,25 +164,25 @@ def _cheapest(cuts: Sequence[bytes], files: Sequence[DataFile]) -> bytes:
     return min(cuts, key=rewritten)
 
 
-def _up_to(cut: bytes, pieces: Iterable[KeySpan]) -> float:
+def _up_to(cut: bytes, spans: Iterable[KeySpan]) -> float:
     """Return how many bytes have keys up to a cut."""
-    return sum(piece.size_bytes * _share_up_to(cut, piece) for piece in pieces)
+    return sum(span.size_bytes * _share_up_to(cut, span) for span in spans)
 
 
-def _share_up_to(cut: bytes, piece: KeySpan) -> float:
-    """Return which part of a piece has keys up to a cut, as if they were evenly spread."""
-    if piece.key_max <= cut:
+def _share_up_to(cut: bytes, span: KeySpan) -> float:
+    """Return which part of a span has keys up to a cut, as if they were evenly spread."""
+    if span.key_max <= cut:
         return 1.0
-    if cut < piece.key_min:
+    if cut < span.key_min:
         return 0.0
-    low, at, high = (_number(key, piece) for key in (piece.key_min, cut, piece.key_max))
+    low, at, high = (_number(key, span) for key in (span.key_min, cut, span.key_max))
     return (at - low) / (high - low) if high > low else 0.5
 
 
-def _number(key: bytes, piece: KeySpan) -> int:
-    """Return the first bytes of a key in which the bounds of a piece differ, as a number."""
+def _number(key: bytes, span: KeySpan) -> int:
+    """Return the first bytes of a key in which the bounds of a span differ, as a number."""
     same = 0
-    for one, other in zip(piece.key_min, piece.key_max, strict=False):
+    for one, other in zip(span.key_min, span.key_max, strict=False):
         if one != other:
             break
         same += 1

@@ -5,7 +5,7 @@
 3. `grants` lowers a grant at once, and raises it only by what nobody may be applying.
 4. The answer to the heartbeat carries the grants that change.
 
-    grants              who may move how much, and what each attempt is told
+    grants              who may move how much, and the grant of each attempt
     throttled_attempts  the attempts that may be moving bytes, by compactor and by scope
     allocation          the limit of each scope, and how it is divided
 """

@@ -123,8 +123,8 @@ class AdaptiveRate:
         rate = greatest if self.rate == self.greatest else min(self.rate, greatest)
         return replace(self, greatest=greatest, rate=max(rate, min(self.least, greatest)))
 
-    def looked(self, latency: float | None) -> Self:
-        """Return it after a look; None: nothing was measured, which speaks against nothing."""
+    def after_look(self, latency: float | None) -> Self:
+        """Return the rate after a measurement; None: nothing was measured, so it may rise."""
         wanted = self.greatest
         if latency is not None:
             wanted = desired_rate(latency, self.least, self.greatest, self.threshold)
@@ -136,15 +136,15 @@ class AdaptiveRate:
 
 
 LATENCY_INTERVAL_S = 2.0
-"""How often latency is looked at; shorter than a heartbeat would tell nothing more."""
+"""How often rates follow latency; more often than heartbeats would show nothing new."""
 MIB = 1024**2
 
 
 class ScopeLimits:
-    """Limits by scope, in bytes/s. What operators say is replaced as a whole."""
+    """Limits by scope, in bytes/s. Explicit limits are replaced as a whole."""
 
     def __init__(self, limits: Limits) -> None:
-        self._said: dict[LimitScope, int] = {}
+        self._explicit: dict[LimitScope, int] = {}
         self._defaults = {
             LimitScopeKind.GROUP: limits.group_limit_bytes_s,
             LimitScopeKind.VOLUME: limits.volume_limit_bytes_s,
@@ -155,24 +155,24 @@ class ScopeLimits:
         self._synced: dict[LimitScope, tuple[int, float]] = {}
         self._looked_s = 0.0
 
-    def say(self, limits: Mapping[LimitScope, int]) -> None:
-        """Note what operators have said of scopes; 0: no limit. Others have the default."""
-        self._said = dict(limits)
+    def set_explicit(self, limits: Mapping[LimitScope, int]) -> None:
+        """Replace the limits that operators have set; 0: no limit. Others have the default."""
+        self._explicit = dict(limits)
 
-    def said(self) -> list[LimitScope]:
-        """Return the scopes that operators have said something of, in order."""
-        return sorted(self._said)
+    def explicit_scopes(self) -> list[LimitScope]:
+        """Return the scopes that have an explicit limit, in order."""
+        return sorted(self._explicit)
 
     def is_default(self, scope: LimitScope) -> bool:
-        """Return whether nobody has said anything of a scope."""
-        return scope not in self._said
+        """Return whether a scope has no explicit limit."""
+        return scope not in self._explicit
 
     def limit(self, scope: LimitScope) -> int | None:
-        """Return the limit that was said, or that is the default; None: there is none."""
-        return self._said.get(scope, self._defaults[scope.kind]) or None
+        """Return the explicit limit of a scope, or its default; None: there is none."""
+        return self._explicit.get(scope, self._defaults[scope.kind]) or None
 
     def rate(self, scope: LimitScope) -> int | None:
-        """Return what a scope may move now, its latency looked at; None: no limit."""
+        """Return what a scope may move now, given its latency; None: no limit."""
         limit = self.limit(scope)
         if limit is None or not self._adapts(scope):
             return limit
@@ -200,7 +200,7 @@ class ScopeLimits:
                 del self._rates[scope]
                 continue
             latency_s = took_s / (size_bytes / MIB) if size_bytes else None
-            self._rates[scope] = known.bounded(limit).looked(latency_s)
+            self._rates[scope] = known.bounded(limit).after_look(latency_s)
             if latency_s is None and self._rates[scope].rate == limit:
                 del self._rates[scope]
 

@@ -1,4 +1,4 @@
-"""Who may move how many bytes per second, and what each attempt is told.
+"""Who may move how many bytes per second, and the grant of each attempt.
 
 Lower first: a grant is lowered at once, and raised only by what nobody may be applying.
 What an attempt *may* be applying is what its last heartbeat said, or what it was sent
@@ -28,7 +28,7 @@ from coordinator.core.throttle.throttled_attempts import ThrottledAttempt, Throt
 HEADROOM = 0.02
 """Of a limit: left for attempts that begin."""
 BLIND_BYTES_S = 64 * 1024.0
-"""Most that an attempt begins with where nobody knows what is free."""
+"""The most that an attempt begins with while it is not known what is free."""
 WANTED_MIN = 0.1
 """Of an even part: so much is kept for an attempt that moves nothing now."""
 CHANGE_MIN = 0.01
@@ -89,7 +89,7 @@ class Grants:
             self._holders.put(known)
         return _wire_rate(known.applied_bytes_s)
 
-    def hear(
+    def note_heartbeat(
         self,
         compactor: str,
         group: str,
@@ -108,7 +108,7 @@ class Grants:
         """
         seen = {each.attempt: each for each in listed}
         for each in seen.values():
-            self._hear_one(compactor, group, each, now_s)
+            self._note_progress(compactor, group, each, now_s)
         for attempt in self._holders.of_compactor(compactor):
             if attempt not in seen and not begins(attempt):
                 self.end(attempt)
@@ -174,12 +174,12 @@ class Grants:
 
     def statuses(self) -> tuple[LimitStatus, ...]:
         """Return every scope that has a limit of its own, or under which something moves."""
-        known = {*self._holders.scopes(), *self.scopes.said()}
+        known = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
         known |= {scope for scope, _ in self._moved}
         return tuple(self._status(scope) for scope in sorted(known))
 
     def check(self) -> None:
-        """Assert what is always true of the book; for tests."""
+        """Assert what is always true of the attempts; for tests."""
         self._holders.check()
 
     def _status(self, scope: LimitScope) -> LimitStatus:
@@ -223,33 +223,35 @@ class Grants:
         return target
 
     def _room(self, scopes: tuple[LimitScope, ...], share: float = 1.0) -> float:
-        """Return how much nobody applies of a share of what an attempt is under."""
+        """Return how much of a share of its limits an attempt may still be given."""
         rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
         rooms = [share * rate - self._holders.may_bytes_s(scope) for scope, rate in rates.items()]
         return min(rooms, default=UNLIMITED)
 
-    def _hear_one(self, compactor: str, group: str, told: AttemptProgress, now_s: float) -> None:
-        before = self._holders.get(told.attempt)
+    def _note_progress(
+        self, compactor: str, group: str, progress: AttemptProgress, now_s: float
+    ) -> None:
+        before = self._holders.get(progress.attempt)
         if before is not None and before.compactor == compactor:
-            self._count(before, told.moved_bytes, told.waited_s)
-            size_bytes = told.synced_bytes - before.synced_bytes
+            self._count(before, progress.moved_bytes, progress.waited_s)
+            size_bytes = progress.synced_bytes - before.synced_bytes
             for scope in before.scopes:
-                self.scopes.synced(scope, size_bytes, told.sync_s - before.sync_s)
+                self.scopes.synced(scope, size_bytes, progress.sync_s - before.sync_s)
         else:
             # What it did before we knew of it is not ours to count.
             before = ThrottledAttempt(
-                attempt=told.attempt,
+                attempt=progress.attempt,
                 compactor=compactor,
-                scopes=limit_scopes(group, told.volume),
+                scopes=limit_scopes(group, progress.volume),
                 applied_bytes_s=UNLIMITED,
                 may_bytes_s=UNLIMITED,
                 heard_s=now_s,
-                moved_bytes=told.moved_bytes,
-                waited_s=told.waited_s,
-                synced_bytes=told.synced_bytes,
-                sync_s=told.sync_s,
+                moved_bytes=progress.moved_bytes,
+                waited_s=progress.waited_s,
+                synced_bytes=progress.synced_bytes,
+                sync_s=progress.sync_s,
             )
-        self._holders.put(before.heard(told, now_s))
+        self._holders.put(before.after_heartbeat(progress, now_s))
 
     def _count(self, holder: ThrottledAttempt, moved_bytes: int, waited_s: float) -> None:
         for scope in holder.scopes:

@@ -4,18 +4,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isclose
-from typing import TypeVar
 
+from common.indexes import remove_from_index
 from common.model.group import LimitScope
 from common.wire import AttemptProgress
 from coordinator.core.throttle.allocation import UNLIMITED
 
-Key = TypeVar("Key")
-
 WANTED_GROWTH = 1.5
 """An attempt that does not wait may soon move that many times as much as it did."""
 WAITED_SHARE = 0.05
-"""An attempt that waited for more of its time than that wants all that it can get."""
+"""An attempt that waited for a larger share of its time wants as much as it can get."""
 INTERVAL_S_MIN = 0.2
 """Of heartbeats that follow each other sooner, nothing is concluded."""
 
@@ -28,7 +26,7 @@ class ThrottledAttempt:
     compactor: str
     scopes: tuple[LimitScope, ...]
     applied_bytes_s: float
-    """What its compactor applies, as it was heard last."""
+    """What its compactor applies, by its last heartbeat."""
     may_bytes_s: float
     """The most that it applies as far as we can know; at least `applied_bytes_s`."""
     heard_s: float
@@ -40,17 +38,17 @@ class ThrottledAttempt:
     throttled: bool = False
     """Whether it had to wait lately."""
 
-    def heard(self, told: AttemptProgress, now_s: float) -> "ThrottledAttempt":
-        """Return it after a heartbeat has told of it; numbers only grow."""
-        applied = UNLIMITED if told.granted_bytes_s is None else told.granted_bytes_s
+    def after_heartbeat(self, progress: AttemptProgress, now_s: float) -> "ThrottledAttempt":
+        """Return it after a heartbeat that lists it; numbers only grow."""
+        applied = UNLIMITED if progress.granted_bytes_s is None else progress.granted_bytes_s
         after = replace(
             self,
             applied_bytes_s=applied,
             may_bytes_s=applied,
-            moved_bytes=max(self.moved_bytes, told.moved_bytes),
-            waited_s=max(self.waited_s, told.waited_s),
-            synced_bytes=max(self.synced_bytes, told.synced_bytes),
-            sync_s=max(self.sync_s, told.sync_s),
+            moved_bytes=max(self.moved_bytes, progress.moved_bytes),
+            waited_s=max(self.waited_s, progress.waited_s),
+            synced_bytes=max(self.synced_bytes, progress.synced_bytes),
+            sync_s=max(self.sync_s, progress.sync_s),
         )
         passed_s = now_s - self.heard_s
         if passed_s < INTERVAL_S_MIN:
@@ -62,7 +60,7 @@ class ThrottledAttempt:
 
 
 class ThrottledAttempts:
-    """Always true: indexes by compactor and by scope, and sums, speak of the same attempts."""
+    """Always true: the indexes by compactor and by scope, and the sums, cover the same attempts."""
 
     def __init__(self) -> None:
         self._holders: dict[str, ThrottledAttempt] = {}
@@ -81,7 +79,7 @@ class ThrottledAttempts:
         return self._holders.get(attempt)
 
     def scopes(self) -> list[LimitScope]:
-        """Return the scopes that somebody is under."""
+        """Return the scopes with attempts."""
         return list(self._by_scope)
 
     def of_compactor(self, compactor: str) -> list[str]:
@@ -110,9 +108,9 @@ class ThrottledAttempts:
         holder = self._holders.pop(attempt, None)
         if holder is None:
             return
-        _remove_from_index(self._by_compactor, holder.compactor, attempt)
+        remove_from_index(self._by_compactor, holder.compactor, attempt)
         for scope in holder.scopes:
-            _remove_from_index(self._by_scope, scope, attempt)
+            remove_from_index(self._by_scope, scope, attempt)
             self._add(scope, holder.may_bytes_s, -1)
             if scope not in self._by_scope:  # What is left is of rounding.
                 del self._sums[scope], self._unlimited[scope]
@@ -134,10 +132,3 @@ class ThrottledAttempts:
         for holder in self:
             assert all(holder.attempt in self._by_scope[scope] for scope in holder.scopes)
             assert holder.may_bytes_s >= holder.applied_bytes_s
-
-
-def _remove_from_index(index: dict[Key, dict[str, None]], key: Key, attempt: str) -> None:
-    members = index[key]
-    del members[attempt]
-    if not members:
-        del index[key]

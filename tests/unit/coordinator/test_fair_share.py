@@ -175,7 +175,7 @@ def test_turns_are_those_of_all_while_somebody_without_jobs_is_shut(seed: int) -
                 queue.offer(new, now_s=1000.0 * number)
         else:
             plain, other = queues
-            assert other.take(shut={"t9"}) == plain.take()
+            assert other.take(saturated={"t9"}) == plain.take()
 
 
 def test_a_table_that_is_shut_has_no_turn() -> None:
@@ -189,6 +189,6 @@ def test_a_table_that_is_shut_has_no_turn() -> None:
         def names(*taken: Job | None) -> list[str]:
             return [each.id for each in taken if each is not None]
 
-        assert names(queue.take(lambda each: each.id != "b0", shut={"a"})) == ["b1"]
-        assert names(queue.take(shut={"a"}), queue.take(shut={"a"})) == ["b0"]
-        assert names(queue.take(shut={"b"})) == ["a0"]
+        assert names(queue.take(lambda each: each.id != "b0", saturated={"a"})) == ["b1"]
+        assert names(queue.take(saturated={"a"}), queue.take(saturated={"a"})) == ["b0"]
+        assert names(queue.take(saturated={"b"})) == ["a0"]

@@ -72,13 +72,6 @@ def test_older_jobs_rise_one_point_per_step() -> None:
     assert names(queue) == ["same step", "next step", "first", "third step"]
 
 
-def test_a_boost_lifts_a_job() -> None:
-    queue = JobQueue(ROOM, 10)
-    queue.offer(job("plain", 5), now_s=0)
-    queue.offer(job("boosted", 1), now_s=0, boost=10)
-    assert names(queue) == ["boosted", "plain"]
-
-
 def test_the_bound_in_bytes_is_strict_and_evicts_as_many_as_it_takes() -> None:
     small = [job(f"small{number}", number) for number in range(4)]
     large = job("large", 2, inputs=("x" * 1500,))
@@ -159,14 +152,6 @@ def test_the_best_that_suits_is_taken() -> None:
     assert len(queue) == 4
 
 
-def test_shrinking_evicts_from_the_low_end() -> None:
-    queue = JobQueue(ROOM, 10)
-    for priority in (3, 1, 2):
-        queue.offer(job(f"p{priority}", priority), now_s=0)
-    assert names(queue.resize(ROOM, 1)) == ["p1", "p2"]
-    assert queue.counts.evicted == 2
-
-
 @pytest.mark.parametrize(("bytes_max", "count_max"), [(0, 1), (1, 0), (-5, 5)])
 def test_bounds_must_let_something_in(bytes_max: int, count_max: int) -> None:
     with pytest.raises(ConfigError, match="expected at least 1"):
@@ -200,7 +185,8 @@ def queues(count_max: int = 100) -> JobQueues:
 def test_a_plan_replaces_a_tablets_jobs_in_all_groups() -> None:
     groups = queues()
     groups.replace(TABLET, [job("a", group="small"), job("b", group="large")], now_s=0)
-    groups.offer(job("other", tablet=TabletId("t2", b"x"), group="small"), now_s=0)
+    other = TabletId("t2", b"x")
+    groups.replace(other, [job("other", tablet=other, group="small")], now_s=0)
 
     done = groups.replace(TABLET, [job("c", group="huge")], now_s=1)
 
@@ -213,22 +199,21 @@ def test_a_plan_replaces_a_tablets_jobs_in_all_groups() -> None:
 
 def test_a_job_is_in_one_group_only_and_found_in_any() -> None:
     groups = queues()
-    groups.offer(job("a", group="small"), now_s=0)
-    groups.offer(job("a", group="large"), now_s=1)
+    groups.replace(TABLET, [job("a", group="small")], now_s=0)
+    groups.replace(TABLET, [job("a", group="large")], now_s=1)
     groups.check()
     assert len(groups) == 1
     assert groups.take("small") is None
     assert groups.take("nobody asked for this") is None
     assert (found := groups.get("a")) is not None
     assert found.group == "large"
-    assert groups.remove("a") == found
-    assert groups.remove("a") is None
+    assert groups.remove_tablet(TABLET) == (found,)
+    assert groups.remove_tablet(TABLET) == ()
 
 
-def test_request_boosts_are_applied_on_replacement() -> None:
+def test_jobs_of_a_tablet_leave_as_they_came() -> None:
     queue = JobQueue(ROOM, 10)
-    wanted = [job("plain", 5), job("urgent", 1, request="r1")]
-    queue.replace(TABLET, wanted, now_s=0, boosts={"r1": 100})
+    queue.replace(TABLET, [job("plain", 5), job("urgent", 100)], now_s=0)
     assert names(queue) == ["urgent", "plain"]
     assert names(queue.remove_tablet(TABLET)) == ["plain", "urgent"]
     assert len(queue) == 0

@@ -6,6 +6,7 @@ import pytest
 
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
+from common.wire import Heartbeat
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
@@ -24,13 +25,15 @@ def state_with(*groups: str) -> CoordinatorState:
 
 def heard(group: str) -> on.CompactorHeard:
     return on.CompactorHeard(
-        compactor="c1",
-        incarnation="1",
-        group=group,
-        node="n",
-        slots=1,
-        attempts=(),
-        draining=False,
+        beat=Heartbeat(
+            compactor="c1",
+            incarnation="1",
+            group=group,
+            node="n",
+            slots=1,
+            attempts=(),
+            draining=False,
+        )
     )
 
 

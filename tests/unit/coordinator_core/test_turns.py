@@ -7,12 +7,13 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
+from common.wire import AttemptReport, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import HELD_JOBS_MAX
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
-from tests.support.reservations import reservation_of
+from tests.support.reservations import assignment_of
 
 TABLE = Table(id="t", name="trips", location="file:///t", schema=())
 
@@ -36,13 +37,17 @@ def planned(number: int) -> on.TabletPlanned:
 
 
 def take(number: int) -> on.TakeAsked:
-    return on.TakeAsked(take=f"k{number}", compactor=f"c{number}", incarnation="1", group="small")
+    return on.TakeAsked(
+        request=TakeRequest(
+            take=f"k{number}", compactor=f"c{number}", incarnation="1", group="small"
+        )
+    )
 
 
 def reserved(by: int, event: on.TabletPlanned, attempt: str) -> on.JobReserved:
     (job,) = event.plan.jobs
-    entry = reservation_of(job, attempt, f"c{by}")
-    return on.JobReserved(take=f"k{by}", job=job, reservation=entry)
+    given = assignment_of(job, attempt, f"c{by}")
+    return on.JobReserved(take=f"k{by}", assignment=given)
 
 
 def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
@@ -53,7 +58,9 @@ def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
         state.handle(planned(number), 0.0)
     state.handle(reserved(0, planned(0), "a0"), 0.0)
     failed = on.AttemptReported(
-        compactor="c0", attempt="a0", end=AttemptEnd.FAILED, error_class="Error", cause="boom"
+        report=AttemptReport(
+            compactor="c0", attempt="a0", end=AttemptEnd.FAILED, error_class="Error", cause="boom"
+        )
     )
     state.handle(failed, 0.0)
 
@@ -85,11 +92,13 @@ def test_a_conflict_at_commit_is_tried_again_at_once_and_held_against_nobody() -
         attempt = f"a{number}"
         state.handle(reserved(number, planned(1), attempt), 0.0)
         report = on.AttemptReported(
-            compactor=f"c{number}",
-            attempt=attempt,
-            end=AttemptEnd.CONFLICTED,
-            error_class="ConflictError",
-            cause="f7 came later",
+            report=AttemptReport(
+                compactor=f"c{number}",
+                attempt=attempt,
+                end=AttemptEnd.CONFLICTED,
+                error_class="ConflictError",
+                cause="f7 came later",
+            )
         )
         (release,) = state.handle(report, 0.0)
         assert isinstance(release, do.Release)
@@ -106,7 +115,9 @@ def test_one_attempt_is_released_once_however_often_its_end_is_told() -> None:
     state.handle(planned(1), 0.0)
     state.handle(reserved(1, planned(1), "a1"), 0.0)
     failed = on.AttemptReported(
-        compactor="c1", attempt="a1", end=AttemptEnd.FAILED, error_class="Error", cause="boom"
+        report=AttemptReport(
+            compactor="c1", attempt="a1", end=AttemptEnd.FAILED, error_class="Error", cause="boom"
+        )
     )
     gone = on.CompactorGone(compactor="c1", cause="it died")
 

@@ -33,14 +33,13 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
+from coordinator.core.file_retention import GarbageRules, is_deletable
 from coordinator.storage import garbage_collector as collector_module
 from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,
     GarbageCollector,
-    GarbageRules,
     collect_all,
     collect_forever,
-    is_deletable,
 )
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore

@@ -51,22 +51,22 @@ class Queue:
 
 
 class Failing:
-    """Scans that fail a few times for some pieces, and then scan."""
+    """Scans that fail a few times for some ranges, and then scan."""
 
     def __init__(self, inner: LocalRangeScans, failures: dict[bytes | None, int]) -> None:
         self.inner, self.failures = inner, failures
         self.asked: list[TabletSpan] = []
         self.under_way = self.most = 0
 
-    async def scan(self, piece: ScanRange) -> RangeFindings:
-        self.asked.append(piece.span)
-        if self.failures.get(piece.span.after, 0):
-            self.failures[piece.span.after] -= 1
+    async def scan(self, scan_range: ScanRange) -> RangeFindings:
+        self.asked.append(scan_range.span)
+        if self.failures.get(scan_range.span.after, 0):
+            self.failures[scan_range.span.after] -= 1
             raise UnavailableError("the node of the task has died")
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
-        scanned = await self.inner.scan(piece)
+        scanned = await self.inner.scan(scan_range)
         self.under_way -= 1
         return scanned
 
@@ -149,7 +149,7 @@ def test_a_dropped_tablet_with_queued_jobs_is_looked_at(monkeypatch: pytest.Monk
     run(story())
 
 
-def test_pieces_run_side_by_side_and_one_that_fails_is_repeated(
+def test_ranges_run_side_by_side_and_one_that_fails_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(full_scan, "RANGE_TABLETS", 7)
@@ -161,7 +161,7 @@ def test_pieces_run_side_by_side_and_one_that_fails_is_repeated(
         scans.full.use(elsewhere, 3)
         await scans.full.scan_table(TABLE)
         assert scans.take_found() == [ENDS[2], ENDS[8], ENDS[11], ENDS[19], ENDS[29]]
-        assert (scans.full.counts.pieces, scans.full.counts.pieces_failed) == (8, 3)
+        assert (scans.full.counts.ranges, scans.full.counts.ranges_failed) == (8, 3)
         assert elsewhere.most > 1
         assert scans.full.counts.tablets == 30
 
@@ -180,7 +180,7 @@ def test_a_piece_that_goes_on_failing_is_left_and_retires_nothing(
         scans.full.use(Failing(scans.here, {ENDS[9]: 100}), 2)
         await scans.full.scan_table(TABLE)
         assert scans.take_found() == [ENDS[2], ENDS[25]]
-        assert scans.full.counts.pieces_failed == full_scan.TRIES_MAX
+        assert scans.full.counts.ranges_failed == full_scan.TRIES_MAX
         assert scans.logged.count("piece of a full scan failed") == full_scan.TRIES_MAX
 
     run(story())
@@ -245,8 +245,8 @@ def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: fl
     scans = Scans(store, Queue())
 
     class Noting:
-        async def scan(self, piece: ScanRange) -> RangeFindings:
-            scanned = await scans.here.scan(piece)
+        async def scan(self, scan_range: ScanRange) -> RangeFindings:
+            scanned = await scans.here.scan(scan_range)
             looks.append((world.now_s() - EPOCH_S, scanned.tablets))
             return scanned
 

@@ -9,7 +9,7 @@ import pytest
 from common.ids import CountedIds
 from common.metadata.changes import CreateTable
 from common.settings import CoordinatorSettings, Settings
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.store_watch import LIMITS_INTERVAL_S, take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore

@@ -10,7 +10,7 @@ from common.config import load_settings
 from common.errors import ConfigError
 from common.ids import CountedIds
 from common.settings import Settings
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import World
@@ -42,13 +42,13 @@ def test_groups_with_and_without_compactors_are_known_from_the_start() -> None:
 
 def test_patience_counts_the_heartbeats_that_compactors_send() -> None:
     flags = ("compactor.beat_interval_s=4", "coordinator.lost_answer_beats=5")
-    limits = assembled(*flags).state._books.limits
+    limits = assembled(*flags).state._cluster.limits
     assert (limits.unlisted_beats_max, limits.unlisted_max_s) == (5, 18.0)
 
 
 def test_jobs_of_a_volume_and_its_slowest_rate_are_bounded() -> None:
     flags = ("coordinator.volume_running_max=1", "coordinator.volume_least_bytes_s=1MB")
-    limits = assembled(*flags).state._books.limits
+    limits = assembled(*flags).state._cluster.limits
     assert (limits.volume_running_max, limits.volume_least_bytes_s) == (1, 1024**2)
 
 

@@ -26,12 +26,12 @@ from common.wire import (
     Heartbeat,
     TakeRequest,
 )
+from coordinator.context import ShellContext
 from coordinator.core.scan_rules import needs_look
 from coordinator.core.state import CoordinatorState
 from coordinator.registry import planner_for
 from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

@@ -28,15 +28,12 @@ from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import claim_location, written_generation
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
+from coordinator.context import ShellContext
+from coordinator.core.file_retention import GarbageRules
 from coordinator.storage import garbage_collector
-from coordinator.storage.garbage_collector import (
-    GarbageCollector,
-    GarbageRules,
-    collect_all,
-)
+from coordinator.storage.garbage_collector import GarbageCollector, collect_all
 from coordinator.storage.generations import Generations
 from coordinator.storage.storage_access import ArrowStorage
-from coordinator.store_actions import ShellContext
 from coordinator.store_watch import take_lead
 from coordinator.table_faults import (
     STORE_AWAY_ERRORS,
@@ -257,7 +254,7 @@ def test_one_tablet_that_cannot_be_read_bars_no_other_of_its_table(
         assert told in life.parts.explain(bad, 0.0).sentences
         assert told in life.parts.status().store_warnings
         assert life.parts.status().quarantined == 1
-        assert life.parts.full_scan.counts.pieces_failed == 0
+        assert life.parts.full_scan.counts.ranges_failed == 0
 
         memory.keyspace.run([hdel(TabletKeys.of(bad).files, "x")])
         life.parts.scanner.ask(bad)
@@ -396,11 +393,11 @@ def test_what_was_not_done_is_asked_for_again_once_when_the_pause_is_over() -> N
         work, asked = Work(1), list[str]()
         for name in ("failed", "left alone", "left alone, too"):
             again = partial(asked.append, name)
-            assert await faults.run("driving requests", "t1", work, again=again) is None
+            assert await faults.run("driving requests", "t1", work, retry=again) is None
         assert (work.tries, asked) == (1, [])
         await until(lambda: bool(asked))
         assert asked == ["failed"]
-        assert await faults.run("driving requests", "t1", work, again=again) == "done"
+        assert await faults.run("driving requests", "t1", work, retry=again) == "done"
         await asyncio.sleep(0)
         assert asked == ["failed"], "nobody asks for what is done"
 
@@ -445,7 +442,7 @@ def test_the_pause_doubles_up_to_a_bound() -> None:
         for _ in range(12):
             faults.note("planning", "t1", ValueError("x"))
             [(_, fault)] = list(faults._faults)
-            pauses.append(round(fault.again_s - loop.time()))
+            pauses.append(round(fault.retry_at_s - loop.time()))
         assert pauses[:4] == [5, 10, 20, 40]
         assert pauses[-1] == 300
 

@@ -11,7 +11,7 @@ from common.metadata.commands import hset
 from common.metadata.keys import TableKeys
 from common.model.table import Column, Table
 from common.settings import CoordinatorSettings, Settings
-from coordinator.store_actions import ShellContext
+from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

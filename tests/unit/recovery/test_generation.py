@@ -36,10 +36,11 @@ from common.parquet.service_files import (
     write_owner,
     written_generation,
 )
+from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.storage.generations import Generations
-from coordinator.store_actions import ShellContext, StoreActions
+from coordinator.store_actions import StoreActions
 from tests.support.assignments import an_assignment
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

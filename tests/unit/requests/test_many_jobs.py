@@ -12,7 +12,6 @@ from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState, TabletProgress
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.requests.driver import read_progress
 from tests.support.request_shell import (
     SPLITS,
     TABLE,
@@ -128,9 +127,7 @@ def test_three_requests_at_once_over_overlapping_ranges_are_each_their_own() -> 
             await until(cluster.selected)
             owners = [tablet.selection for tablet in await cluster.tablets()]
             assert [each and each.request for each in owners] == ["r1", "r1", "r2"]
-            waits = await read_progress(cluster.store, "t1", "r3", {})
-            assert waits is not None
-            assert {each.reason for each in waits.tablets} == {
+            assert {each.reason for each in await cluster.progress("r3")} == {
                 "request r1 is first here",
                 "request r2 is first here",
             }
@@ -163,9 +160,8 @@ def test_a_request_that_is_cancelled_leaves_the_others_alone() -> None:
             states = [(await cluster.request(each)).state for each in ("r1", "r2", "r3")]
             done = RequestState.DONE
             assert states == [RequestState.CANCELLED, done, done]
-            last = await read_progress(cluster.store, "t1", "r3", {})
-            assert last is not None
-            assert last.count(TabletProgress.DONE) == len(last.tablets) == 3
+            last = await cluster.progress("r3")
+            assert [here.state for here in last] == [TabletProgress.DONE] * 3
 
     async def over(cluster: Cluster) -> bool:
         return (await cluster.request("r1")).state.ended

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from common.model.job import Kind
-from common.model.request import KeyRange, Request, RequestState, TabletProgress
+from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import Bounds, Reservation, Selection, Tablet, TabletId
-from common.wire import AttemptProgress
-from coordinator.core.requests.progress import request_progress, tablet_progress
+from coordinator.core.requests.next_step import meets_tablet
+from coordinator.core.requests.progress import tablet_progress
 from tests.support.planning import files_of
 
 pytestmark = pytest.mark.unit
@@ -49,21 +49,16 @@ def test_progress_over_three_tablets() -> None:
     waiting = tablet(b"p", b"m", waiting={"r1": 1.0}, running=running(None))
     done = tablet(b"s", b"p", done=frozenset({"r1"}))
     elsewhere = tablet(b"z", b"x")
-    told = AttemptProgress(attempt="at1", state="rewriting", bytes_done=50, since_s=10.0)
+    tablets = [SELECTED, waiting, done, elsewhere]
+    progress = [
+        tablet_progress(REQUEST, each) for each in tablets if meets_tablet(REQUEST, each.bounds)
+    ]
 
-    progress = request_progress(
-        REQUEST, [SELECTED, waiting, done, elsewhere], attempts={"at1": told}, now_s=15.0
-    )
-
-    states = [here.state.value for here in progress.tablets]
-    assert states == ["selected", "waiting", "done"]
-    assert progress.count(TabletProgress.DONE) == 1
-    first = progress.tablets[0]
+    assert [here.state.value for here in progress] == ["selected", "waiting", "done"]
+    first = progress[0]
     assert (first.files, first.results, first.bytes_left) == (3, 1, 200)
     assert (first.completed_jobs, first.running) == (1, ("at1",))
-    assert progress.bytes_left == 200 + 400 - 50
-    assert progress.bytes_per_s == 10.0
-    assert progress.eta_s == 55.0
+    assert [here.bytes_left for here in progress] == [200, 400, 0]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +104,5 @@ def test_it_is_said_whose_turn_it_is() -> None:
     assert tablet_progress(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is under way"
 
 
-def test_what_has_ended_needs_no_more_time() -> None:
-    progress = request_progress(replace(REQUEST, state=RequestState.DONE), [tablet(b"m")])
-    assert (progress.eta_s, progress.bytes_left) == (0.0, 0)
-    assert request_progress(REQUEST, [tablet(b"m")]).eta_s is None
+def test_what_has_ended_has_no_bytes_left() -> None:
+    assert tablet_progress(replace(REQUEST, state=RequestState.DONE), tablet(b"m")).bytes_left == 0

@@ -242,7 +242,7 @@ def test_a_system_job_drops_a_hold_that_has_expired_before_it_reserves(
                 await until(waits)
                 release = do.Release(
                     tablet=TABLET,
-                    attempt=answer.reservation.attempt,
+                    attempt=answer.assignment.reservation.attempt,
                     end=AttemptEnd.LOST,
                     cause="enough",
                     for_silence=False,

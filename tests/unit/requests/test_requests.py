@@ -9,7 +9,6 @@ from common.metadata.changes import Change, MoveRequest, Outcome, SelectFiles
 from common.model.job import BOOST_MAX, Kind
 from common.model.request import KeyRange, RequestState, SelectorSpec, TabletProgress
 from common.model.tablet import PLUS_INFINITY, TabletId
-from coordinator.requests.driver import read_progress
 from tests.support.request_shell import ENDS, SPLITS, Cluster, ended, filled, run, until
 
 pytestmark = pytest.mark.unit
@@ -172,16 +171,13 @@ def test_progress_is_told_from_the_store() -> None:
             await until(cluster.selected)
             taken = await it.take()
             assert taken is not None
-            progress = await read_progress(cluster.store, "t1", "r1", {})
-            assert progress is not None
-            assert progress.count(TabletProgress.SELECTED) == 3
-            assert progress.bytes_left == 600
-            assert sum(len(here.running) for here in progress.tablets) == 1
+            progress = await cluster.progress("r1")
+            assert [here.state for here in progress] == [TabletProgress.SELECTED] * 3
+            assert sum(here.bytes_left for here in progress) == 600
+            assert sum(len(here.running) for here in progress) == 1
             await it.commit(taken)
-            later = await read_progress(cluster.store, "t1", "r1", {})
-            assert later is not None
-            assert later.count(TabletProgress.DONE) == 1
-            assert await read_progress(cluster.store, "t1", "r9", {}) is None
+            later = await cluster.progress("r1")
+            assert [here.state for here in later].count(TabletProgress.DONE) == 1
 
     run(story())
 

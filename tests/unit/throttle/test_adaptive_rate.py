@@ -30,22 +30,22 @@ def test_ambrys_curve(case: dict[str, float]) -> None:
 def test_it_falls_at_once_and_rises_in_steps() -> None:
     rate = AdaptiveRate.begin(least=100, greatest=1100, threshold=20.0)
     assert rate.rate == 1100
-    slow = rate.looked(80.0)
+    slow = rate.after_look(80.0)
     assert slow.rate == 350
-    assert [slow.looked(5.0).rate, slow.looked(5.0).looked(None).rate] == [450, 550]
+    assert [slow.after_look(5.0).rate, slow.after_look(5.0).after_look(None).rate] == [450, 550]
     # Less slow, but not well: it rises no further than the latency allows.
-    assert slow.looked(60.0).rate == 433
+    assert slow.after_look(60.0).rate == 433
     for _ in range(RISE_STEPS):
-        slow = slow.looked(1.0)
+        slow = slow.after_look(1.0)
     assert slow.rate == 1100
 
 
 def test_the_greatest_rate_may_change_meanwhile() -> None:
     rate = AdaptiveRate.begin(least=100, greatest=1000, threshold=20.0)
     assert rate.bounded(2000).rate == 2000
-    assert rate.looked(40.0).bounded(2000).rate == 550
-    assert rate.looked(40.0).bounded(300).rate == 300
-    assert rate.looked(40.0).bounded(50).rate == 50
+    assert rate.after_look(40.0).bounded(2000).rate == 550
+    assert rate.after_look(40.0).bounded(300).rate == 300
+    assert rate.after_look(40.0).bounded(50).rate == 50
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,7 +56,7 @@ def test_whatever_is_measured_it_stays_within_bounds(seed: int) -> None:
     for _ in range(500):
         before = rate.rate
         latency = chance.choice([None, chance.uniform(0, 1), chance.uniform(0, 0.05)])
-        rate = rate.looked(latency)
+        rate = rate.after_look(latency)
         assert least <= rate.rate <= greatest
         assert rate.rate - before <= (greatest - least) // RISE_STEPS
         if latency is not None:
@@ -71,7 +71,7 @@ def test_it_settles_where_the_storage_keeps_up(seed: int) -> None:
     rate = AdaptiveRate.begin(10**6, 10**8, 0.02)
     rates = []
     for _ in range(400):
-        rate = rate.looked(0.02 * rate.rate / room)
+        rate = rate.after_look(0.02 * rate.rate / room)
         rates.append(rate.rate)
     settled = rates[200:]
     assert max(settled) - min(settled) <= (10**8 - 10**6) // RISE_STEPS + 1

@@ -13,10 +13,10 @@ from common.ids import CountedIds
 from common.model.group import LimitScope, LimitStatus
 from common.telemetry import METRICS
 from coordinator import store_watch
+from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.store_actions import ShellContext
+from coordinator.figures import scope_figures
 from coordinator.store_watch import RateLimits
-from coordinator.wiring import scope_figures
 from tests.support.memory_store import MemoryStore
 
 pytestmark = pytest.mark.unit

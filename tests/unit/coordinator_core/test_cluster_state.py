@@ -127,7 +127,7 @@ def test_error_classes_of_a_table_are_bounded() -> None:
             error_class=f"Error{number}",
             cause="boom",
         )
-        retry.failed(failure, 0.0)
+        retry.note_failure(failure, 0.0)
 
     assert len(retry._classes.get("t") or {}) == ERROR_CLASSES_MAX
 
@@ -139,7 +139,7 @@ def test_other_settings_lift_the_pauses_of_their_table_only() -> None:
         failure = Failure(
             compactor="c1", tablet=where, inputs=("f1",), error_class="Error", cause="boom"
         )
-        retry.failed(failure, 0.0)
+        retry.note_failure(failure, 0.0)
 
     retry.lift_table("t")
     assert retry.quarantined() == [(TabletId("u", b"a"), ("f1",))]

@@ -1,0 +1,93 @@
+"""What the parts of a coordinator have counted, as values of metrics.
+
+`docs/reference/metrics.md` says what each metric means.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from common.metadata.store_values import StoreHealth
+from common.model.group import LimitStatus
+from common.model.request import RequestState
+from common.wire import MetricValue
+from coordinator.requests.driver import RequestDriver
+from coordinator.requests.selector_calls import SelectorCalls
+from coordinator.scan.full_scan import FullScan
+from coordinator.scan.scanner import Scanner
+from coordinator.table_faults import TableFaults
+
+
+def request_figures(
+    driver: RequestDriver, now_s: float, rows_transformed: int
+) -> list[MetricValue]:
+    """Return how many requests there are, how old, and how they have ended."""
+    requests = driver.open_requests()
+    states = Counter({RequestState.ACTIVE: 0, RequestState.CANCELLING: 0})
+    states.update(request.state for request in requests)
+    ended = {state: driver.ended[state] for state in RequestState if state.ended}
+    oldest_s = max((now_s - each.submitted_at_s for each in requests), default=0.0)
+    return [
+        *(MetricValue("neve_requests", count, (state,)) for state, count in states.items()),
+        *(MetricValue("neve_requests_ended_total", count, (how,)) for how, count in ended.items()),
+        MetricValue("neve_requests_oldest_seconds", max(0.0, oldest_s)),
+        MetricValue("neve_requests_waiting_tablets", driver.waiting_tablets),
+        MetricValue("neve_requests_rows_transformed_total", rows_transformed),
+    ]
+
+
+def selector_figures(selectors: SelectorCalls) -> list[MetricValue]:
+    """Return how often selectors were called, and have failed."""
+    return [
+        MetricValue("neve_selector_calls_total", selectors.calls),
+        MetricValue("neve_selector_failures_total", selectors.failures),
+    ]
+
+
+def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
+    """Return what the change feed and the full scan have found."""
+    counts = full_scan.counts
+    return [
+        MetricValue("neve_feed_resets_total", scanner.feed.resets),
+        MetricValue("neve_tablets_planned_total", scanner.planned),
+        MetricValue("neve_tablets_waiting", scanner.waiting),
+        MetricValue("neve_full_scan_seconds", counts.last_s),
+        MetricValue("neve_full_scan_tablets_total", counts.tablets),
+        MetricValue("neve_full_scan_planned_total", counts.planned),
+        MetricValue("neve_full_scan_found_total", counts.found),
+        MetricValue("neve_full_scan_pieces_total", counts.ranges),
+        MetricValue("neve_full_scan_pieces_failed_total", counts.ranges_failed),
+    ]
+
+
+def fault_figures(faults: TableFaults) -> list[MetricValue]:
+    """Return how often each kind of work has failed, and how much is left alone now."""
+    return [
+        *(
+            MetricValue("neve_table_faults_total", count, (part,))
+            for part, count in faults.counts.items()
+        ),
+        MetricValue("neve_tables_left_alone", faults.standing),
+    ]
+
+
+def store_figures(health: StoreHealth) -> list[MetricValue]:
+    """Return how full the store is."""
+    return [
+        MetricValue("neve_store_memory_bytes", health.memory_bytes),
+        MetricValue("neve_store_memory_max_bytes", health.memory_max_bytes),
+        MetricValue("neve_store_full", float(health.full)),
+    ]
+
+
+def scope_figures(scopes: Collection[LimitStatus]) -> Iterator[MetricValue]:
+    """Yield the metrics of groups and volumes; of those without a limit fewer."""
+    for scope in scopes:
+        labels = (scope.kind, scope.name)
+        if scope.rate_bytes_s is not None:
+            yield MetricValue("neve_throttle_limit_bytes_per_second", scope.rate_bytes_s, labels)
+            granted = scope.granted_bytes_s
+            if granted is not None:
+                yield MetricValue("neve_throttle_granted_bytes_per_second", granted, labels)
+        yield MetricValue("neve_throttle_jobs", scope.throttled, labels)
+        yield MetricValue("neve_throttle_moved_bytes_total", scope.moved_bytes, labels)
+        yield MetricValue("neve_throttle_waited_seconds_total", scope.waited_s, labels)
