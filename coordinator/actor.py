@@ -12,11 +12,11 @@ from typing import Any
 import ray
 
 from common.clock import SystemClock
+from common.coordinator_calls import CoordinatorCalls
 from common.ids import RandomIds
 from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.metadata.redis import connect
-from common.model.request import RequestProgress
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.readers.pool import open_readers
@@ -38,7 +38,6 @@ from common.wire import (
     compactor_actor_name,
 )
 from coordinator.core import events as on
-from coordinator.requests.driver import read_progress
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
 from coordinator.store_actions import ShellContext
@@ -214,11 +213,6 @@ class CoordinatorActor:
             await self._requests.cancel_here(TabletId.parse(*known.tablet.split(";")), attempt)
         self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
 
-    async def request_progress(self, table: str, request: str) -> RequestProgress | None:
-        """Return how far a request has come; None: there is none."""
-        told = {each.attempt: each.progress for each in await self.running() if each.progress}
-        return await read_progress(self._store, table, request, told)
-
     async def pause_group(self, group: str) -> None:
         """Hand out no job of a group."""
         self._service.submit(on.GroupPaused(group=group))
@@ -253,14 +247,18 @@ def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
         log_folder: Where it keeps its log file; empty: where Ray keeps its output.
         options: Further Ray actor options, such as `resources`.
     """
-    actor = ray.remote(CoordinatorActor)
-    return actor.options(
-        name=COORDINATOR_NAME,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        max_concurrency=CALLS_AT_ONCE,
-        num_cpus=0,
-        **options,
-    ).remote(settings, log_folder)
+    answers: type[CoordinatorCalls] = CoordinatorActor
+    return (
+        ray.remote(answers)
+        .options(
+            name=COORDINATOR_NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_concurrency=CALLS_AT_ONCE,
+            num_cpus=0,
+            **options,
+        )
+        .remote(settings, log_folder)
+    )

@@ -2,13 +2,12 @@
 
     app                 the application: routes out of the slices, probes, metrics
     server              connections and the HTTP server
-    actor               runs the application in a Ray actor, and finds the coordinator
+    actor               runs the application in a Ray actor
     authentication      what every request passes before a route sees it
     request_bodies      how long bodies may take, and where large ones wait
     problems            every error as `application/problem+json`
     metrics             metrics as Prometheus text
     services            what the slices share: ports, settings, threads, look-ups
-    ports               the coordinator, as far as users ask of it
     table_locations     where tables may be, and whose locations are
     table_settings      settings that a user changes, each within its bounds
     views               what store and coordinator say, as wire models
