@@ -10,7 +10,7 @@
     services            what the slices share: ports, settings, threads, look-ups
     table_locations     where tables may be, and whose locations are
     table_settings      settings that a user changes, each within its bounds
-    views               what store and coordinator say, as wire models
+    key_views           keys, files and tablets as users write and see them
     tables              create, list, describe, change, pause, drop
     call_ids            what a call id means; repeated calls
     ingest/             add and append
@@ -18,9 +18,7 @@
     scan_slots          how many scans at a time, and how much of them waits in memory
     scan                scan, count, export
     imports             an existing directory becomes a table
-    request_views       requests as wire models
-    request_validation  a request from what a user wrote
-    requests            submit, follow, cancel, dry run
+    requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
     work                status, jobs, queue, plan, explain, history, compactors, limits
     progress_stream     long work as lines of JSON

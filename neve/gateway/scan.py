@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import pyarrow as pa
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
@@ -16,6 +18,7 @@ from common.model.keys import (
     PLUS_INFINITY,
     decode_key,
     encode_key,
+    key_before,
     parse_key,
 )
 from common.model.request import KeyRange
@@ -29,9 +32,10 @@ from common.parquet.manifest import (
 )
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
+from neve.api import tables as api
 from neve.api.tables import failed_stream
+from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
-from neve.gateway.request_validation import key_range
 from neve.gateway.scan_slots import ScanSlot
 from neve.gateway.services import Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
@@ -109,15 +113,6 @@ def _partitions(
         ends.append(encode_key(values, types) or None)
     start, end = ends
     return KeyRange(start, None if end is None else end + b"\xff")
-
-
-def key_before(key: bytes) -> bytes | None:
-    """Return bytes that sort below an encoded key and above every smaller one."""
-    if not key:
-        return None
-    if key[-1] == 0:
-        return key[:-1]
-    return key[:-1] + bytes([key[-1] - 1]) + b"\xff" * 40
 
 
 @asynccontextmanager
@@ -328,3 +323,49 @@ async def manifest_names(services: Services, table: Table) -> AsyncGenerator[byt
                 pin.check()
                 if names:
                     yield "".join(f"{name}\n" for name in names).encode()
+
+
+# ------------------------------------------------------------------------------------------- Routes
+
+
+Columns = Annotated[list[str] | None, Query(description="Names; else all.")]
+Start = Annotated[str | None, Query(description="First key or partition, included; or a prefix.")]
+End = Annotated[str | None, Query(description="Last key or partition, included; or a prefix.")]
+
+
+class ScanRoutes:
+    """The routes that read the rows of a table."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
+        router.get("/scan", response_class=StreamingResponse)(self.scan)
+        router.get("/count")(self.count)
+        return router
+
+    async def scan(
+        self, table: str, columns: Columns = None, start: Start = None, end: End = None
+    ) -> StreamingResponse:
+        """Return the rows as an Arrow IPC stream: per key the newest, without the deleted."""
+        found = await self._services.table(table)
+        asked = scan_options(found, columns, start, end)
+        stream = arrow_stream(self._services, found, asked)
+        # What fails before the first rows is told as a problem, not as a broken stream.
+        first = await anext(stream)
+        return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
+
+    async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:
+        """Return how many rows a scan would give; only columns are read that decide it."""
+        found = await self._services.table(table)
+        asked = scan_options(found, [found.schema[0].name], start, end)
+        return {"rows": await count_rows(self._services, found, asked)}
+
+
+async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield first
+        async for chunk in stream:
+            yield chunk

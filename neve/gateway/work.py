@@ -9,17 +9,20 @@ from fastapi import APIRouter, Query
 from common.errors import BrokenValueError, PluginError, RequestError
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
+from common.metadata.ports import HistoryEntry
+from common.model.fields import as_plain
 from common.model.group import (
     LimitScope,
     LimitScopeKind,
     checked_limit,
 )
-from common.model.job import TabletPlan
+from common.model.job import Job, TabletPlan
 from common.model.keys import format_key, parse_key
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
+from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from neve.api import work as api
 from neve.client.http import decode
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
@@ -29,15 +32,6 @@ from neve.gateway.services import (
     check_writable,
     checked_label,
     known_group,
-)
-from neve.gateway.views import (
-    compactor_view,
-    explanation_view,
-    finished_view,
-    job_view,
-    plan_view,
-    queued_view,
-    status_view,
 )
 from neve.service_settings import as_document, shown_settings
 
@@ -114,6 +108,93 @@ async def lower_tablet_watermark(
 
 def _text(table: Table, version: bytes) -> str:
     return format_key(version, (RowRules.of(table).version_type,))
+
+
+# -------------------------------------------------------------------------------------------- Views
+
+
+def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Plan:
+    """Return what would be planned for some tablets of a table.
+
+    Args:
+        table: As stored.
+        plans: Of the tablets.
+        running: Jobs under way on them.
+    """
+    jobs = [replace(_planned_view(job), table=table.name) for plan in plans for job in plan.jobs]
+    left = {path: why for plan in plans for path, why in plan.left.items()}
+    return api.Plan(jobs=tuple(jobs), left=left, running=running)
+
+
+def queued_view(queued: QueuedJob) -> api.PlannedJob:
+    """Return a queued job for users."""
+    job = queued.job
+    return replace(
+        _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
+    )
+
+
+def _planned_view(job: Job) -> api.PlannedJob:
+    return api.PlannedJob(
+        tablet=job.tablet.text,
+        files=job.inputs,
+        input_bytes=job.input_bytes,
+        cost_bytes=job.cost_bytes,
+        group=job.group,
+        priority=job.priority,
+        kind=job.kind.value,
+        reason=job.reason,
+    )
+
+
+def job_view(running: RunningAttempt) -> api.Job:
+    """Return a running job for users."""
+    progress = running.progress
+    return api.Job(
+        id=running.job_id,
+        attempt=running.attempt,
+        table=running.table_name,
+        tablet=running.tablet,
+        kind=running.kind,
+        group=running.group,
+        compactor=running.compactor,
+        inputs=running.inputs,
+        input_bytes=running.input_bytes,
+        since_s=running.since_s,
+        state="" if progress is None else progress.state,
+        fraction=0.0 if progress is None else progress.fraction,
+        reason=running.reason,
+        throttled=running.throttled,
+        granted_bytes_s=None if progress is None else progress.granted_bytes_s,
+        moved_bytes=0 if progress is None else progress.moved_bytes,
+        waited_s=0.0 if progress is None else progress.waited_s,
+        quiet_s=running.quiet_s,
+    )
+
+
+def finished_view(entry: HistoryEntry) -> api.Finished:
+    """Return a finished attempt for users."""
+    return decode(api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
+
+
+def explanation_view(told: Explanation, table: Table) -> api.Explanation:
+    """Return an explanation for users.
+
+    Args:
+        told: By the coordinator, who may know the table by its id only.
+        table: Whose tablet it is about.
+    """
+    return decode(api.Explanation, asdict(told) | {"table": table.name})
+
+
+def compactor_view(status: CompactorStatus) -> api.Compactor:
+    """Return a compactor for users."""
+    return decode(api.Compactor, asdict(status))
+
+
+def status_view(status: CoordinatorStatus) -> api.Status:
+    """Return the service as a whole for users."""
+    return decode(api.Status, asdict(status))
 
 
 # ------------------------------------------------------------------------------------------- Routes
