@@ -23,7 +23,9 @@ from neve.gateway.services import Services
 
 Call = Annotated[
     str | None,
-    Header(alias=api.CALL_HEADER, description="UUIDv7; the same call again counts once."),
+    Header(
+        alias=api.CALL_HEADER, description="Id of the call, a UUIDv7. A repeated call counts once."
+    ),
 ]
 
 

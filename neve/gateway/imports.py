@@ -438,7 +438,10 @@ class ImportRoutes:
         return router
 
     async def import_(self, body: api.NewImport) -> StreamingResponse:
-        """Make a table of a directory; repeated, it goes on. Answers with lines of JSON."""
+        """Make a table of a directory. Repeat an interrupted import to continue it.
+
+        The answer is a stream of JSON lines.
+        """
 
         async def work(tell: ReportImportProgress) -> api.ImportReport:
             return await import_directory(self._services, body, tell)
@@ -446,7 +449,7 @@ class ImportRoutes:
         return StreamingResponse(progress_lines(work, self._services.log), media_type=LINES)
 
     async def manifest(self, table: str) -> StreamingResponse:
-        """Return the manifest of this moment: one JSON object that names every file."""
+        """Return the current manifest of a table: a JSON object that names every file."""
         found = await self._services.table(table)
         chunks = manifest_json(self._services, found)
         # What fails before the first chunk is told as a problem, not as a broken stream.
@@ -454,7 +457,7 @@ class ImportRoutes:
         return StreamingResponse(_with_first(first, chunks), media_type="application/json")
 
     async def names(self, table: str) -> StreamingResponse:
-        """Return the absolute names of the table's files of this moment, a line each."""
+        """Return the absolute paths of the current files of a table, one per line."""
         found = await self._services.table(table)
         chunks = manifest_names(self._services, found)
         first = await anext(chunks)

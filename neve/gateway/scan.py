@@ -328,9 +328,15 @@ async def manifest_names(services: Services, table: Table) -> AsyncGenerator[byt
 # ------------------------------------------------------------------------------------------- Routes
 
 
-Columns = Annotated[list[str] | None, Query(description="Names; else all.")]
-Start = Annotated[str | None, Query(description="First key or partition, included; or a prefix.")]
-End = Annotated[str | None, Query(description="Last key or partition, included; or a prefix.")]
+Columns = Annotated[
+    list[str] | None, Query(description="Names of the columns; all columns by default.")
+]
+Start = Annotated[
+    str | None, Query(description="First key or partition (included), or a prefix of it.")
+]
+End = Annotated[
+    str | None, Query(description="Last key or partition (included), or a prefix of it.")
+]
 
 
 class ScanRoutes:
@@ -349,7 +355,10 @@ class ScanRoutes:
     async def scan(
         self, table: str, columns: Columns = None, start: Start = None, end: End = None
     ) -> StreamingResponse:
-        """Return the rows as an Arrow IPC stream: per key the newest, without the deleted."""
+        """Return the rows as an Arrow IPC stream.
+
+        Of rows with the same key only the newest is returned. Deleted rows are left out.
+        """
         found = await self._services.table(table)
         asked = scan_options(found, columns, start, end)
         stream = arrow_stream(self._services, found, asked)
@@ -358,7 +367,10 @@ class ScanRoutes:
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
 
     async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:
-        """Return how many rows a scan would give; only columns are read that decide it."""
+        """Return the number of rows that a scan would return.
+
+        Only the columns that decide the number are read.
+        """
         found = await self._services.table(table)
         asked = scan_options(found, [found.schema[0].name], start, end)
         return {"rows": await count_rows(self._services, found, asked)}

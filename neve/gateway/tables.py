@@ -469,12 +469,15 @@ class TableRoutes:
         return router
 
     async def list_tables(self) -> dict[str, list[api.Table]]:
-        """Return every table, by name."""
+        """Return all tables, sorted by name."""
         listed = await self._services.store.listed_tables()
         return {"tables": [table_view(table) for table in listed.tables]}
 
     async def create(self, body: api.NewTable) -> api.Table:
-        """Create a table: its location is claimed for this service, and holds all its files."""
+        """Create a table.
+
+        The service claims the location of the table. All files of the table lie there.
+        """
         made = await create_table(self._services, body)
         return table_view(made, without_effect=self._services.unread_settings)
 
@@ -484,7 +487,10 @@ class TableRoutes:
         return table_view(found, await self._totals(found), self._services.unread_settings)
 
     async def change(self, table: str, body: api.TableChange) -> api.Table:
-        """Change settings and schema. Refused as a whole if anything is not allowed."""
+        """Change settings and schema of a table.
+
+        If one of the changes is not allowed, nothing is changed.
+        """
         services = self._services
         found = await services.table(table)
 
@@ -515,7 +521,9 @@ class TableRoutes:
         self,
         table: str,
         *,
-        delete_files: Annotated[bool, Query(description="Also delete its files.")] = False,
+        delete_files: Annotated[
+            bool, Query(description="Delete the files of the table, too.")
+        ] = False,
     ) -> api.Dropped:
         """Drop a table. Files of users stay unless `delete_files` is set.
 
@@ -526,20 +534,25 @@ class TableRoutes:
         return await drop_table(self._services, found, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:
-        """Start no new job on a table; running ones go on."""
+        """Pause a table: no new job starts. Running jobs go on."""
         return await self._with_state(table, TableState.PAUSED)
 
     async def resume(self, table: str) -> api.Table:
-        """End a pause."""
+        """Resume a paused table."""
         return await self._with_state(table, TableState.LIVE)
 
     async def tablets(
         self,
         table: str,
-        after: Annotated[str | None, Query(description="Only tablets behind this one.")] = None,
-        count: Annotated[int, Query(description="At most so many.")] = PAGE_TABLETS,
+        after: Annotated[
+            str | None, Query(description="Return only tablets after this one.")
+        ] = None,
+        count: Annotated[int, Query(description="Number of tablets at most.")] = PAGE_TABLETS,
     ) -> api.TabletPage:
-        """Return tablets, ascending by end; `next` is the `after` of the following page."""
+        """Return a page of tablets, sorted by their ends.
+
+        Pass `next` as `after` to get the following page.
+        """
         services = self._services
         found = await services.table(table)
         begin = None if after is None else parsed_tablet(found, after).end

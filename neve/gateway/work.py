@@ -232,26 +232,26 @@ class WorkRoutes:
         return router
 
     async def status(self) -> api.Status:
-        """Return how the service as a whole is doing."""
+        """Return the status of the whole service."""
         found = await self._services.coordinator.status()
         silence = self._services.store_watch.warning
         errors = (silence, *found.errors) if silence else found.errors
         return status_view(replace(found, errors=errors))
 
     async def config(self) -> dict[str, list[api.Setting]]:
-        """Return every setting with its value and where that comes from; secrets are hidden."""
+        """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
         return {"settings": [api.Setting(**each) for each in as_document(shown)]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:
-        """Return the jobs that run."""
+        """Return the running jobs."""
         return {"jobs": [job_view(each) for each in await self._services.coordinator.running()]}
 
     async def cancel(self, attempt: str) -> None:
-        """Take a running job back; the same files are not planned again for a while.
+        """Cancel a running job. Its files are not planned again for a while.
 
-        A job of a request takes the key range of its tablet out of the request, which goes on
-        elsewhere and ends `done_in_part`.
+        If the job belongs to a request, the request leaves out this tablet. It goes on in the
+        other tablets and ends `done_in_part`.
         """
         running = await self._services.coordinator.running()
         if all(each.attempt != attempt for each in running):
@@ -263,10 +263,12 @@ class WorkRoutes:
 
     async def queue(
         self,
-        group: Annotated[str | None, Query(description="Of one group; else of all.")] = None,
-        count: Annotated[int, Query(description="At most so many.")] = 100,
+        group: Annotated[
+            str | None, Query(description="Name of a compaction group; all groups by default.")
+        ] = None,
+        count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the jobs that wait, best first."""
+        """Return the queued jobs, best first."""
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
@@ -274,12 +276,12 @@ class WorkRoutes:
         return {"jobs": [queued_view(each) for each in queued]}
 
     async def compactors(self) -> dict[str, list[api.Compactor]]:
-        """Return the compactors that are heard of."""
+        """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
         return {"compactors": [compactor_view(each) for each in heard]}
 
     async def drain(self, compactor: str) -> None:
-        """Let a compactor finish what it holds and take nothing new."""
+        """Drain a compactor: it finishes its jobs and takes no more."""
         heard = [each.compactor for each in await self._services.coordinator.compactors()]
         if compactor not in heard:
             known = ", ".join(heard) or "none"
@@ -289,19 +291,21 @@ class WorkRoutes:
         await self._services.coordinator.drain(compactor)
 
     async def pause_group(self, group: str) -> None:
-        """Hand out no job of a compaction group; running ones go on."""
+        """Pause a compaction group: no more of its jobs start. Running jobs go on."""
         await self._services.coordinator.pause_group(await known_group(self._services, group))
 
     async def resume_group(self, group: str) -> None:
-        """End a pause of a compaction group."""
+        """Resume a paused compaction group."""
         await self._services.coordinator.resume_group(await known_group(self._services, group))
 
     async def explain(
         self,
         table: str,
-        tablet: Annotated[str | None, Query(description="One; else the first hundred.")] = None,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; the first 100 tablets by default.")
+        ] = None,
     ) -> dict[str, list[api.Explanation]]:
-        """Return why tablets are as they are."""
+        """Explain the state of tablets: what runs, what waits, and why."""
         services = self._services
         found = await services.table(table)
         if tablet is None:
@@ -314,7 +318,7 @@ class WorkRoutes:
         return {"tablets": [explanation_view(each, found) for each in shown]}
 
     async def plan(self, table: str) -> api.Plan:
-        """Return what would be planned for a table now; nothing is started."""
+        """Return the jobs that would be planned for a table now. Nothing is started."""
         services = self._services
         found = await services.table(table)
         now_s = await services.store.now_s()
@@ -335,9 +339,9 @@ class WorkRoutes:
     async def history(
         self,
         table: str,
-        count: Annotated[int, Query(description="At most so many.")] = 100,
+        count: Annotated[int, Query(description="Number of attempts at most.")] = 100,
     ) -> dict[str, list[api.Finished]]:
-        """Return the newest finished attempts, newest first."""
+        """Return the finished attempts of a table, newest first."""
         found = await self._services.table(table)
         entries = await self._services.store.history(
             found.id, bounded_count(count, LIST_MAX, "count")
@@ -345,18 +349,18 @@ class WorkRoutes:
         return {"attempts": [finished_view(each) for each in entries]}
 
     async def replan(self, table: str) -> None:
-        """Look at every tablet of a table anew, at once."""
+        """Plan every tablet of a table again, now."""
         await self._services.coordinator.replan((await self._services.table(table)).id)
 
     async def lower_watermark(
         self,
         table: str,
-        tablet: Annotated[str, Query(description="The end of the tablet.")],
+        tablet: Annotated[str, Query(description="End of the tablet.")],
         to: Annotated[
-            str | None, Query(description="A version, as in listings; else no watermark is left.")
+            str | None, Query(description="New watermark, as text; none removes the watermark.")
         ] = None,
     ) -> api.LoweredWatermark:
-        """Let a tablet take rows again of versions at which tombstones were dropped.
+        """Lower the watermark of a tablet, so that it takes rows of older versions again.
 
         The answer says which deleted rows may come back.
         """
@@ -370,10 +374,10 @@ class WorkRoutes:
         self,
         table: str,
         tablet: Annotated[
-            str | None, Query(description="The end of the tablet; else every one of the table.")
+            str | None, Query(description="End of a tablet; every tablet of the table by default.")
         ] = None,
     ) -> None:
-        """Plan tablets again that were set aside after repeated failures."""
+        """Plan tablets again that are in quarantine after repeated failures."""
         services = self._services
         found = await services.table(table)
         chosen = None if tablet is None else (await services.tablet(found, tablet)).text
@@ -400,24 +404,24 @@ class LimitRoutes:
         return router
 
     async def limits(self) -> dict[str, list[api.Limit]]:
-        """Return groups and volumes with their limits, and what moves under them."""
+        """Return groups and volumes with their limits and what they move now."""
         status = await self._services.coordinator.status()
         return {"limits": [decode(api.Limit, asdict(each)) for each in status.scopes]}
 
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
-        """Limit what the rewrites of a compaction group read and write together, per second."""
+        """Limit the bytes per second that all jobs of a compaction group read and write."""
         await self._set(LimitScopeKind.GROUP, group, body.limit)
 
     async def unlimit_group(self, group: str) -> None:
-        """Let the settings say again what a group may move."""
+        """Reset the limit of a compaction group to the limit of the settings."""
         await self._set(LimitScopeKind.GROUP, group, None)
 
     async def limit_volume(self, volume: str, body: api.LimitWish) -> None:
-        """Limit what all rewrites on a volume read and write together, per second."""
+        """Limit the bytes per second that all jobs on a volume read and write."""
         await self._set(LimitScopeKind.VOLUME, volume, body.limit)
 
     async def unlimit_volume(self, volume: str) -> None:
-        """Let the settings say again what a volume's rewrites may move."""
+        """Reset the limit of a volume to the limit of the settings."""
         await self._set(LimitScopeKind.VOLUME, volume, None)
 
     async def _set(self, kind: LimitScopeKind, name: str, limit: int | str | None) -> None:

@@ -45,10 +45,17 @@ class IngestRoutes:
     async def files(
         self,
         table: str,
-        after: Annotated[str | None, Query(description="Only of tablets behind this one.")] = None,
-        count: Annotated[int, Query(description="Of at most so many tablets.")] = PAGE_TABLETS,
+        after: Annotated[
+            str | None, Query(description="Return only files of tablets after this one.")
+        ] = None,
+        count: Annotated[
+            int, Query(description="Number of tablets at most whose files are returned.")
+        ] = PAGE_TABLETS,
     ) -> api.FilePage:
-        """Return the files of some tablets; `next` is the `after` of the following page."""
+        """Return a page of files, tablet by tablet.
+
+        Pass `next` as `after` to get the following page.
+        """
         services = self._services
         found = await services.table(table)
         begin = None if after is None else parsed_tablet(found, after).end
@@ -64,12 +71,18 @@ class IngestRoutes:
         return api.FilePage(files=tuple(files), next=following)
 
     async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
-        """Add Parquet files that lie in the table's location: all or none, at most 10,000."""
+        """Add Parquet files that lie in the location of the table.
+
+        All files are added, or none. A call takes at most 10,000 files.
+        """
         found = await self._services.table(table)
         return await add_files(self._services, found, body.paths, call)
 
     async def append(self, table: str, request: Request, call: Call = None) -> api.Added:
-        """Add the rows of an Arrow IPC stream: sorted, cut by tablet; all of them, or none."""
+        """Append the rows of an Arrow IPC stream: all rows, or none.
+
+        The service sorts the rows and writes one file or more per tablet.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARROW_STREAM:
             raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARROW_STREAM}")
@@ -79,5 +92,5 @@ class IngestRoutes:
             return await append_rows(self._services, found, await body(), call)
 
     async def call(self, table: str, call: str) -> api.Call:
-        """Return what became of a call id: accepted with what, unknown, or too old to tell."""
+        """Return what became of a call: it was accepted, is unknown, or is too old to tell."""
         return await call_view(self._services, await self._services.table(table), call)

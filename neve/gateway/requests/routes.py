@@ -43,10 +43,10 @@ class RequestRoutes:
     async def submit(
         self, table: str, body: api.NewRequest, response: Response, call: Call = None
     ) -> api.Request | api.DryRun:
-        """Ask for a compaction of a range of keys; with `dry_run` only tell what it would take.
+        """Request a compaction of a range of keys.
 
-        A dry run tells files, bytes and rows in the range, not how many rows a transform
-        would touch.
+        With `dry_run` the answer is only what the request would take: files, bytes and rows in
+        the range. It does not say how many rows a transform would change.
         """
         services = self._services
         found = await services.table(table)
@@ -59,9 +59,9 @@ class RequestRoutes:
     async def requests(
         self,
         table: str,
-        count: Annotated[int, Query(description="At most so many.")] = 100,
+        count: Annotated[int, Query(description="Number of requests at most.")] = 100,
     ) -> dict[str, list[api.Request]]:
-        """Return the compactions that were asked for, newest first."""
+        """Return the requests of a table, newest first."""
         services = self._services
         found = await services.table(table)
         listed = await services.store.requests(found.id, bounded_count(count, LIST_MAX, "count"))
@@ -72,10 +72,11 @@ class RequestRoutes:
         table: str,
         request: str,
         tablets: Annotated[
-            int, Query(description="Tell of so many tablets, those first that have not ended.")
+            int,
+            Query(description="Number of tablets at most. Tablets that are not done come first."),
         ] = 100,
     ) -> api.Request:
-        """Return how far a request is, over all and per tablet."""
+        """Return the progress of a request, in total and per tablet."""
         services = self._services
         found = await services.table(table)
         count = bounded_count(tablets + 1, TABLETS_MAX + 1, "tablets") - 1
@@ -84,7 +85,7 @@ class RequestRoutes:
         )
 
     async def cancel(self, table: str, request: str, body: api.Cancel) -> api.Request:
-        """Cancel a request, or its part in some tablets; what is committed stays."""
+        """Cancel a request, or its part in some tablets. Committed work stays."""
         services = self._services
         found = await services.table(table)
         known = await stored_request(services, found, request)
