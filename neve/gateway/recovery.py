@@ -194,8 +194,10 @@ class RecoveryRoutes:
             forget_missing=body.forget_missing,
         )
 
-        async def work(tell: ReportProgress) -> api.FsckReport:
-            return fsck_view(found, await check_and_repair(self._scope(found, tell), options))
+        async def work(on_progress: ReportProgress) -> api.FsckReport:
+            return fsck_view(
+                found, await check_and_repair(self._scope(found, on_progress), options)
+            )
 
         return self._lines(work)
 
@@ -213,8 +215,10 @@ class RecoveryRoutes:
         """
         found = await self._services.table(table)
 
-        async def work(tell: ReportProgress) -> api.GcReport:
-            return gc_view(found, await collect_orphans(self._scope(found, tell), delete=delete))
+        async def work(on_progress: ReportProgress) -> api.GcReport:
+            return gc_view(
+                found, await collect_orphans(self._scope(found, on_progress), delete=delete)
+            )
 
         return self._lines(work)
 
@@ -229,13 +233,13 @@ class RecoveryRoutes:
             dry_run=body.dry_run,
         )
 
-        async def work(tell: ReportProgress) -> api.RebuildReport:
+        async def work(on_progress: ReportProgress) -> api.RebuildReport:
             rebuilder = RebuildPorts(
                 store=services.store,
                 threads=services.long_steps,
                 ids=services.ids,
-                door=GatewayAdmission.of(services),
-                tell=tell,
+                admission=GatewayAdmission.of(services),
+                on_progress=on_progress,
                 listing_delay_s=services.settings.gateway.listing_delay_s,
             )
             done = await rebuild(rebuilder, body.location, options)
@@ -290,20 +294,20 @@ class RecoveryRoutes:
         )
         source = await self._spooled(request)
 
-        async def work(tell: ReportProgress) -> api.RestoreReport:
+        async def work(on_progress: ReportProgress) -> api.RestoreReport:
             with source:
                 restorer = RestorePorts(
                     store=services.store,
                     threads=services.long_steps,
                     ids=services.ids,
-                    door=GatewayAdmission.of(services),
-                    tell=tell,
+                    admission=GatewayAdmission.of(services),
+                    on_progress=on_progress,
                 )
                 return restored_view(await restore(restorer, source, options), dry_run=dry_run)
 
         return self._lines(work)
 
-    def _scope(self, table: Table, tell: Callable[[str], None]) -> TableScope:
+    def _scope(self, table: Table, on_progress: Callable[[str], None]) -> TableScope:
         services = self._services
         rules = services.settings.coordinator
         return TableScope(
@@ -311,7 +315,7 @@ class RecoveryRoutes:
             table=table,
             threads=services.long_steps,
             grace_s=rules.garbage_grace_s + rules.clock_skew_max_s,
-            tell=tell,
+            on_progress=on_progress,
         )
 
     def _lines(self, work: LongWork) -> StreamingResponse:

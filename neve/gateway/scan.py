@@ -206,7 +206,7 @@ async def arrow_stream(
     """
     begun = False
     try:
-        with services.scans.taken() as place:
+        with services.scans.take() as place:
             async with open_scan(services, table, asked) as pieces:
                 async for chunk in _stream_chunks(table, asked, pieces, place):
                     yield chunk
@@ -232,11 +232,11 @@ async def _stream_chunks(
         for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
             writer.write_batch(batch)
             del batch
-            yield sink.taken()
+            yield sink.take()
         del piece
         await place.room()
     writer.close()
-    yield sink.taken()
+    yield sink.take()
 
 
 async def _parts_of_tablets(
@@ -271,7 +271,7 @@ class _Sink:
         self._parts.append(bytes(data))
         return len(data)
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """Return what was written since the last time."""
         parts, self._parts = self._parts, []
         return b"".join(parts)

@@ -177,14 +177,14 @@ def finished_view(entry: HistoryEntry) -> api.Finished:
     return decode(api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
 
 
-def explanation_view(told: Explanation, table: Table) -> api.Explanation:
+def explanation_view(explanation: Explanation, table: Table) -> api.Explanation:
     """Return an explanation for users.
 
     Args:
-        told: By the coordinator, who may know the table by its id only.
+        explanation: What the coordinator says. It may know the table by its id only.
         table: Whose tablet it is about.
     """
-    return decode(api.Explanation, asdict(told) | {"table": table.name})
+    return decode(api.Explanation, asdict(explanation) | {"table": table.name})
 
 
 def compactor_view(status: CompactorStatus) -> api.Compactor:
@@ -312,9 +312,11 @@ class WorkRoutes:
             ids = await services.store.tablet_ids(found.id, None, EXPLAINED_MAX)
         else:
             ids = [await services.tablet(found, tablet)]
-        told = [await services.coordinator.explain(found.id, each.text) for each in ids]
+        explained = [await services.coordinator.explain(found.id, each.text) for each in ids]
         marks = await watermark_sentences(services, found, ids)
-        shown = [replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in told]
+        shown = [
+            replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in explained
+        ]
         return {"tablets": [explanation_view(each, found) for each in shown]}
 
     async def plan(self, table: str) -> api.Plan:
