@@ -33,7 +33,7 @@ from neve.gateway.services import (
     checked_label,
     known_group,
 )
-from neve.service_settings import as_document, shown_settings
+from neve.service_settings import settings_to_document, shown_settings
 
 # --------------------------------------------------------------------------------------- Watermarks
 
@@ -241,7 +241,7 @@ class WorkRoutes:
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
-        return {"settings": [api.Setting(**each) for each in as_document(shown)]}
+        return {"settings": [api.Setting(**each) for each in settings_to_document(shown)]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:
         """Return the running jobs."""
