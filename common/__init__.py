@@ -20,6 +20,8 @@ In reading order:
     telemetry        names of metrics, and the event log
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor
+    coordinator_calls  the coordinator's calls, as ports for compactors and gateway
+    coordinator_proxy  these calls, sent to the coordinator's actor
     metadata/        the store: changes as values, executed over Redis
     memory_limit     a process's limit of memory
     backoff          how long to wait before the next try

@@ -1,4 +1,4 @@
-"""The compactor as a Ray actor: options, wiring, the adapter to the coordinator; no decisions.
+"""The compactor as a Ray actor: options, wiring; no decisions.
 
 The service's loop starts with the actor; its failure ends the process, so that Ray
 restarts it: an actor that answers but no longer works is worse than none. The Spark
@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from common.clock import SystemClock
-from common.errors import UnavailableError
+from common.coordinator_proxy import compactor_calls
 from common.ids import RandomIds
 from common.log_events import LogLevel
 from common.log_files import LogFiles
@@ -20,13 +20,8 @@ from common.metadata.redis import connect
 from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.wire import (
-    COORDINATOR_NAME,
     NAMESPACE,
-    Assignment,
-    AttemptReport,
     Heartbeat,
-    HeartbeatReply,
-    TakeRequest,
     compactor_actor_name,
 )
 from compactor.service import CompactorService
@@ -36,59 +31,8 @@ from compactor.spark.engine import SparkEngine
 
 CALLS_AT_ONCE = 1000
 """`stay` and `ping` last; none of them blocks a thread."""
-ANSWER_MAX_S = 10.0
-"""Longest wait for the coordinator, beyond what a call is meant to last."""
 PIN_AMOUNT = 0.001
 """Enough of a node's own resource to be placed on that node."""
-
-
-class RayCoordinator:
-    """The coordinator's actor, looked up by name whenever it does not answer.
-
-    Everything that Ray may raise leaves as UnavailableError.
-    """
-
-    def __init__(self) -> None:
-        self._actor: Any = None
-
-    async def take(self, request: TakeRequest) -> Assignment | None:
-        """Wait for a job."""
-        answer: Assignment | None = await self._call(
-            "take", request, within_s=request.wait_max_s + ANSWER_MAX_S
-        )
-        return answer
-
-    async def withdraw(self, take: str) -> None:
-        """Want no job for a take any more."""
-        await self._call("withdraw", take)
-
-    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Say that we live and what we hold."""
-        reply: HeartbeatReply = await self._call("beat", beat)
-        return reply
-
-    async def report(self, report: AttemptReport) -> None:
-        """Say how an attempt ended."""
-        await self._call("report", report)
-
-    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
-        """Say goodbye."""
-        await self._call("leave", compactor, incarnation, cause)
-
-    async def _call(self, method: str, *values: object, within_s: float = ANSWER_MAX_S) -> Any:
-        try:
-            async with asyncio.timeout(within_s):
-                if self._actor is None:
-                    # Asks Ray's head, which may be slow; heartbeats must go on meanwhile.
-                    self._actor = await asyncio.to_thread(
-                        ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE
-                    )
-                return await getattr(self._actor, method).remote(*values)
-        except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
-            self._actor = None
-            cause = str(error).strip().partition("\n")[0]
-            message = f"coordinator does not answer {method}: {type(error).__name__} {cause}"
-            raise UnavailableError(message) from error
 
 
 class CompactorActor:
@@ -112,7 +56,7 @@ class CompactorActor:
             own,
             group=group,
             node=context.get_node_id(),
-            coordinator=RayCoordinator(),
+            coordinator=compactor_calls(),
             engine=self._engine,
             store=store,
             files=TableStorage(store.store_id, clock),

@@ -1,16 +1,10 @@
-"""What the compactor's service needs of the outside: coordinator, engine and own files."""
+"""What the compactor's service needs of the outside: engine and own files."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from common.model.table import Table
-from common.wire import (
-    Assignment,
-    AttemptReport,
-    Heartbeat,
-    HeartbeatReply,
-    TakeRequest,
-)
+from common.wire import Assignment
 from compactor.core.progress import (
     EngineHealth,
     RewriteProgress,
@@ -18,7 +12,6 @@ from compactor.core.progress import (
 )
 
 __all__ = [
-    "Coordinator",
     "Engine",
     "EngineHealth",
     "OwnFiles",
@@ -82,33 +75,6 @@ class Engine(Protocol):
     @property
     def pid(self) -> int | None:
         """The process id of the driver, or None."""
-        ...
-
-
-class Coordinator(Protocol):
-    """The coordinator as a compactor sees it; an adapter over Ray or a simulation.
-
-    Every call raises UnavailableError when the coordinator does not answer.
-    """
-
-    async def take(self, request: TakeRequest) -> Assignment | None:
-        """Wait for a job; None if there was none in time."""
-        ...
-
-    async def withdraw(self, take: str) -> None:
-        """Want no job for a call of `take` any more; it returns soon, perhaps with one."""
-        ...
-
-    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
-        """Say that we live and what we hold."""
-        ...
-
-    async def report(self, report: AttemptReport) -> None:
-        """Say how an attempt ended."""
-        ...
-
-    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
-        """Say goodbye: nothing is held any more."""
         ...
 
 

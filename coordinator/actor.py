@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from common.clock import SystemClock
+from common.coordinator_calls import CoordinatorCalls
 from common.ids import RandomIds
 from common.log_events import LogLevel
 from common.log_files import LogFiles
@@ -246,14 +247,18 @@ def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
         log_folder: Where it keeps its log file; empty: where Ray keeps its output.
         options: Further Ray actor options, such as `resources`.
     """
-    actor = ray.remote(CoordinatorActor)
-    return actor.options(
-        name=COORDINATOR_NAME,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        max_concurrency=CALLS_AT_ONCE,
-        num_cpus=0,
-        **options,
-    ).remote(settings, log_folder)
+    answers: type[CoordinatorCalls] = CoordinatorActor
+    return (
+        ray.remote(answers)
+        .options(
+            name=COORDINATOR_NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_concurrency=CALLS_AT_ONCE,
+            num_cpus=0,
+            **options,
+        )
+        .remote(settings, log_folder)
+    )

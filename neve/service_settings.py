@@ -90,7 +90,7 @@ def check_service(settings: Settings) -> None:
         raise ConfigError(f"{error} ({where})" if where else str(error)) from error
 
 
-def remarks(settings: Settings) -> list[str]:
+def setting_remarks(settings: Settings) -> list[str]:
     """Return what is allowed and still worth a look, a sentence each."""
     named = {group.name for service in settings.services.values() for group in service.groups}
     said = [
@@ -145,12 +145,12 @@ def setting_differences(
     return said + [f"{name} is not asked for" for name in own if name not in names]
 
 
-def as_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
+def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
     """Return shown settings in a form that JSON can carry."""
     return [asdict(each) for each in shown]
 
 
-def of_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
+def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
     """Return shown settings from that form."""
     return [ShownSetting(**each) for each in document]
 

@@ -293,6 +293,15 @@ def require_short(end: bytes, what: str) -> None:
         )
 
 
+def key_before(key: bytes) -> bytes | None:
+    """Return bytes that sort below an encoded key and above every smaller one."""
+    if not key:
+        return None
+    if key[-1] == 0:
+        return key[:-1]
+    return key[:-1] + bytes([key[-1] - 1]) + b"\xff" * 40
+
+
 def _cut_to_length(key: bytes, types: Sequence[KeyType]) -> tuple[bytes, str | bytes | None]:
     """Return the columns of a key that fit, and the beginning of the text that does not.
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from common.backoff import Backoff
 from common.clock import Clock
+from common.coordinator_calls import CompactorCalls
 from common.errors import (
     AttemptCancelledError,
     AttemptStalledError,
@@ -30,7 +31,7 @@ from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.progress import RewriteProgress, Stall
-from compactor.ports import Coordinator, Engine, OwnFiles
+from compactor.ports import Engine, OwnFiles
 
 REPORT_BACKOFF = Backoff()
 _ENDS: dict[type[CompactionError], AttemptEnd] = {
@@ -50,7 +51,7 @@ class AttemptRunner:
     def __init__(
         self,
         *,
-        coordinator: Coordinator,
+        coordinator: CompactorCalls,
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from common.backoff import Backoff
 from common.clock import Clock
+from common.coordinator_calls import CompactorCalls
 from common.errors import EngineDiedError, UnavailableError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
@@ -20,7 +21,7 @@ from common.wire import (
 from compactor.core import events as on
 from compactor.core.attempt import Attempt
 from compactor.core.progress import StallWatch
-from compactor.ports import Coordinator, Engine, OwnFiles
+from compactor.ports import Engine, OwnFiles
 from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
@@ -46,7 +47,7 @@ class CompactorService:
         settings: CompactorSettings,
         *,
         node: str,
-        coordinator: Coordinator,
+        coordinator: CompactorCalls,
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,

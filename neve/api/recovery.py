@@ -16,48 +16,48 @@ ARCHIVE = "application/vnd.neve.archive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckOptions:
-    """What a check may do; without any of these it only looks."""
+    """What fsck may do. By default it only reports."""
 
     __pydantic_config__ = STRICT
 
     repair: bool = False
-    """Mend whatever can be mended without a word of its own."""
+    """Repair everything that needs none of the other options."""
     deep: bool = False
-    """Decode every file, instead of reading its footer."""
+    """Decode every file instead of reading its footer only."""
     adopt: bool = False
-    """Make the location this store's."""
+    """Take over the location for this store."""
     accept: bool = False
     """Accept that the store has gone back in time."""
     forget_missing: bool = False
-    """Take files out of the table that storage does not have."""
+    """Remove files from the table that are missing in storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One thing that is wrong."""
 
     code: str
     sentence: str
     repair: str = ""
-    """What mends it; empty: nothing that fsck can do."""
+    """What repairs it; empty: fsck cannot repair it."""
     path: str | None = None
     tablet: str | None = None
     done: bool | None = None
-    """Whether it was mended; None: it was not tried."""
+    """Whether it was repaired; None: no repair was tried."""
     outcome: str = ""
-    """Why it was not mended."""
+    """Why it was not repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckReport:
-    """What a check of one table came to."""
+    """Result of fsck of one table."""
 
     table: str
     sound: bool
-    """Nothing is wrong, or all of it was mended."""
+    """Whether nothing is wrong, or everything was repaired."""
     findings: tuple[Finding, ...]
     more: int
-    """Findings that are not listed."""
+    """Number of findings that are not listed."""
     tablets: int
     files: int
     size_bytes: int
@@ -65,25 +65,25 @@ class FsckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcReport:
-    """What a listing sweep of one table came to."""
+    """Result of a listing sweep of one table."""
 
     table: str
     orphans: tuple[Finding, ...]
     files: int
     size_bytes: int
     given: int
-    """Files that were given to the collector, which deletes them after the grace."""
+    """Files that the collector deletes after the grace period."""
     young: int
-    """Files that may be about to be added or committed."""
+    """Files that are so new that they may be added or committed soon."""
     evidence: int
-    """Files that stay because they may hold the only copy of rows; listed with the orphans."""
+    """Files that stay because they may hold the only copy of rows. `orphans` lists them, too."""
     marks: int
     """Empty outputs that tell a rebuild that their inputs are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostTable:
-    """A table to rebuild out of its location."""
+    """A table to rebuild from the files of its location."""
 
     __pydantic_config__ = STRICT
 
@@ -95,7 +95,7 @@ class LostTable:
     time_column: str | None = None
     partition_by: tuple[str, ...] = ()
     append_only: bool = False
-    """Where nothing describes the table: it has no key."""
+    """Confirms that the table has no key, if nothing in the location describes the table."""
     user_files: bool = True
     """Whether Parquet files of users count as added."""
     adopt: bool = False
@@ -104,7 +104,7 @@ class LostTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildReport:
-    """What a rebuild came to."""
+    """Result of a rebuild."""
 
     table: str
     location: str
@@ -115,12 +115,12 @@ class RebuildReport:
     size_bytes: int
     user_files: int
     left: dict[str, str] = field(default_factory=dict)
-    """Files that do not count → why."""
+    """Path of each file that was left out → reason."""
     lost: dict[str, str] = field(default_factory=dict)
-    """What rows are, or may be, lost → why."""
+    """Rows that are lost or may be lost → reason."""
     not_recovered: tuple[str, ...] = ()
     manifest: int | None = None
-    """Number of the manifest that it began with; None: there was none."""
+    """Number of the manifest that the rebuild started from; None: there was none."""
     dry_run: bool = False
 
 
@@ -131,16 +131,16 @@ class BackupOptions:
     __pydantic_config__ = STRICT
 
     tables: tuple[str, ...] = ()
-    """Names; none: all."""
+    """Names of the tables; empty: all tables."""
     hold: str | float = 0
-    """How long files stay afterwards, for whoever copies them: `1h`."""
+    """How long files are kept after the backup, so that they can be copied: `1h`."""
     copy_to: str | None = None
-    """Location below which the files are copied, table by table."""
+    """Location that the files are copied to, with a folder per table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """One table of an archive, as it is now."""
+    """A restored table."""
 
     table: str
     location: str
@@ -148,12 +148,12 @@ class Restored:
     tablets: int
     files: int
     missing: tuple[str, ...] = ()
-    """Files that the location does not have; while there are any, the table stays paused."""
+    """Files that are missing in the location. While files are missing, the table stays paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore came to."""
+    """Result of a restore."""
 
     tables: tuple[Restored, ...]
     dry_run: bool = False

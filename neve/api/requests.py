@@ -10,7 +10,7 @@ STRICT = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A selector or transform by name, with its options as text."""
+    """Name and options of a selector or transform."""
 
     __pydantic_config__ = STRICT
 
@@ -20,48 +20,48 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How outputs are written where it differs from the table's settings."""
+    """Settings of the output files that differ from the settings of the table."""
 
     __pydantic_config__ = STRICT
 
     codec: str | None = None
     codec_level: int | None = None
     row_group_bytes: int | str | None = None
-    """Bytes, or a size such as `64MB`."""
+    """Size of a row group in bytes, or as text: `64MB`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A compaction to ask for; at most one of `delete_where`, `set` and `transform`."""
+    """A request for a compaction. Give at most one of `delete_where`, `set` and `transform`."""
 
     __pydantic_config__ = STRICT
 
     start: str | None = None
-    """First key, included, or a prefix of it."""
+    """First key (included), or a prefix of it."""
     end: str | None = None
-    """Last key, included, or a prefix of it."""
+    """Last key (included), or a prefix of it."""
     selector: Plugin | None = None
-    """Chooses the files of each tablet; all if left out."""
+    """Selector that chooses the files of each tablet; all files by default."""
     delete_where: str | None = None
-    """Delete the rows of the range for which this is true."""
+    """Delete the rows of the range for which this expression is true."""
     set: str | None = None
     """Change columns of the rows of the range: `a = a + 1, b = null`."""
     transform: Plugin | None = None
-    """A transform that is installed."""
+    """Name and options of an installed transform."""
     output: Output | None = None
     hints: dict[str, str] = field(default_factory=dict)
-    """For dispatchers, planners and configurers."""
+    """Hints for plug-ins: dispatchers, planners and configurers."""
     boost: int = 0
-    """Added to the priority of its jobs."""
+    """Number that is added to the priority of the jobs."""
     deadline: float | str | None = None
-    """It fails if it takes longer: seconds, or a duration such as `10m`."""
+    """The request fails if it takes longer. Seconds, or a duration such as `10m`."""
     dry_run: bool = False
-    """Only tell what it would take; nothing is stored."""
+    """Only calculate what the request would take. Nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """What to cancel: nothing given, the whole; a range of keys; or one tablet."""
+    """What to cancel: a range of keys, or one tablet; by default the whole request."""
 
     __pydantic_config__ = STRICT
 
@@ -72,7 +72,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """A range of keys; None: no bound. A bound that is included may be a prefix."""
+    """A range of keys; None: no bound. An included bound may be a prefix of keys."""
 
     start: str | None = None
     end: str | None = None
@@ -94,7 +94,7 @@ def _bound(key: str | None, unbounded: str, *, included: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTablet:
-    """How far a request is in one tablet."""
+    """Progress of a request in one tablet."""
 
     tablet: str
     state: str
@@ -103,15 +103,15 @@ class RequestTablet:
     end: str | None = None
     partition: str | None = None
     files_left: int = 0
-    """Selected files that it has not rewritten."""
+    """Number of selected files that are not rewritten yet."""
     bytes_left: int = 0
-    """Bytes that it has not rewritten; before it selects: of all files in its range."""
+    """Bytes that are not rewritten yet. Before files are selected: of all files in the range."""
     running: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a request is, over all tablets of its range; bytes and time are estimates."""
+    """Progress of a request over all tablets of its range. Bytes and time are estimates."""
 
     tablets: int = 0
     pending: int = 0
@@ -125,12 +125,12 @@ class Progress:
     bytes_left: int = 0
     fraction: float = 0.0
     eta_s: float | None = None
-    """None: it ended, or nothing was done yet from which to tell."""
+    """Seconds until the request is done; None: it has ended, or too little is done to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the jobs of a request have done, as the table's history tells it.
+    """What the jobs of a request have done, summed over the history of the table.
 
     Files that a job has written and a later one has merged count on neither side.
     """
@@ -143,21 +143,21 @@ class Result:
     rows_before: int = 0
     rows_after: int = 0
     superseded: int = 0
-    """Rows dropped for newer ones of their keys."""
+    """Rows that were dropped because their key has a newer row."""
     expired: int = 0
-    """Rows dropped because they had expired."""
+    """Rows that were dropped because they had expired."""
     changed: int = 0
-    """Rows of its files that the transform has given values, whether or not these are new."""
+    """Rows that the transform has set values in, also if the values are the same as before."""
     deleted: int = 0
-    """Rows of its files that it has deleted; in a table with a key they become tombstones."""
+    """Rows that the request has deleted. In a table with a key they become tombstones."""
     tombstones_dropped: int = 0
     complete: bool = True
-    """False: the history no longer goes back to the request's first job."""
+    """Whether the history still holds all jobs of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A compaction that a user asked for. `progress` and `tablets` are left out of listings."""
+    """A request for a compaction. Listings leave out `progress` and `tablets`."""
 
     id: str
     table: str
@@ -166,10 +166,10 @@ class Request:
     submitted_at_s: float
     cause: str = ""
     keys: Keys | None = None
-    """None: all."""
+    """Range of keys; None: all keys."""
     selector: Plugin | None = None
     transform: str = ""
-    """As a sentence: `delete where x > 1`."""
+    """The transform as text: `delete where x > 1`."""
     output: Output | None = None
     hints: dict[str, str] = field(default_factory=dict)
     boost: int = 0
@@ -177,14 +177,14 @@ class Request:
     automatic: bool = False
     ended_at_s: float | None = None
     cancelled: tuple[Keys, ...] = ()
-    """Ranges that were cancelled by themselves: what is done in part was not done there."""
+    """Ranges that were cancelled separately: the request has not done its work there."""
     progress: Progress | None = None
     tablets: tuple[RequestTablet, ...] = ()
-    """Some of them, those first in which it has not ended."""
+    """Some of the tablets. Tablets that are not done come first."""
     result: Result | None = None
-    """What it has done; told once it has ended, and not in listings."""
+    """Result of the request once it has ended. Listings leave it out."""
     notes: tuple[str, ...] = ()
-    """What its result is not, a sentence each: such as dead rows that stay for a while."""
+    """What the request does not do, one sentence each, such as dead rows that stay for a while."""
 
     @property
     def ended(self) -> bool:
@@ -200,18 +200,18 @@ class DryTablet:
     files: int
     size_bytes: int
     rows: int
-    """Of the files, superseded rows among them."""
+    """Rows of the files, including superseded rows."""
     rows_in_range: int | None
-    """Those whose key is in the range; None: not counted, the files are too large."""
+    """Rows whose key is in the range; None: not counted because the files are too large."""
     end: str | None = None
     partition: str | None = None
     held: bool = False
-    """Whether something runs there or another request holds files: it would wait first."""
+    """Whether the request would wait first: a job runs there, or another request holds files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a request would take, were it made now. Nothing was stored."""
+    """What a request would take if it was made now. Nothing is stored."""
 
     table: str
     tablets: int
@@ -220,8 +220,8 @@ class DryRun:
     rows: int
     rows_in_range: int | None
     transform: str = ""
-    """Checked, not run: how many rows it would touch is not counted."""
+    """The transform as text. It is checked but not run, so its rows are not counted."""
     notes: tuple[str, ...] = ()
-    """What the result will not be, a sentence each: such as dead rows that stay for a while."""
+    """What the request would not do, one sentence each, such as dead rows that stay for a while."""
     per_tablet: tuple[DryTablet, ...] = ()
-    """The first thousand in which files are chosen."""
+    """The first 1,000 tablets in which files are chosen."""

@@ -1,4 +1,4 @@
-"""Wire models of splits and merges: what is wished for, and what is under way.
+"""Wire models of splits and merges: what is requested, and what is under way.
 
 Like `neve.api.tables`, whose conventions hold here; nothing of the project is imported.
 """
@@ -10,30 +10,30 @@ STRICT = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Where to split: at a key, or a tablet into parts of about equal bytes."""
+    """What to split: at a key, or a tablet into parts of about equal size."""
 
     __pydantic_config__ = STRICT
 
     at: str | None = None
-    """The last key of the left half; may be a prefix."""
+    """Last key of the left tablet, or a prefix of it."""
     tablet: str | None = None
-    """By its end; the service chooses the keys."""
+    """End of the tablet to split. The service chooses the keys."""
     into: int = 2
-    """With `tablet`: how many parts, at most 64."""
+    """Number of parts with `tablet`, at most 64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """What to merge: a tablet with the next one, or all that hold keys of a range."""
+    """What to merge: a tablet with the next one, or all tablets of a range of keys."""
 
     __pydantic_config__ = STRICT
 
     tablet: str | None = None
-    """The left one, by its end."""
+    """End of the left tablet."""
     start: str | None = None
-    """A key of the first tablet; None: the first of the table."""
+    """Key in the first tablet; None: the first tablet of the table."""
     end: str | None = None
-    """A key of the last tablet; None: the last of the table."""
+    """Key in the last tablet; None: the last tablet of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,26 +46,26 @@ class Operation:
     step: str
     """`cut`, `drain` or `close`."""
     tablets: tuple[str, ...]
-    """By their ends; of a merge two, the left one first."""
+    """Ends of the tablets. A merge has two, the left tablet first."""
     left: str = ""
-    """End of the left tablet: a split makes it, a merge takes it away."""
+    """End of the left tablet. A split creates this tablet, a merge removes it."""
     at: str | None = None
-    """The last key of the left tablet."""
+    """Last key of the left tablet."""
     since_s: float = 0.0
     reason: str = ""
-    """Why it began."""
+    """Why the operation was started."""
     waits: str = ""
     """What its next step waits for; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedOperation:
-    """What came of a wish."""
+    """The operation that was started."""
 
     operation: Operation | None = None
-    """Under way now; None: nothing was left to do."""
+    """The operation under way; None: nothing is left to do."""
     keys: tuple[str, ...] = ()
-    """Of a split of a tablet: the keys to split at, in this order; the first is under way."""
+    """Keys that a tablet is split at, in this order. The split at the first key is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STRICT = {"extra": "forbid"}
-"""Bodies are refused if they hold a name that nobody knows (read by the gateway)."""
+"""A body with an unknown field is refused. The gateway reads this."""
 
 CALL_HEADER = "Neve-Call"
-"""Header that carries the id of a call, so that a repeated call counts once."""
+"""Header with the id of a call. A repeated call counts once."""
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
@@ -45,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """A table to create. Give `schema`, or the path of a Parquet file as `example`."""
+    """A table to create. Give its schema, or the path of a Parquet file as `example`."""
 
     __pydantic_config__ = STRICT
 
@@ -59,29 +59,29 @@ class NewTable:
     time_column: str | None = None
     partition_by: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
-    """Last keys of all tablets but the last, ascending."""
+    """Last key of each tablet but the last, in ascending order."""
     settings: dict[str, Any] = field(default_factory=dict)
     paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """New values for some settings, new and wider columns; the others stay."""
+    """Changes of a table: values of settings, new columns, wider columns."""
 
     __pydantic_config__ = STRICT
 
     settings: dict[str, Any] = field(default_factory=dict)
     settings_version: int | None = None
-    """Refuse if the table's settings have another version by now."""
+    """Refuse the change if the settings of the table have another version."""
     add_columns: tuple[Column, ...] = ()
-    """New columns, null in the rows that are there."""
+    """New columns. They are null in existing rows."""
     widen_columns: tuple[Column, ...] = ()
-    """Columns that are there, with types that hold every value of the old ones."""
+    """Existing columns with a wider type, which holds every value of the old type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table and its totals; totals are None in listings."""
+    """A table and its totals. In listings the totals are None."""
 
     id: str
     name: str
@@ -89,7 +89,7 @@ class Table:
     state: str
     schema: tuple[Column, ...]
     schema_id: int = 0
-    """Counted up by every change of the schema."""
+    """Version of the schema. Every change of the schema increases it."""
     key: tuple[str, ...] = ()
     version_column: str | None = None
     tombstone_column: str | None = None
@@ -98,9 +98,9 @@ class Table:
     settings: dict[str, Any] = field(default_factory=dict)
     settings_version: int = 1
     without_effect: dict[str, str] = field(default_factory=dict)
-    """Setting → why it changes nothing in this service; empty in listings."""
+    """Setting without effect in this service → reason. Listings leave it out."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Tablets that totals do not count: what is stored of them and cannot be decoded."""
+    """Tablet that the totals do not count → what of it cannot be decoded."""
     created_at_s: float = 0.0
     tablets: int | None = None
     files: int | None = None
@@ -110,7 +110,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A data file of a table; `path` is relative to the table's location."""
+    """A data file of a table. `path` is relative to the location of the table."""
 
     path: str
     tablet: str
@@ -120,7 +120,7 @@ class File:
     key_max: str | None = None
     tombstones: int = 0
     schema_id: int = 0
-    """Of the newest schema of the table that the file has in full."""
+    """Id of the newest schema of the table whose columns the file has."""
     clean: bool = False
     open: bool = False
     """Still being written. Not used yet: every file that is added is complete."""
@@ -134,7 +134,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFiles:
-    """Parquet files to add: relative to the table's location, or URIs below it."""
+    """Parquet files to add: paths relative to the location of the table, or URIs below it."""
 
     __pydantic_config__ = STRICT
 
@@ -143,18 +143,18 @@ class NewFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What an `add` or `append` brought into the table."""
+    """What an add or append has added to the table."""
 
     call: str
     files: tuple[File, ...]
-    """Not told if the call is answered a second time: the files may have been compacted since."""
+    """Empty for a repeated call: the files may have been compacted since."""
     rows: int
     size_bytes: int
     file_count: int = 0
     tablets: tuple[str, ...] = ()
-    """Those that took the files; of a repeated call only if they were few."""
+    """Tablets that hold the new files. For a repeated call only if there are few."""
     repeated: bool = False
-    """Whether the call had been accepted before, so that nothing was added now."""
+    """Whether the call was accepted before. Nothing was added now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,23 +163,23 @@ class Call:
 
     call: str
     state: str
-    """`accepted`, `unknown` (not accepted so far) or `too-old` (nobody can tell any more)."""
+    """`accepted`, `unknown` (not accepted so far) or `too-old` (no longer known)."""
     kind: str | None = None
     """`add`, `append` or `compact`."""
     at_s: float | None = None
-    """When it was accepted."""
+    """When the call was accepted."""
     rows: int | None = None
     file_count: int | None = None
     size_bytes: int | None = None
     tablets: tuple[str, ...] = ()
-    """Those that took the files, if they were few."""
+    """Tablets that hold the new files, if there are few."""
     request: str | None = None
-    """Of a compaction: the id of the request."""
+    """Id of the request, if the call requested a compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tablet:
-    """A tablet and what holds it. `start` is the key before its first, None: from the beginning."""
+    """A tablet and its state. It holds the keys after `start` up to `end`; None: no bound."""
 
     tablet: str
     files: int
@@ -199,28 +199,28 @@ class Tablet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletPage:
-    """Some tablets, ascending; `next`: the `after` of the following page, None: the last."""
+    """A page of tablets. `next` is the `after` of the following page; None: this is the last."""
 
     tablets: tuple[Tablet, ...]
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Tablet → what is stored of it and cannot be decoded. Nothing else is known of these."""
+    """Tablet that cannot be read → what of it cannot be decoded."""
     next: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A table that was dropped, and what its name still waits for."""
+    """A dropped table, and when its name is free again."""
 
     table: str
     files_left: int = 0
-    """Files that the collector deletes first: replaced ones, and with `delete_files` all."""
+    """Files to be deleted first: replaced files, and with `delete_files` all files."""
     name_free_at_s: float | None = None
-    """When the name is free at the earliest; None: it is."""
+    """Earliest time at which the name is free; None: it is free now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePage:
-    """Files of some tablets; `next`: the `after` of the following page, None: the last."""
+    """A page of files. `next` is the `after` of the following page; None: this is the last."""
 
     files: tuple[File, ...]
     next: str | None = None
@@ -231,7 +231,7 @@ class FilePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewImport:
-    """A directory to make a table of."""
+    """A directory to import as a table."""
 
     __pydantic_config__ = STRICT
 
@@ -242,20 +242,20 @@ class NewImport:
     tombstone_column: str | None = None
     time_column: str | None = None
     partition_by: tuple[str, ...] | None = None
-    """None: what the folders say (`month=1/`)."""
+    """Partition columns; None: as the folder names say (`month=1/`)."""
     partition_types: dict[str, str] = field(default_factory=dict)
-    """Types of partition columns that no file has; else they are told from the folders."""
+    """Types of partition columns that are in no file; guessed from folder names by default."""
     settings: dict[str, Any] = field(default_factory=dict)
     leave_misfits: bool = False
-    """Import the files that fit, and leave those that do not."""
+    """Import the files that fit and leave out the misfits."""
     readers_use_manifest: bool = False
-    """Confirm that nobody reads the directory itself any more, so that it may be compacted."""
+    """Confirm that nobody reads the directory itself any more. The table may be compacted."""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A file that cannot be in the table, and why."""
+    """A file that does not fit into the table, and why."""
 
     path: str
     why: str
@@ -263,7 +263,7 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTotals:
-    """What is in one partition."""
+    """Totals of one partition."""
 
     partition: str
     files: int
@@ -273,7 +273,7 @@ class PartitionTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportProgress:
-    """How far an import is. Numbers are 0 while they are not known."""
+    """Progress of an import. Unknown numbers are 0."""
 
     text: str
     files_done: int = 0
@@ -285,23 +285,23 @@ class ImportProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What an import came to, or would come to."""
+    """Result of an import, or of its dry run."""
 
     table: str
     location: str
     state: str
-    """Of the table; empty: there is none (a dry run)."""
+    """State of the table; empty: there is no table (a dry run)."""
     files: int
-    """That fit, those that are in the table already among them."""
+    """Files that fit, including files that are in the table already."""
     rows: int
-    """Of the files that were not in the table already."""
+    """Rows of the files that were not in the table already."""
     size_bytes: int
-    """Likewise."""
+    """Bytes of the files that were not in the table already."""
     added: int
     already: int
-    """Files that were in the table, or had been and were replaced."""
+    """Files that are in the table already, or were in it and have been replaced."""
     ignored: int
-    """Hidden files: their name, or a folder's, begins with `_` or `.`."""
+    """Hidden files: the name of the file or of a folder begins with `_` or `.`."""
     misfits: int
     schema: tuple[Column, ...]
     key: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """A job that would be planned now, or (with an id) that waits in a queue."""
+    """A job that would be planned now or, with an id, that waits in a queue."""
 
     tablet: str
     files: tuple[str, ...]
@@ -23,25 +23,25 @@ class PlannedJob:
     place: int | None = None
     age_s: float | None = None
     cost_bytes: int = 0
-    """What it will read and write, if its outputs are as large as its inputs."""
+    """Bytes that the job reads and writes, if its outputs are as large as its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would be planned now; `left`: path → why no job takes it.
+    """Jobs that would be planned now. `left`: path → why no job takes the file.
 
-    Every tablet is read at one moment: without jobs, wanted or running, it is at rest.
+    Without planned and running jobs there is nothing to compact.
     """
 
     jobs: tuple[PlannedJob, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
     running: int = 0
-    """Jobs under way; what they leave behind may want further ones."""
+    """Number of running jobs. Their outputs may need further jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job that runs."""
+    """A running job."""
 
     id: str
     attempt: str
@@ -57,19 +57,19 @@ class Job:
     fraction: float = 0.0
     reason: str = ""
     throttled: bool = False
-    """Whether it had to wait for its part of a limit lately."""
+    """Whether the job had to wait for its grant lately."""
     granted_bytes_s: float | None = None
-    """That part; None: there is no limit."""
+    """Grant of the job; None: there is no limit."""
     moved_bytes: int = 0
-    """Read and written so far."""
+    """Bytes read and written so far."""
     waited_s: float = 0.0
     quiet_s: float = 0.0
-    """How long ago it made progress: read, wrote or worked something out."""
+    """Seconds since the job last made progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A finished attempt, from the history."""
+    """A finished attempt of the history."""
 
     attempt: str
     job: str
@@ -92,7 +92,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a tablet is as it is; `left`: path → why no job takes it."""
+    """Why a tablet is as it is. `left`: path → why no job takes the file."""
 
     tablet: str
     table: str
@@ -104,14 +104,14 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredWatermark:
-    """A tablet takes rows again of versions at which tombstones were dropped."""
+    """A lowered watermark: the tablet takes rows of older versions again."""
 
     tablet: str
     before: str | None
-    """The watermark as it was; None: there was none."""
+    """Watermark before the change; None: there was none."""
     after: str | None
     may_rise: str
-    """Which deleted rows can be seen again."""
+    """Which deleted rows may be visible again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +152,15 @@ class Setting:
     """A setting of the running service; secrets are hidden."""
 
     name: str
-    """Its full name, such as `compactor.slots`."""
+    """Full name of the setting, such as `compactor.slots`."""
     value: Any
     """Sizes in bytes, durations in seconds."""
     text: str
-    """The value as people read it."""
+    """The value as text."""
     source: str
     """Where it comes from: `default`, a file, an environment variable, a flag, `this stack`."""
     change: str
-    """What a change needs: `restart`, or the verb that changes the running service, too."""
+    """How to change it: `restart`, or the command that changes the running service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +182,9 @@ class Status:
     turns: int = 0
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What keeps jobs from running, such as a group without compactors; a sentence each."""
+    """What keeps jobs from running, one sentence each, such as a group without compactors."""
     store_warnings: tuple[str, ...] = ()
-    """What is wrong with the store: little memory, eviction, no log, replicas; a sentence each."""
+    """What is wrong with the store, one sentence each, such as little memory or eviction."""
 
 
 # ----------------------------------------------------------------------- Limits on bytes per second
@@ -200,23 +200,23 @@ class LimitWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What the rewrites of a compaction group, or of a volume, may move, and what they do."""
+    """Limit of a compaction group or volume, and the bytes that its jobs read and write."""
 
     kind: str
     """`group` or `volume`."""
     name: str
     limit_bytes_s: int | None
-    """None: no limit."""
+    """Limit in bytes per second; None: no limit."""
     is_default: bool = True
-    """Whether it comes from the settings of the service."""
+    """Whether the limit comes from the settings of the service."""
     rate_bytes_s: int | None = None
     """The limit, or less while the storage is slow."""
     granted_bytes_s: float | None = None
-    """What its jobs may be using together; None: some have no limit."""
+    """Sum of the grants of the jobs; None: a job has no limit."""
     attempts: int = 0
     throttled: int = 0
-    """Jobs that had to wait lately."""
+    """Number of jobs that had to wait lately."""
     moved_bytes: int = 0
-    """Read and written since the coordinator was started."""
+    """Bytes read and written since the coordinator was started."""
     waited_s: float = 0.0
-    """Time that tasks have waited since then."""
+    """Seconds that tasks have waited since the coordinator was started."""

@@ -96,9 +96,9 @@ def check_compactor_memory(compactors: int) -> str:
     _needs("psutil")
     from common.units import format_bytes
     from neve.local import StackOptions
-    from neve.local.machine import check_memory, free_memory_bytes
+    from neve.local.machine import free_memory_bytes, require_memory
 
-    check_memory(StackOptions(compactors=compactors).heap_bytes)
+    require_memory(StackOptions(compactors=compactors).heap_bytes)
     return f"{format_bytes(free_memory_bytes())} free, enough for {compactors} compactors"
 
 

@@ -70,12 +70,12 @@ def up(
     needs_server()
     # Here, so that the client's verbs start without it.
     from neve.local import LocalStack, StackOptions
-    from neve.service_settings import load_service_settings, remarks
+    from neve.service_settings import load_service_settings, setting_remarks
 
     chosen = load_service_settings(
         config, flags=settings or [], compactors=compactors, slots=slots, port=port
     )
-    for remark in remarks(chosen):
+    for remark in setting_remarks(chosen):
         session.say(f"note: {remark}")
     options = StackOptions(settings=chosen, allow=tuple(allow or ()))
     started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
@@ -112,10 +112,10 @@ def down(
 ) -> None:
     """End the stack of this machine, and nothing else; its data and logs stay."""
     needs_server()
-    from neve.local.stack import stop
+    from neve.local.stack import stop_stack
 
     folder = _folder(home, stack)
-    ended = stop(folder, delete_data=delete_data)
+    ended = stop_stack(folder, delete_data=delete_data)
     name = folder.path.name
     session.show(
         {"stack": name, "ended": ended}, f"stack {name} {'ended' if ended else 'was not running'}"
@@ -250,12 +250,17 @@ def check_settings(
 ) -> None:
     """Read the settings as `neve up` would: defaults, file, environment, flags."""
     # Here, so that the client's verbs start without the parts of a service.
-    from neve.service_settings import as_document, load_service_settings, remarks, shown_settings
+    from neve.service_settings import (
+        load_service_settings,
+        setting_remarks,
+        settings_to_document,
+        shown_settings,
+    )
 
     loaded = load_service_settings(file, flags=settings or [])
-    shown, said = shown_settings(loaded), remarks(loaded)
+    shown, said = shown_settings(loaded), setting_remarks(loaded)
     session.show(
-        {"settings": as_document(shown), "remarks": said},
+        {"settings": settings_to_document(shown), "remarks": said},
         lambda: render.lines(_settings_grid(shown), *(f"note: {each}" for each in said)),
     )
 

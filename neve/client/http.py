@@ -105,6 +105,7 @@ RETRY_S = 60.0
 """How long one that has answered is asked again: a gateway that is restarted comes back."""
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 3.0
+POLL_MAX_S = 2.0
 MESSAGE_BYTES_MAX = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 
@@ -260,6 +261,28 @@ def _is_problem(response: httpx.Response) -> bool:
     """Return whether the service itself says that it cannot, so that it is there to say so."""
     kind: str = response.headers.get("content-type", "")
     return kind.startswith(PROBLEM)
+
+
+class PollPauses:
+    """Growing pauses between two looks at work that goes on elsewhere."""
+
+    def __init__(self, first_s: float, end_s: float | None) -> None:
+        """Begin with a short pause.
+
+        Args:
+            first_s: The first pause.
+            end_s: When to look no more, by `time.monotonic`; None: never.
+        """
+        self._pause_s, self._end_s = first_s, end_s
+
+    def wait(self) -> bool:
+        """Pause and return True; return False at once when the time is over."""
+        left_s = self._pause_s if self._end_s is None else self._end_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        time.sleep(min(self._pause_s, left_s))
+        self._pause_s = min(self._pause_s * 1.5, POLL_MAX_S)
+        return True
 
 
 def _pause_s(number: int) -> float:

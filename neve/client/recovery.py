@@ -65,7 +65,7 @@ class RecoveryCalls:
             repair=repair, deep=deep, adopt=adopt, accept=accept, forget_missing=forget_missing
         )
         path = table_path(table, "fsck")
-        return self._told(FsckReport, path, progress, body=asdict(options))
+        return self._follow_lines(FsckReport, path, progress, body=asdict(options))
 
     def gc(
         self, table: str, *, delete: bool = False, progress: OnProgress | None = None
@@ -78,7 +78,9 @@ class RecoveryCalls:
             progress: Hears how far it is.
         """
         parameters = {"delete": delete}
-        return self._told(GcReport, table_path(table, "gc"), progress, parameters=parameters)
+        return self._follow_lines(
+            GcReport, table_path(table, "gc"), progress, parameters=parameters
+        )
 
     def rebuild(
         self,
@@ -126,7 +128,7 @@ class RecoveryCalls:
             adopt=adopt,
             dry_run=dry_run,
         )
-        return self._told(RebuildReport, "/v1/rebuild", progress, body=asdict(lost))
+        return self._follow_lines(RebuildReport, "/v1/rebuild", progress, body=asdict(lost))
 
     def backup(
         self,
@@ -185,7 +187,7 @@ class RecoveryCalls:
             "adopt": adopt,
             "dry_run": dry_run,
         }
-        return self._told(
+        return self._follow_lines(
             RestoreReport,
             "/v1/restore",
             progress,
@@ -194,7 +196,7 @@ class RecoveryCalls:
             headers={"Content-Type": ARCHIVE},
         )
 
-    def _told(
+    def _follow_lines(
         self,
         kind: type[T],
         path: str,

@@ -16,7 +16,7 @@ from neve.client.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from neve.client.http import Connection, decode, decode_list, new_call
+from neve.client.http import Connection, PollPauses, decode, decode_list, new_call
 from neve.client.tables import table_path
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _duration(seconds: float) -> str:
 PluginText = str | tuple[str, Mapping[str, object]] | api.Plugin
 """A plug-in and its options, as users write them."""
 PLUGIN_FORM = "NAME[:OPTION=VALUE,…]"
-POLL_FIRST_S, POLL_MAX_S = 0.2, 2.0
+POLL_FIRST_S = 0.2
 OUTAGE_MAX_S = 60.0
 """So long may the service be away while somebody waits; it is started anew meanwhile."""
 
@@ -170,7 +170,7 @@ class Request:
 
     def _followed(self, bar: ProgressBar, timeout_s: float | None) -> api.Request:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        pause_s = POLL_FIRST_S
+        pauses = PollPauses(POLL_FIRST_S, end_s)
         heard_s = time.monotonic()
         while True:
             try:
@@ -183,14 +183,11 @@ class Request:
                 bar.show(found)
                 if found.ended:
                     return found
-            left_s = pause_s if end_s is None else end_s - time.monotonic()
-            if left_s <= 0:
+            if not pauses.wait():
                 raise UnavailableError(
                     f"request {self.id} of table {self.table!r} is not done within "
                     f"{timeout_s:g} s; it goes on"
                 )
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, POLL_MAX_S)
 
     def _path(self, *rest: str) -> str:
         return table_path(self.table, "compactions", quote(self.id, safe=""), *rest)

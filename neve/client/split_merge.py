@@ -24,10 +24,10 @@ from neve.client.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from neve.client.http import Connection, decode
+from neve.client.http import Connection, PollPauses, decode
 from neve.client.tables import table_path
 
-POLL_FIRST_S, POLL_MAX_S = 0.1, 2.0
+POLL_FIRST_S = 0.1
 OnOperation = Callable[[Operation], None]
 
 
@@ -142,16 +142,13 @@ class SplitMergeCalls:
             return
         if told is not None:
             told(operation)
-        pause_s = POLL_FIRST_S
+        pauses = PollPauses(POLL_FIRST_S, end_s)
         while any(each.id == operation.id for each in self._of(table, operation)):
-            left_s = pause_s if end_s is None else end_s - time.monotonic()
-            if left_s <= 0:
+            if not pauses.wait():
                 raise UnavailableError(
                     f"{operation.kind} {operation.id} of table {table!r} is not over in time; "
                     "it goes on"
                 )
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, POLL_MAX_S)
         if self._is_there(table, operation.left) != (operation.kind == "split"):
             raise RequestFailedError(
                 f"{operation.kind} {operation.id} of table {table!r} was abandoned; "

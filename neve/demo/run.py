@@ -36,7 +36,7 @@ from neve.demo.proof import (
     show_proof,
 )
 from neve.local import LocalStack, StackOptions
-from neve.local.stack import stop
+from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
 
 # ----------------------------------------------- The second act: requests while files keep arriving
@@ -140,7 +140,7 @@ def _start(compactors: int, console: Console) -> LocalStack:
     options = StackOptions(compactors=compactors, settings=settings)
     if LocalStack.attach(name=STACK) is None:
         # What an earlier demo was told to keep is over: its table would be in the way.
-        stop(StackFolder.of(None, STACK, os.environ), delete_data=True)
+        stop_stack(StackFolder.of(None, STACK, os.environ), delete_data=True)
     with console.status("starting Redis, Ray and Spark …") as status:
         stack = LocalStack.start(
             name=STACK,

@@ -2,16 +2,15 @@
 
     app                 the application: routes out of the slices, probes, metrics
     server              connections and the HTTP server
-    actor               runs the application in a Ray actor, and finds the coordinator
+    actor               runs the application in a Ray actor
     authentication      what every request passes before a route sees it
     request_bodies      how long bodies may take, and where large ones wait
     problems            every error as `application/problem+json`
     metrics             metrics as Prometheus text
     services            what the slices share: ports, settings, threads, look-ups
-    ports               the coordinator, as far as users ask of it
     table_locations     where tables may be, and whose locations are
     table_settings      settings that a user changes, each within its bounds
-    views               what store and coordinator say, as wire models
+    key_views           keys, files and tablets as users write and see them
     tables              create, list, describe, change, pause, drop
     call_ids            what a call id means; repeated calls
     ingest/             add and append
@@ -19,9 +18,7 @@
     scan_slots          how many scans at a time, and how much of them waits in memory
     scan                scan, count, export
     imports             an existing directory becomes a table
-    request_views       requests as wire models
-    request_validation  a request from what a user wrote
-    requests            submit, follow, cancel, dry run
+    requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
     work                status, jobs, queue, plan, explain, history, compactors, limits
     progress_stream     long work as lines of JSON

@@ -1,4 +1,4 @@
-"""The gateway as a Ray actor: uvicorn in the actor's own loop, and the coordinator's door.
+"""The gateway as a Ray actor: uvicorn in the actor's own loop.
 
 It holds no state: when its process ends, Ray starts it again at the same port. The
 failure of the server ends the process; an actor that lives without answering is worse
@@ -8,13 +8,13 @@ than none. Ray's errors do not leave this module.
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import ray
 
 from common.clock import SystemClock
-from common.errors import CompactionError, ConfigError, UnavailableError
+from common.coordinator_proxy import operator_calls
+from common.errors import ConfigError
 from common.ids import RandomIds
 from common.log_events import LogLevel
 from common.log_files import LogFiles
@@ -26,110 +26,19 @@ from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import event_log
 from common.wire import (
-    COORDINATOR_NAME,
     GATEWAY_NAME,
     NAMESPACE,
-    CompactorStatus,
-    CoordinatorStatus,
-    Explanation,
-    QueuedJob,
-    RunningAttempt,
 )
 from coordinator.registry import load_planners, planner_for, unread_settings
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
 
-T = TypeVar("T")
-
-ANSWER_WAIT_MAX_S = 5.0
-"""The coordinator answers in milliseconds, or it is being started again."""
 START_WAIT_MAX_S = 60.0
 NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 LOG_PART = "gateway"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-class RayCoordinator:
-    """The coordinator's actor; looked up again after it was lost."""
-
-    def __init__(self) -> None:
-        self._actor: Any = None
-
-    async def status(self) -> CoordinatorStatus:
-        """Return counters of groups and compactors."""
-        return cast("CoordinatorStatus", await self._ask("status"))
-
-    async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
-        """Return the best queued jobs of a group, or of all groups."""
-        return cast("Sequence[QueuedJob]", await self._ask("queue", group, count))
-
-    async def running(self) -> Sequence[RunningAttempt]:
-        """Return the attempts under way."""
-        return cast("Sequence[RunningAttempt]", await self._ask("running"))
-
-    async def compactors(self) -> Sequence[CompactorStatus]:
-        """Return the compactors that are heard of."""
-        return cast("Sequence[CompactorStatus]", await self._ask("compactors"))
-
-    async def explain(self, table: str, tablet: str) -> Explanation:
-        """Return why a tablet is as it is."""
-        return cast("Explanation", await self._ask("explain", table, tablet))
-
-    async def drain(self, compactor: str) -> None:
-        """Have a compactor finish what it holds and take nothing more."""
-        await self._ask("drain", compactor)
-
-    async def cancel(self, attempt: str) -> None:
-        """End an attempt."""
-        await self._ask("cancel", attempt)
-
-    async def pause_group(self, group: str) -> None:
-        """Hand out no job of a group."""
-        await self._ask("pause_group", group)
-
-    async def resume_group(self, group: str) -> None:
-        """Hand out jobs of a group again."""
-        await self._ask("resume_group", group)
-
-    async def set_limit(self, scope: str, bytes_s: int | None) -> None:
-        """Limit the bytes/s of a group or volume."""
-        await self._ask("set_limit", scope, bytes_s)
-
-    async def lift_quarantine(self, table: str, tablet: str | None) -> None:
-        """Try a quarantined tablet again."""
-        await self._ask("lift_quarantine", table, tablet)
-
-    async def replan(self, table: str) -> None:
-        """Look at every tablet of a table now."""
-        await self._ask("replan", table)
-
-    async def _ask(self, method: str, *arguments: object) -> object:
-        try:
-            if self._actor is None:
-                # Looking an actor up blocks, so it must not run on the loop.
-                look = asyncio.to_thread(ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE)
-                async with asyncio.timeout(ANSWER_WAIT_MAX_S):
-                    self._actor = await look
-            async with asyncio.timeout(ANSWER_WAIT_MAX_S):
-                return await getattr(self._actor, method).remote(*arguments)
-        except ray.exceptions.RayTaskError as error:
-            raise _cause(error) from error
-        except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
-            self._actor = None
-            raise UnavailableError(
-                f"the coordinator does not answer ({type(error).__name__}): "
-                "it is being started, or the cluster has no room for it"
-            ) from error
-
-
-def _cause(error: "ray.exceptions.RayTaskError") -> CompactionError:
-    """Return what the coordinator itself raised."""
-    cause = error.cause
-    if isinstance(cause, CompactionError):
-        return cause
-    return UnavailableError(f"the coordinator failed: {type(cause).__name__}: {cause}")
 
 
 class GatewayActor:
@@ -149,7 +58,7 @@ class GatewayActor:
         services = Services(
             store=self._store,
             store_watch=StoreWatch(self._store, clock, self._log),
-            coordinator=RayCoordinator(),
+            coordinator=operator_calls(),
             plan=planner_for(settings),
             unread_settings=unread_settings(load_planners(settings.services)),
             settings=settings,

@@ -17,10 +17,11 @@ from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.authentication import Authentication, CountedRequests
 from neve.gateway.imports import ImportRoutes
-from neve.gateway.ingest.routes import DataRoutes
+from neve.gateway.ingest.routes import IngestRoutes
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.recovery import RecoveryRoutes
-from neve.gateway.requests import RequestRoutes
+from neve.gateway.requests.routes import RequestRoutes
+from neve.gateway.scan import ScanRoutes
 from neve.gateway.services import Services
 from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
@@ -102,7 +103,8 @@ def create_app(services: Services) -> FastAPI:
     problems.install_problems(app, services.log)
     for routes in (
         TableRoutes(services),
-        DataRoutes(services),
+        IngestRoutes(services),
+        ScanRoutes(services),
         ImportRoutes(services),
         RequestRoutes(services),
         OperationRoutes(services),

@@ -6,8 +6,11 @@ and deleted since.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
-from common.digests import call_time_s
+from fastapi import Header
+
+from common.digests import call_time_s, digest
 from common.errors import ConflictError, RefusedError, RequestError
 from common.ids import call_id
 from common.metadata.mutation.call_marks import refused_call, refused_other_content
@@ -16,8 +19,19 @@ from common.model.outcome import RefusalCode
 from common.model.table import Table
 from neve.api import tables as api
 from neve.gateway.problems import CallIdError, ChangeRefusedError
-from neve.gateway.request_validation import request_id
 from neve.gateway.services import Services
+
+Call = Annotated[
+    str | None,
+    Header(
+        alias=api.CALL_HEADER, description="Id of the call, a UUIDv7. A repeated call counts once."
+    ),
+]
+
+
+def request_id(table: Table, call: str) -> str:
+    """Return the id of the request of a call: the same call again is the same request."""
+    return "req-" + digest([table.id, call])
 
 
 def checked_call(services: Services, written: str | None) -> str:

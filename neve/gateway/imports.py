@@ -101,9 +101,9 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
     lose = "rows without a version lose against every other row of their key"
     if found.unversioned_rows:
         notes.append(f"{body.version_column} is null in {found.unversioned_rows} rows; {lose}")
-    if found.untold:
+    if found.unknown_nulls:
         notes.append(
-            f"{found.untold} files do not tell whether {body.version_column} is null; {lose}"
+            f"{found.unknown_nulls} files do not tell whether {body.version_column} is null; {lose}"
         )
     if found.misfits:
         left = "would be left out" if body.dry_run else "were left out: readers of the manifest"
@@ -139,7 +139,10 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
 
 
 async def add_in_batches(
-    services: Services, directory: ImportedDirectory, table: Table, tell: ReportImportProgress
+    services: Services,
+    directory: ImportedDirectory,
+    table: Table,
+    on_progress: ReportImportProgress,
 ) -> None:
     """Add every file that fits, batch by batch, in the order of their paths.
 
@@ -152,7 +155,7 @@ async def add_in_batches(
         batch = files[first : first + BATCH_FILES]
         rows += await _add_batch(services, directory, table, [each.path for each in batch])
         done_bytes += sum(each.size_bytes for each in batch)
-        tell(
+        on_progress(
             "adding files",
             files_done=first + len(batch),
             files=len(files),
@@ -243,21 +246,21 @@ TOLD_EVERY = 256
 
 
 async def import_directory(
-    services: Services, body: api.NewImport, tell: ReportImportProgress
+    services: Services, body: api.NewImport, on_progress: ReportImportProgress
 ) -> api.ImportReport:
     """Make a table of a directory.
 
     Args:
         services: Ports.
         body: What the user wants.
-        tell: Hears how far it is: a sentence, and numbers by name.
+        on_progress: Hears how far it is: a sentence, and numbers by name.
 
     Raises:
         RequestError: Something was written wrongly, or nothing in the directory fits.
         RefusedError: The directory belongs to another, or some files do not fit.
     """
     directory = await _open_directory(services, body)
-    tell(f"listing {directory.place.uri}")
+    on_progress(f"listing {directory.place.uri}")
     long, uri = services.rows.within(LONG_STEP_MAX_S), directory.place.uri
     directory.listing = await long.run(uri, list_directory, directory.place)
     if directory.table is None:
@@ -266,7 +269,7 @@ async def import_directory(
     await read_known(services, directory)
     new = [each for each in directory.listing.files if each.path not in directory.known]
     directory.already = len(directory.listing.files) - len(new)
-    looked = await _read_footers(services, directory, new, tell)
+    looked = await _read_footers(services, directory, new, on_progress)
     wanted = _import_options(body, directory.table)
     directory.survey = await long.run(uri, survey, looked, wanted)
     directory.survey.misfits |= directory.listing.misfits
@@ -275,7 +278,7 @@ async def import_directory(
         return import_view(directory, described)
     _refuse_misfits(directory)
     table = directory.table or await create_table(services, _new_table(directory))
-    await add_in_batches(services, directory, table, tell)
+    await add_in_batches(services, directory, table, on_progress)
     return import_view(directory, await _finish(services, directory, table))
 
 
@@ -333,7 +336,7 @@ async def _read_footers(
     services: Services,
     directory: ImportedDirectory,
     files: Sequence[FoundFile],
-    tell: ReportImportProgress,
+    on_progress: ReportImportProgress,
 ) -> list[tuple[FoundFile, FooterFacts | str]]:
     """Read the footers of files, many at a time."""
     body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
@@ -354,7 +357,7 @@ async def _read_footers(
         done_bytes += sum(each.size_bytes for each in some)
         rows += sum(each.rows for each in footers if isinstance(each, FooterFacts))
         if first % TOLD_EVERY == 0 or len(looked) == len(files):
-            tell(
+            on_progress(
                 "reading footers",
                 files_done=len(looked),
                 files=len(files),
@@ -438,15 +441,18 @@ class ImportRoutes:
         return router
 
     async def import_(self, body: api.NewImport) -> StreamingResponse:
-        """Make a table of a directory; repeated, it goes on. Answers with lines of JSON."""
+        """Make a table of a directory. Repeat an interrupted import to continue it.
 
-        async def work(tell: ReportImportProgress) -> api.ImportReport:
-            return await import_directory(self._services, body, tell)
+        The answer is a stream of JSON lines.
+        """
+
+        async def work(on_progress: ReportImportProgress) -> api.ImportReport:
+            return await import_directory(self._services, body, on_progress)
 
         return StreamingResponse(progress_lines(work, self._services.log), media_type=LINES)
 
     async def manifest(self, table: str) -> StreamingResponse:
-        """Return the manifest of this moment: one JSON object that names every file."""
+        """Return the current manifest of a table: a JSON object that names every file."""
         found = await self._services.table(table)
         chunks = manifest_json(self._services, found)
         # What fails before the first chunk is told as a problem, not as a broken stream.
@@ -454,7 +460,7 @@ class ImportRoutes:
         return StreamingResponse(_with_first(first, chunks), media_type="application/json")
 
     async def names(self, table: str) -> StreamingResponse:
-        """Return the absolute names of the table's files of this moment, a line each."""
+        """Return the absolute paths of the current files of a table, one per line."""
         found = await self._services.table(table)
         chunks = manifest_names(self._services, found)
         first = await anext(chunks)

@@ -33,14 +33,14 @@ async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
     """
     news: asyncio.Queue[ProgressStep] = asyncio.Queue(WAITING_MAX)
 
-    def tell(text: str, **numbers: int) -> None:
+    def on_progress(text: str, **numbers: int) -> None:
         put((text, numbers))
 
     def put(told: ProgressStep) -> None:
         with suppress(asyncio.QueueFull):  # A caller who reads slowly misses some.
             news.put_nowait(told)
 
-    task = asyncio.ensure_future(work(tell))
+    task = asyncio.ensure_future(work(on_progress))
     task.add_done_callback(lambda _done: put(None))
     try:
         last: ProgressStep = ("begun", {})

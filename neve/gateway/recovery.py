@@ -181,7 +181,10 @@ class RecoveryRoutes:
         return router
 
     async def fsck(self, table: str, body: api.FsckOptions) -> StreamingResponse:
-        """Hold a table's metadata against its files; mend only what the body asks for."""
+        """Compare the metadata of a table with its files.
+
+        Only what the body asks for is repaired.
+        """
         found = await self._services.table(table)
         options = RepairOptions(
             repair=body.repair,
@@ -191,8 +194,10 @@ class RecoveryRoutes:
             forget_missing=body.forget_missing,
         )
 
-        async def work(tell: ReportProgress) -> api.FsckReport:
-            return fsck_view(found, await check_and_repair(self._scope(found, tell), options))
+        async def work(on_progress: ReportProgress) -> api.FsckReport:
+            return fsck_view(
+                found, await check_and_repair(self._scope(found, on_progress), options)
+            )
 
         return self._lines(work)
 
@@ -200,18 +205,25 @@ class RecoveryRoutes:
         self,
         table: str,
         *,
-        delete: Annotated[bool, Query(description="Give what is found to the collector.")] = False,
+        delete: Annotated[
+            bool, Query(description="Let the collector delete the files that were found.")
+        ] = False,
     ) -> StreamingResponse:
-        """Find files of the service that no key knows; nothing is written unless asked for."""
+        """Find files of the service that no metadata refers to.
+
+        Nothing is written unless `delete` is set.
+        """
         found = await self._services.table(table)
 
-        async def work(tell: ReportProgress) -> api.GcReport:
-            return gc_view(found, await collect_orphans(self._scope(found, tell), delete=delete))
+        async def work(on_progress: ReportProgress) -> api.GcReport:
+            return gc_view(
+                found, await collect_orphans(self._scope(found, on_progress), delete=delete)
+            )
 
         return self._lines(work)
 
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
-        """Make a table out of the files of a location, after its metadata was lost."""
+        """Rebuild a table from the files of its location after its metadata was lost."""
         services = self._services
         options = RebuildOptions(
             name=checked_label(body.name, "table name"),
@@ -221,13 +233,13 @@ class RecoveryRoutes:
             dry_run=body.dry_run,
         )
 
-        async def work(tell: ReportProgress) -> api.RebuildReport:
+        async def work(on_progress: ReportProgress) -> api.RebuildReport:
             rebuilder = RebuildPorts(
                 store=services.store,
                 threads=services.long_steps,
                 ids=services.ids,
-                door=GatewayAdmission.of(services),
-                tell=tell,
+                admission=GatewayAdmission.of(services),
+                on_progress=on_progress,
                 listing_delay_s=services.settings.gateway.listing_delay_s,
             )
             done = await rebuild(rebuilder, body.location, options)
@@ -236,7 +248,7 @@ class RecoveryRoutes:
         return self._lines(work)
 
     async def backup(self, body: api.BackupOptions) -> StreamingResponse:
-        """Return the metadata of tables as an archive; its last line has the digest."""
+        """Return the metadata of tables as an archive. The last line holds its digest."""
         services = self._services
         if body.tables:
             tables = [await services.table(name) for name in body.tables]
@@ -260,11 +272,15 @@ class RecoveryRoutes:
         *,
         name: Pairs = None,
         location: Pairs = None,
-        only: Annotated[list[str] | None, Query(description="Tables; else all.")] = None,
-        adopt: Annotated[bool, Query(description="Take locations of other stores over.")] = False,
-        dry_run: Annotated[bool, Query(description="Only say what would be done.")] = False,
+        only: Annotated[
+            list[str] | None, Query(description="Names of the tables; all tables by default.")
+        ] = None,
+        adopt: Annotated[
+            bool, Query(description="Take over locations that belong to another store.")
+        ] = False,
+        dry_run: Annotated[bool, Query(description="Only report what would be done.")] = False,
     ) -> StreamingResponse:
-        """Make tables out of an archive. Their files must lie in their locations."""
+        """Restore tables from an archive. The files must lie in the locations of the tables."""
         services = self._services
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARCHIVE:
@@ -278,20 +294,20 @@ class RecoveryRoutes:
         )
         source = await self._spooled(request)
 
-        async def work(tell: ReportProgress) -> api.RestoreReport:
+        async def work(on_progress: ReportProgress) -> api.RestoreReport:
             with source:
                 restorer = RestorePorts(
                     store=services.store,
                     threads=services.long_steps,
                     ids=services.ids,
-                    door=GatewayAdmission.of(services),
-                    tell=tell,
+                    admission=GatewayAdmission.of(services),
+                    on_progress=on_progress,
                 )
                 return restored_view(await restore(restorer, source, options), dry_run=dry_run)
 
         return self._lines(work)
 
-    def _scope(self, table: Table, tell: Callable[[str], None]) -> TableScope:
+    def _scope(self, table: Table, on_progress: Callable[[str], None]) -> TableScope:
         services = self._services
         rules = services.settings.coordinator
         return TableScope(
@@ -299,7 +315,7 @@ class RecoveryRoutes:
             table=table,
             threads=services.long_steps,
             grace_s=rules.garbage_grace_s + rules.clock_skew_max_s,
-            tell=tell,
+            on_progress=on_progress,
         )
 
     def _lines(self, work: LongWork) -> StreamingResponse:

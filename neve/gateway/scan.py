@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import pyarrow as pa
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
@@ -16,6 +18,7 @@ from common.model.keys import (
     PLUS_INFINITY,
     decode_key,
     encode_key,
+    key_before,
     parse_key,
 )
 from common.model.request import KeyRange
@@ -29,9 +32,10 @@ from common.parquet.manifest import (
 )
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
+from neve.api import tables as api
 from neve.api.tables import failed_stream
+from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
-from neve.gateway.request_validation import key_range
 from neve.gateway.scan_slots import ScanSlot
 from neve.gateway.services import Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
@@ -109,15 +113,6 @@ def _partitions(
         ends.append(encode_key(values, types) or None)
     start, end = ends
     return KeyRange(start, None if end is None else end + b"\xff")
-
-
-def key_before(key: bytes) -> bytes | None:
-    """Return bytes that sort below an encoded key and above every smaller one."""
-    if not key:
-        return None
-    if key[-1] == 0:
-        return key[:-1]
-    return key[:-1] + bytes([key[-1] - 1]) + b"\xff" * 40
 
 
 @asynccontextmanager
@@ -211,7 +206,7 @@ async def arrow_stream(
     """
     begun = False
     try:
-        with services.scans.taken() as place:
+        with services.scans.take() as place:
             async with open_scan(services, table, asked) as pieces:
                 async for chunk in _stream_chunks(table, asked, pieces, place):
                     yield chunk
@@ -237,11 +232,11 @@ async def _stream_chunks(
         for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
             writer.write_batch(batch)
             del batch
-            yield sink.taken()
+            yield sink.take()
         del piece
         await place.room()
     writer.close()
-    yield sink.taken()
+    yield sink.take()
 
 
 async def _parts_of_tablets(
@@ -276,7 +271,7 @@ class _Sink:
         self._parts.append(bytes(data))
         return len(data)
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """Return what was written since the last time."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
@@ -328,3 +323,61 @@ async def manifest_names(services: Services, table: Table) -> AsyncGenerator[byt
                 pin.check()
                 if names:
                     yield "".join(f"{name}\n" for name in names).encode()
+
+
+# ------------------------------------------------------------------------------------------- Routes
+
+
+Columns = Annotated[
+    list[str] | None, Query(description="Names of the columns; all columns by default.")
+]
+Start = Annotated[
+    str | None, Query(description="First key or partition (included), or a prefix of it.")
+]
+End = Annotated[
+    str | None, Query(description="Last key or partition (included), or a prefix of it.")
+]
+
+
+class ScanRoutes:
+    """The routes that read the rows of a table."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def router(self) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"])
+        router.get("/scan", response_class=StreamingResponse)(self.scan)
+        router.get("/count")(self.count)
+        return router
+
+    async def scan(
+        self, table: str, columns: Columns = None, start: Start = None, end: End = None
+    ) -> StreamingResponse:
+        """Return the rows as an Arrow IPC stream.
+
+        Of rows with the same key only the newest is returned. Deleted rows are left out.
+        """
+        found = await self._services.table(table)
+        asked = scan_options(found, columns, start, end)
+        stream = arrow_stream(self._services, found, asked)
+        # What fails before the first rows is told as a problem, not as a broken stream.
+        first = await anext(stream)
+        return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
+
+    async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:
+        """Return the number of rows that a scan would return.
+
+        Only the columns that decide the number are read.
+        """
+        found = await self._services.table(table)
+        asked = scan_options(found, [found.schema[0].name], start, end)
+        return {"rows": await count_rows(self._services, found, asked)}
+
+
+async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield first
+        async for chunk in stream:
+            yield chunk

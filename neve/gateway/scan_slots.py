@@ -36,7 +36,7 @@ class ScanSlots:
         return self._held_bytes
 
     @contextmanager
-    def taken(self) -> Iterator["ScanSlot"]:
+    def take(self) -> Iterator["ScanSlot"]:
         """Take a place for the length of a block.
 
         Raises:

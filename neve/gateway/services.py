@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from common.clock import Clock
+from common.coordinator_calls import OperatorCalls
 from common.errors import (
     RefusedError,
     RequestError,
@@ -17,13 +18,13 @@ from common.errors import (
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.metadata.store_watch import StoreWatch
+from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import generation_fault
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from neve.gateway.ports import Coordinator, PlanTablet
 from neve.gateway.scan_slots import ScanSlots
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
@@ -111,6 +112,9 @@ class GenerationChecks:
 # ----------------------------------------------------------------------------------------- Services
 
 
+PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
+"""Plans a tablet of a table at a time with the planners of the settings; pure."""
+
 PAGE_TABLETS = 200
 """Tablets read from the store at once."""
 LOOK_THREADS = 16
@@ -127,7 +131,7 @@ class Services:
 
     store: TabletStore
     store_watch: StoreWatch
-    coordinator: Coordinator
+    coordinator: OperatorCalls
     plan: PlanTablet
     settings: Settings
     clock: Clock

@@ -15,13 +15,13 @@ from common.model.tablet import OperationKind, Tablet, TabletId
 from coordinator.core.split_merge.operation_steps import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge.key_sampling import choose_split_keys
 from neve.api import split_merge as api
+from neve.gateway.key_views import key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
     Services,
     bounded_count,
     check_writable,
 )
-from neve.gateway.views import key_text, key_types
 
 # -------------------------------------------------------------------------------- What is under way
 
@@ -307,30 +307,32 @@ class OperationRoutes:
         return router
 
     async def split(self, table: str, body: api.Split) -> api.StartedOperation:
-        """Split a tablet at a key, or into parts of about equal bytes.
+        """Split a tablet at a key, or into parts of about equal size.
 
-        Begins one split and returns; the same wish again tells how it stands. Into more
-        than two parts: wish for a split at each of the further `keys` when the one before
-        is over.
+        The call starts one split and returns. Repeat the call to see how far the split is. For
+        more than two parts, call again with each further key of `keys` when the split before is
+        done.
         """
         return await start_split(self._services, await self._services.table(table), body)
 
     async def merge(self, table: str, body: api.Merge) -> api.StartedOperation:
-        """Merge a tablet with the next one, or begin to make one of all that hold a range.
+        """Merge a tablet with the next one, or all tablets of a range of keys.
 
-        Begins one merge and returns. Of more than two tablets: wish again when it is over,
-        until nothing is left to do.
+        The call starts one merge and returns. For more than two tablets, call again when the
+        merge is done, until nothing is left to do.
         """
         return await start_merge(self._services, await self._services.table(table), body)
 
     async def operations(
         self,
         table: str,
-        tablet: Annotated[str | None, Query(description="Only in this one, by its end.")] = None,
+        tablet: Annotated[
+            str | None, Query(description="Only operations in this tablet, named by its end.")
+        ] = None,
     ) -> api.Operations:
-        """Return the splits and merges under way, and what they wait for."""
+        """Return the splits and merges under way, and what each waits for."""
         return await operations_under_way(self._services, await self._services.table(table), tablet)
 
     async def abandon(self, table: str, operation: str) -> None:
-        """Give a split or merge up; tablets and files stay as they are."""
+        """Abandon a split or merge. Tablets and files stay as they are."""
         await abandon_operation(self._services, await self._services.table(table), operation)

@@ -7,9 +7,9 @@ passes the same checks.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Self
 
 import pyarrow as pa
 from fastapi import APIRouter, Query
@@ -17,17 +17,21 @@ from fastapi import APIRouter, Query
 from common.errors import BrokenValueError, RefusedError, RequestError, UnavailableError
 from common.metadata.changes import ChangeTable, DropTable, Refused
 from common.metadata.store_values import UnreadableTablet
-from common.model.fields import known_fields
+from common.model.fields import as_plain, known_fields
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Table, TableSettings, TableState
-from common.model.tablet import Tablet, TabletId
+from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.resolved_locations import ResolvedLocation
 from common.rows.schema import arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge.operation_steps import has_ranges
 from neve.api import tables as api
 from neve.gateway import table_locations
+from neve.gateway.key_views import (
+    key_types,
+    tablet_view,
+)
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
     PAGE_TABLETS,
@@ -37,12 +41,6 @@ from neve.gateway.services import (
     parsed_tablet,
 )
 from neve.gateway.table_settings import changed_settings
-from neve.gateway.views import (
-    TableTotals,
-    key_types,
-    table_view,
-    tablet_view,
-)
 from neve.recovery.table_creation import (
     FreeSite,
     claim_site,
@@ -374,6 +372,75 @@ def _type_of_column(types: Mapping[str, str], name: str, what: str) -> str:
     return types[name]
 
 
+# -------------------------------------------------------------------------------------------- Views
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTotals:
+    """Sums over the tablets of a table; `rows` None: too many tablets to count them."""
+
+    tablets: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    rows: int | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Tablets that are not counted: what of them cannot be decoded."""
+
+    def without(self, unreadable: Mapping[str, str]) -> Self:
+        """Return the totals with more tablets that are not counted."""
+        return replace(self, unreadable={**self.unreadable, **unreadable})
+
+    def plus(self, records: Sequence[Record]) -> Self:
+        """Return the totals with more tablets."""
+        return replace(
+            self,
+            tablets=self.tablets + len(records),
+            files=self.files + sum(each.files for each in records),
+            size_bytes=self.size_bytes + sum(each.size_bytes for each in records),
+        )
+
+    def plus_rows(self, rows: int) -> Self:
+        """Return the totals with more rows."""
+        return replace(self, rows=None if self.rows is None else self.rows + rows)
+
+    def without_rows(self) -> Self:
+        """Return the totals with rows uncounted."""
+        return replace(self, rows=None)
+
+
+def table_view(
+    table: Table, totals: TableTotals | None = None, without_effect: Mapping[str, str] | None = None
+) -> api.Table:
+    """Return a table for users.
+
+    Args:
+        table: As stored.
+        totals: Of its tablets, if they were asked for.
+        without_effect: Settings that nothing reads, and why.
+    """
+    return api.Table(
+        id=table.id,
+        name=table.name,
+        location=table.location,
+        state=table.state.value,
+        schema=tuple(
+            api.Column(name=each.name, type=each.type, nullable=each.nullable)
+            for each in table.schema
+        ),
+        schema_id=table.schema_id,
+        key=table.key,
+        version_column=table.version_column,
+        tombstone_column=table.tombstone_column,
+        time_column=table.time_column,
+        partition_by=table.partition_by,
+        settings=as_plain(table.settings),
+        settings_version=table.settings_version,
+        created_at_s=table.created_at_s,
+        without_effect=dict(without_effect or {}),
+        **({} if totals is None else asdict(totals)),
+    )
+
+
 # ------------------------------------------------------------------------------------------- Routes
 
 
@@ -402,12 +469,15 @@ class TableRoutes:
         return router
 
     async def list_tables(self) -> dict[str, list[api.Table]]:
-        """Return every table, by name."""
+        """Return all tables, sorted by name."""
         listed = await self._services.store.listed_tables()
         return {"tables": [table_view(table) for table in listed.tables]}
 
     async def create(self, body: api.NewTable) -> api.Table:
-        """Create a table: its location is claimed for this service, and holds all its files."""
+        """Create a table.
+
+        The service claims the location of the table. All files of the table lie there.
+        """
         made = await create_table(self._services, body)
         return table_view(made, without_effect=self._services.unread_settings)
 
@@ -417,7 +487,10 @@ class TableRoutes:
         return table_view(found, await self._totals(found), self._services.unread_settings)
 
     async def change(self, table: str, body: api.TableChange) -> api.Table:
-        """Change settings and schema. Refused as a whole if anything is not allowed."""
+        """Change settings and schema of a table.
+
+        If one of the changes is not allowed, nothing is changed.
+        """
         services = self._services
         found = await services.table(table)
 
@@ -448,7 +521,9 @@ class TableRoutes:
         self,
         table: str,
         *,
-        delete_files: Annotated[bool, Query(description="Also delete its files.")] = False,
+        delete_files: Annotated[
+            bool, Query(description="Delete the files of the table, too.")
+        ] = False,
     ) -> api.Dropped:
         """Drop a table. Files of users stay unless `delete_files` is set.
 
@@ -459,20 +534,25 @@ class TableRoutes:
         return await drop_table(self._services, found, delete_files=delete_files)
 
     async def pause(self, table: str) -> api.Table:
-        """Start no new job on a table; running ones go on."""
+        """Pause a table: no new job starts. Running jobs go on."""
         return await self._with_state(table, TableState.PAUSED)
 
     async def resume(self, table: str) -> api.Table:
-        """End a pause."""
+        """Resume a paused table."""
         return await self._with_state(table, TableState.LIVE)
 
     async def tablets(
         self,
         table: str,
-        after: Annotated[str | None, Query(description="Only tablets behind this one.")] = None,
-        count: Annotated[int, Query(description="At most so many.")] = PAGE_TABLETS,
+        after: Annotated[
+            str | None, Query(description="Return only tablets after this one.")
+        ] = None,
+        count: Annotated[int, Query(description="Number of tablets at most.")] = PAGE_TABLETS,
     ) -> api.TabletPage:
-        """Return tablets, ascending by end; `next` is the `after` of the following page."""
+        """Return a page of tablets, sorted by their ends.
+
+        Pass `next` as `after` to get the following page.
+        """
         services = self._services
         found = await services.table(table)
         begin = None if after is None else parsed_tablet(found, after).end

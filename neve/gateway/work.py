@@ -9,17 +9,20 @@ from fastapi import APIRouter, Query
 from common.errors import BrokenValueError, PluginError, RequestError
 from common.metadata import recent_adds
 from common.metadata.changes import LowerWatermark
+from common.metadata.ports import HistoryEntry
+from common.model.fields import as_plain
 from common.model.group import (
     LimitScope,
     LimitScopeKind,
     checked_limit,
 )
-from common.model.job import TabletPlan
+from common.model.job import Job, TabletPlan
 from common.model.keys import format_key, parse_key
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.rows.rules import RowRules
 from common.units import parse_size_bytes
+from common.wire import CompactorStatus, CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
 from neve.api import work as api
 from neve.client.http import decode
 from neve.gateway.problems import UnknownCompactorError, UnknownJobError, require_applied
@@ -30,16 +33,7 @@ from neve.gateway.services import (
     checked_label,
     known_group,
 )
-from neve.gateway.views import (
-    compactor_view,
-    explanation_view,
-    finished_view,
-    job_view,
-    plan_view,
-    queued_view,
-    status_view,
-)
-from neve.service_settings import as_document, shown_settings
+from neve.service_settings import settings_to_document, shown_settings
 
 # --------------------------------------------------------------------------------------- Watermarks
 
@@ -116,6 +110,93 @@ def _text(table: Table, version: bytes) -> str:
     return format_key(version, (RowRules.of(table).version_type,))
 
 
+# -------------------------------------------------------------------------------------------- Views
+
+
+def plan_view(table: Table, plans: Sequence[TabletPlan], running: int) -> api.Plan:
+    """Return what would be planned for some tablets of a table.
+
+    Args:
+        table: As stored.
+        plans: Of the tablets.
+        running: Jobs under way on them.
+    """
+    jobs = [replace(_planned_view(job), table=table.name) for plan in plans for job in plan.jobs]
+    left = {path: why for plan in plans for path, why in plan.left.items()}
+    return api.Plan(jobs=tuple(jobs), left=left, running=running)
+
+
+def queued_view(queued: QueuedJob) -> api.PlannedJob:
+    """Return a queued job for users."""
+    job = queued.job
+    return replace(
+        _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
+    )
+
+
+def _planned_view(job: Job) -> api.PlannedJob:
+    return api.PlannedJob(
+        tablet=job.tablet.text,
+        files=job.inputs,
+        input_bytes=job.input_bytes,
+        cost_bytes=job.cost_bytes,
+        group=job.group,
+        priority=job.priority,
+        kind=job.kind.value,
+        reason=job.reason,
+    )
+
+
+def job_view(running: RunningAttempt) -> api.Job:
+    """Return a running job for users."""
+    progress = running.progress
+    return api.Job(
+        id=running.job_id,
+        attempt=running.attempt,
+        table=running.table_name,
+        tablet=running.tablet,
+        kind=running.kind,
+        group=running.group,
+        compactor=running.compactor,
+        inputs=running.inputs,
+        input_bytes=running.input_bytes,
+        since_s=running.since_s,
+        state="" if progress is None else progress.state,
+        fraction=0.0 if progress is None else progress.fraction,
+        reason=running.reason,
+        throttled=running.throttled,
+        granted_bytes_s=None if progress is None else progress.granted_bytes_s,
+        moved_bytes=0 if progress is None else progress.moved_bytes,
+        waited_s=0.0 if progress is None else progress.waited_s,
+        quiet_s=running.quiet_s,
+    )
+
+
+def finished_view(entry: HistoryEntry) -> api.Finished:
+    """Return a finished attempt for users."""
+    return decode(api.Finished, as_plain(entry) | {"tablet": entry.tablet.text})
+
+
+def explanation_view(explanation: Explanation, table: Table) -> api.Explanation:
+    """Return an explanation for users.
+
+    Args:
+        explanation: What the coordinator says. It may know the table by its id only.
+        table: Whose tablet it is about.
+    """
+    return decode(api.Explanation, asdict(explanation) | {"table": table.name})
+
+
+def compactor_view(status: CompactorStatus) -> api.Compactor:
+    """Return a compactor for users."""
+    return decode(api.Compactor, asdict(status))
+
+
+def status_view(status: CoordinatorStatus) -> api.Status:
+    """Return the service as a whole for users."""
+    return decode(api.Status, asdict(status))
+
+
 # ------------------------------------------------------------------------------------------- Routes
 
 
@@ -151,26 +232,26 @@ class WorkRoutes:
         return router
 
     async def status(self) -> api.Status:
-        """Return how the service as a whole is doing."""
+        """Return the status of the whole service."""
         found = await self._services.coordinator.status()
         silence = self._services.store_watch.warning
         errors = (silence, *found.errors) if silence else found.errors
         return status_view(replace(found, errors=errors))
 
     async def config(self) -> dict[str, list[api.Setting]]:
-        """Return every setting with its value and where that comes from; secrets are hidden."""
+        """Return every setting with its value and its source. Secrets are hidden."""
         shown = shown_settings(self._services.settings)
-        return {"settings": [api.Setting(**each) for each in as_document(shown)]}
+        return {"settings": [api.Setting(**each) for each in settings_to_document(shown)]}
 
     async def jobs(self) -> dict[str, list[api.Job]]:
-        """Return the jobs that run."""
+        """Return the running jobs."""
         return {"jobs": [job_view(each) for each in await self._services.coordinator.running()]}
 
     async def cancel(self, attempt: str) -> None:
-        """Take a running job back; the same files are not planned again for a while.
+        """Cancel a running job. Its files are not planned again for a while.
 
-        A job of a request takes the key range of its tablet out of the request, which goes on
-        elsewhere and ends `done_in_part`.
+        If the job belongs to a request, the request leaves out this tablet. It goes on in the
+        other tablets and ends `done_in_part`.
         """
         running = await self._services.coordinator.running()
         if all(each.attempt != attempt for each in running):
@@ -182,10 +263,12 @@ class WorkRoutes:
 
     async def queue(
         self,
-        group: Annotated[str | None, Query(description="Of one group; else of all.")] = None,
-        count: Annotated[int, Query(description="At most so many.")] = 100,
+        group: Annotated[
+            str | None, Query(description="Name of a compaction group; all groups by default.")
+        ] = None,
+        count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the jobs that wait, best first."""
+        """Return the queued jobs, best first."""
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
@@ -193,12 +276,12 @@ class WorkRoutes:
         return {"jobs": [queued_view(each) for each in queued]}
 
     async def compactors(self) -> dict[str, list[api.Compactor]]:
-        """Return the compactors that are heard of."""
+        """Return the compactors that send heartbeats."""
         heard = await self._services.coordinator.compactors()
         return {"compactors": [compactor_view(each) for each in heard]}
 
     async def drain(self, compactor: str) -> None:
-        """Let a compactor finish what it holds and take nothing new."""
+        """Drain a compactor: it finishes its jobs and takes no more."""
         heard = [each.compactor for each in await self._services.coordinator.compactors()]
         if compactor not in heard:
             known = ", ".join(heard) or "none"
@@ -208,32 +291,36 @@ class WorkRoutes:
         await self._services.coordinator.drain(compactor)
 
     async def pause_group(self, group: str) -> None:
-        """Hand out no job of a compaction group; running ones go on."""
+        """Pause a compaction group: no more of its jobs start. Running jobs go on."""
         await self._services.coordinator.pause_group(await known_group(self._services, group))
 
     async def resume_group(self, group: str) -> None:
-        """End a pause of a compaction group."""
+        """Resume a paused compaction group."""
         await self._services.coordinator.resume_group(await known_group(self._services, group))
 
     async def explain(
         self,
         table: str,
-        tablet: Annotated[str | None, Query(description="One; else the first hundred.")] = None,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; the first 100 tablets by default.")
+        ] = None,
     ) -> dict[str, list[api.Explanation]]:
-        """Return why tablets are as they are."""
+        """Explain the state of tablets: what runs, what waits, and why."""
         services = self._services
         found = await services.table(table)
         if tablet is None:
             ids = await services.store.tablet_ids(found.id, None, EXPLAINED_MAX)
         else:
             ids = [await services.tablet(found, tablet)]
-        told = [await services.coordinator.explain(found.id, each.text) for each in ids]
+        explained = [await services.coordinator.explain(found.id, each.text) for each in ids]
         marks = await watermark_sentences(services, found, ids)
-        shown = [replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in told]
+        shown = [
+            replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in explained
+        ]
         return {"tablets": [explanation_view(each, found) for each in shown]}
 
     async def plan(self, table: str) -> api.Plan:
-        """Return what would be planned for a table now; nothing is started."""
+        """Return the jobs that would be planned for a table now. Nothing is started."""
         services = self._services
         found = await services.table(table)
         now_s = await services.store.now_s()
@@ -254,9 +341,9 @@ class WorkRoutes:
     async def history(
         self,
         table: str,
-        count: Annotated[int, Query(description="At most so many.")] = 100,
+        count: Annotated[int, Query(description="Number of attempts at most.")] = 100,
     ) -> dict[str, list[api.Finished]]:
-        """Return the newest finished attempts, newest first."""
+        """Return the finished attempts of a table, newest first."""
         found = await self._services.table(table)
         entries = await self._services.store.history(
             found.id, bounded_count(count, LIST_MAX, "count")
@@ -264,18 +351,18 @@ class WorkRoutes:
         return {"attempts": [finished_view(each) for each in entries]}
 
     async def replan(self, table: str) -> None:
-        """Look at every tablet of a table anew, at once."""
+        """Plan every tablet of a table again, now."""
         await self._services.coordinator.replan((await self._services.table(table)).id)
 
     async def lower_watermark(
         self,
         table: str,
-        tablet: Annotated[str, Query(description="The end of the tablet.")],
+        tablet: Annotated[str, Query(description="End of the tablet.")],
         to: Annotated[
-            str | None, Query(description="A version, as in listings; else no watermark is left.")
+            str | None, Query(description="New watermark, as text; none removes the watermark.")
         ] = None,
     ) -> api.LoweredWatermark:
-        """Let a tablet take rows again of versions at which tombstones were dropped.
+        """Lower the watermark of a tablet, so that it takes rows of older versions again.
 
         The answer says which deleted rows may come back.
         """
@@ -289,10 +376,10 @@ class WorkRoutes:
         self,
         table: str,
         tablet: Annotated[
-            str | None, Query(description="The end of the tablet; else every one of the table.")
+            str | None, Query(description="End of a tablet; every tablet of the table by default.")
         ] = None,
     ) -> None:
-        """Plan tablets again that were set aside after repeated failures."""
+        """Plan tablets again that are in quarantine after repeated failures."""
         services = self._services
         found = await services.table(table)
         chosen = None if tablet is None else (await services.tablet(found, tablet)).text
@@ -319,24 +406,24 @@ class LimitRoutes:
         return router
 
     async def limits(self) -> dict[str, list[api.Limit]]:
-        """Return groups and volumes with their limits, and what moves under them."""
+        """Return groups and volumes with their limits and what they move now."""
         status = await self._services.coordinator.status()
         return {"limits": [decode(api.Limit, asdict(each)) for each in status.scopes]}
 
     async def limit_group(self, group: str, body: api.LimitWish) -> None:
-        """Limit what the rewrites of a compaction group read and write together, per second."""
+        """Limit the bytes per second that all jobs of a compaction group read and write."""
         await self._set(LimitScopeKind.GROUP, group, body.limit)
 
     async def unlimit_group(self, group: str) -> None:
-        """Let the settings say again what a group may move."""
+        """Reset the limit of a compaction group to the limit of the settings."""
         await self._set(LimitScopeKind.GROUP, group, None)
 
     async def limit_volume(self, volume: str, body: api.LimitWish) -> None:
-        """Limit what all rewrites on a volume read and write together, per second."""
+        """Limit the bytes per second that all jobs on a volume read and write."""
         await self._set(LimitScopeKind.VOLUME, volume, body.limit)
 
     async def unlimit_volume(self, volume: str) -> None:
-        """Let the settings say again what a volume's rewrites may move."""
+        """Reset the limit of a volume to the limit of the settings."""
         await self._set(LimitScopeKind.VOLUME, volume, None)
 
     async def _set(self, kind: LimitScopeKind, name: str, limit: int | str | None) -> None:

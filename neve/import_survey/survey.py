@@ -57,7 +57,7 @@ class Survey:
     total: FileTotals = field(default_factory=FileTotals)
     partitions: dict[str, FileTotals] = field(default_factory=dict)
     misfits: dict[str, str] = field(default_factory=dict)
-    untold: int = 0
+    unknown_nulls: int = 0
     """Files whose statistics do not tell whether a version is null."""
     unversioned_rows: int = 0
     """Rows whose version is null, as far as statistics tell."""
@@ -278,7 +278,7 @@ def _files_with_columns(
             found.misfits[each.file.path] = f"its column {null} holds nulls, but must not be null"
         else:
             nulls = _null_count(each, wanted.version_column)
-            found.untold += nulls is None
+            found.unknown_nulls += nulls is None
             found.unversioned_rows += nulls or 0
             kept.append(each)
     return kept

@@ -203,7 +203,7 @@ SHARED_MEMORY = Path("/dev/shm")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> None:
+def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> None:
     """Refuse if the compactors do not fit into memory.
 
     Args:

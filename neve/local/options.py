@@ -71,7 +71,7 @@ class StackOptions:
     def logical_bytes(self) -> int:
         """Memory that Ray is told of, likewise: what all executors ask for, and some more.
 
-        That the machine has it is looked at before: see `check_memory`.
+        That the machine has it is looked at before: see `require_memory`.
         """
         asked = (
             each.executors * executor_bytes(driver_settings(each, name="")) for each in self._each()

@@ -39,10 +39,10 @@ from neve.local.supervisor import (
     start_supervisor,
 )
 from neve.service_settings import (
-    as_document,
     check_service,
-    of_document,
     setting_differences,
+    settings_from_document,
+    settings_to_document,
     shown_settings,
 )
 
@@ -102,7 +102,7 @@ class LocalStack:
             _make_room(folder, chosen, on_progress)
             folder.make()
             # As it was asked for: what the next start compares itself with.
-            folder.save_settings(as_document(shown_settings(chosen.service)))
+            folder.save_settings(settings_to_document(shown_settings(chosen.service)))
             private = new_folder(base_folder())
             gateway = with_locations(chosen.settings.gateway, folder, private, chosen.allow, base)
             chosen = replace(chosen, settings=replace(chosen.settings, gateway=gateway))
@@ -189,7 +189,7 @@ class LocalStack:
             delete_data: Also remove its folder: metadata, logs, token, and the files of tables
                 that lie in it.
         """
-        stop(self._folder, delete_data=delete_data)
+        stop_stack(self._folder, delete_data=delete_data)
 
     def __enter__(self) -> Self:
         """Return the running stack."""
@@ -205,7 +205,7 @@ class LocalStack:
         self.stop()
 
 
-def stop(folder: StackFolder, *, delete_data: bool = False) -> bool:
+def stop_stack(folder: StackFolder, *, delete_data: bool = False) -> bool:
     """End whatever is left of a stack, also of a start that was killed half-way.
 
     Args:
@@ -231,7 +231,10 @@ def _make_room(folder: StackFolder, options: StackOptions, on_progress: Progress
         return
     if state.running():
         where = f" at {state.gateway_url}" if state.gateway_url else ""
-        own, wanted = of_document(folder.load_settings()), shown_settings(options.service)
+        own, wanted = (
+            settings_from_document(folder.load_settings()),
+            shown_settings(options.service),
+        )
         unlike = setting_differences(own, wanted) if own else []
         ignored = f"; not applied: {'; '.join(unlike)}" if unlike else ""
         raise ConfigError(

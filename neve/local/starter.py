@@ -18,11 +18,11 @@ from neve.local.logs import RAY, REDIS, StackLogs
 from neve.local.machine import (
     Java,
     RedisProgram,
-    check_memory,
     claim_port,
     find_java,
     find_redis_server,
     object_folder,
+    require_memory,
 )
 from neve.local.options import StackOptions
 from neve.local.ray_head import (
@@ -61,7 +61,7 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
     own_redis = not options.settings.is_given("store.url")
     if not own_redis:
         _require_store(options.settings.store)
-    check_memory(options.heap_bytes)
+    require_memory(options.heap_bytes)
     return Machine(
         java=find_java(environ),
         redis=find_redis_server(environ) if own_redis else None,

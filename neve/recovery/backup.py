@@ -72,14 +72,14 @@ class BackupOptions:
 
 
 async def backup(
-    scopes: Sequence[TableScope], ids: IdSource, door: TableAdmission, options: BackupOptions
+    scopes: Sequence[TableScope], ids: IdSource, admission: TableAdmission, options: BackupOptions
 ) -> AsyncIterator[bytes]:
     """Yield the lines of an archive of tables.
 
     Args:
         scopes: The tables; at least one.
         ids: Names the pins.
-        door: Says where copies may go.
+        admission: Says where copies may go.
         options: How.
 
     Raises:
@@ -90,7 +90,7 @@ async def backup(
     """
     digest = Digest()
     store = scopes[0].store
-    targets = await _copy_targets(scopes, door, options)
+    targets = await _copy_targets(scopes, admission, options)
     yield digest.see(
         line_of(
             "archive",
@@ -131,7 +131,7 @@ async def _backup_table(
 
 
 async def _copy_targets(
-    scopes: Sequence[TableScope], door: TableAdmission, options: BackupOptions
+    scopes: Sequence[TableScope], admission: TableAdmission, options: BackupOptions
 ) -> dict[str, Location]:
     """Return where the files of each table are copied to, if that may be.
 
@@ -144,7 +144,7 @@ async def _copy_targets(
     near: OtherTables | None = None
     for scope in scopes if options.copy_to else ():
         near = near or await other_tables(scope.store, scope.threads)
-        site = await door.site(child_uri(options.copy_to or "", scope.table.name))
+        site = await admission.site(child_uri(options.copy_to or "", scope.table.name))
         free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
         target = open_location(free.site.uri)
         if there := await scope.threads.run(target.uri, list_location, target):
@@ -241,13 +241,17 @@ class RestorePorts:
     store: TabletStore
     threads: StorageThreads
     ids: IdSource
-    door: TableAdmission
-    tell: Callable[[str], None]
+    admission: TableAdmission
+    on_progress: Callable[[str], None]
 
     def scope(self, table: Table) -> TableScope:
         """Return a table as the other tools see it."""
         return TableScope(
-            store=self.store, table=table, threads=self.threads, grace_s=0.0, tell=self.tell
+            store=self.store,
+            table=table,
+            threads=self.threads,
+            grace_s=0.0,
+            on_progress=self.on_progress,
         )
 
 
@@ -267,11 +271,11 @@ async def restore(
         RefusedError: A name or location is taken, or another store's, or no table may be
             there.
     """
-    restorer.tell("reading the archive")
+    restorer.on_progress("reading the archive")
     tables = await asyncio.to_thread(_read_tables, source)
     _check_options(options, [each.name for each in tables])
     wanted = [each for each in tables if _is_wanted(each, options)]
-    restorer.tell(f"checking {len(wanted)} tables")
+    restorer.on_progress(f"checking {len(wanted)} tables")
     near = await other_tables(restorer.store, restorer.threads)
     checked = {each.name: _checked_table(restorer, each, options) for each in wanted}
     _check_names(near, list(checked.values()))
@@ -320,7 +324,7 @@ def _checked_table(restorer: RestorePorts, dumped: Table, options: RestoreOption
         location=options.locations.get(dumped.name, dumped.location),
     )
     try:
-        return restorer.door.checked(table)
+        return restorer.admission.checked(table)
     except RequestError as error:
         raise _error_about(dumped.name, error) from error
 
@@ -335,7 +339,7 @@ async def _restore_target(
         RefusedError: No table may be there, or somebody else is.
     """
     try:
-        site = await restorer.door.site(table.location)
+        site = await restorer.admission.site(table.location)
         free = await find_free_site(
             restorer.store, restorer.threads, site, neighbours=near, take_over=options.adopt
         )

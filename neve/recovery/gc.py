@@ -86,7 +86,7 @@ async def find_orphans(scope: TableScope) -> SweepResult:
         MetadataError: A tablet cannot be decoded, so nobody can say what it holds.
         UnavailableError: Store or storage do not answer.
     """
-    scope.tell("listing the location")
+    scope.on_progress("listing the location")
     stored = await scope.run(list_location, scope.location)
     listed_s = await scope.store.now_s()
     known = await _known_paths(scope)
@@ -124,14 +124,14 @@ async def _there(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
 async def _known_paths(scope: TableScope) -> KnownPaths:
     """Return every path that a key knows: reserved, held, or waiting for deletion."""
     reserved, held = set[str](), set[str]()
-    scope.tell("reading what runs")
+    scope.on_progress("reading what runs")
     async for ids in walk_ids(scope.store, scope.table.id):
         for each in await scope.store.inspect(ids):
             if each.broken:
                 raise MetadataError(f"tablet {each.id} cannot be read: {each.broken}")
             running = each.tablet.running.values() if each.tablet else ()
             reserved.update(p for entry in running for p in (*entry.inputs, *entry.output_paths))
-    scope.tell("reading which files are held")
+    scope.on_progress("reading which files are held")
     async for page in walk_tiles(scope.store, scope.table):
         for tablet in page:
             held.update(tablet.files)
@@ -173,7 +173,7 @@ async def _only_copies(
     outputs = sorted(
         path for path in known.held if file_origin(path) is FileOrigin.OUTPUT and path in stored
     )
-    scope.tell(f"reading {len(outputs)} footers")
+    scope.on_progress(f"reading {len(outputs)} footers")
     looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
     judge.committed((each.attempt, each.inputs) for each in looks if each is not None)
     return judge.among(files)

@@ -66,7 +66,7 @@ class TableScope:
     threads: StorageThreads
     grace_s: float
     """Files younger than this may be about to be added or committed."""
-    tell: ReportProgress = ignore_progress
+    on_progress: ReportProgress = ignore_progress
 
     @property
     def location(self) -> Location:

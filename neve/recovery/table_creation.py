@@ -307,7 +307,7 @@ async def _add_files(scope: TableScope, tablets: Iterable[TabletDump]) -> None:
                 ),
             )
             count += len(files)
-        scope.tell(f"{scope.table.name}: {count} files")
+        scope.on_progress(f"{scope.table.name}: {count} files")
 
 
 def _chunks(files: tuple[DataFile, ...]) -> Iterator[tuple[DataFile, ...]]:

@@ -21,7 +21,7 @@ import pytest
 
 from neve.api.work import Finished
 from neve.local import LocalStack
-from neve.local.stack import stop
+from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.plugin_package import install, settings_file
@@ -103,7 +103,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         shell.run("up", "--stack", NAME, "--config", str(file), *FLAGS)
         yield shell
     finally:
-        stop(StackFolder.of(folder / "home", NAME, {}), delete_data=True)
+        stop_stack(StackFolder.of(folder / "home", NAME, {}), delete_data=True)
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ async def is_rebuilt(site: Site) -> None:
     await site.collect()
     assert await ground.store.names() == {}
     rebuilder = RebuildPorts(
-        store=ground.store, threads=ground.threads, ids=RandomIds(), door=ground.door
+        store=ground.store, threads=ground.threads, ids=RandomIds(), admission=ground.door
     )
     done = await rebuild(rebuilder, site.table.location, RebuildOptions(name="events"))
     assert done.lost == {}

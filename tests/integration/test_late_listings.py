@@ -50,7 +50,7 @@ async def rebuilt(ground: Ground, table: Table, *, delay_s: float = 0.0) -> Rebu
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,
-        door=ground.door,
+        admission=ground.door,
         listing_delay_s=delay_s,
     )
     return await rebuild(rebuilder, table.location, RebuildOptions(name=table.name, adopt=True))

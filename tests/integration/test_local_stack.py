@@ -26,7 +26,7 @@ from neve.local.logs import StackLogs
 from neve.local.machine import find_redis_server
 from neve.local.processes import ProcessRef, processes_of_stack
 from neve.local.redis_server import RedisServer
-from neve.local.stack import stop
+from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
 from tests.support import redis_server
 from tests.support.neighbour import kind_that_refuses, listeners, reachable
@@ -41,7 +41,7 @@ BARE = StackOptions(actors=False)
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for folder in tmp_path.iterdir():
-        stop(StackFolder(folder))
+        stop_stack(StackFolder(folder))
 
 
 def begin(home: Path, name: str = "one", options: StackOptions = BARE) -> LocalStack:
@@ -90,7 +90,7 @@ def open_home() -> Iterator[Path]:
         home = Path(folder)
         home.chmod(0o755)
         yield home
-        stop(StackFolder(home / "one"))
+        stop_stack(StackFolder(home / "one"))
 
 
 def test_nobody_else_reaches_a_stack(open_home: Path) -> None:
@@ -172,7 +172,7 @@ def test_tables_outlive_the_stack_unless_deleted(home: Path) -> None:
         link.set("kept", "yes")
     with begin(home) as stack, redis.Redis.from_url(stack.redis_url) as link:
         assert link.get("kept") == b"yes"
-    stop(stack.folder, delete_data=True)
+    stop_stack(stack.folder, delete_data=True)
     assert not stack.folder.path.exists()
 
 
@@ -280,7 +280,7 @@ def test_a_start_that_was_killed_is_cleaned_up(home: Path) -> None:
     state = folder.load()
     assert state is not None
     assert not state.ready
-    assert stop(folder)
+    assert stop_stack(folder)
     assert processes_of_stack(state.mark, state.processes) == []
     assert not Path(state.private_folder).exists()
 

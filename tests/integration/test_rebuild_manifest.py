@@ -35,7 +35,7 @@ async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> R
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
     rebuilder = RebuildPorts(
-        store=ground.store, threads=ground.threads, ids=ground.ids, door=ground.door
+        store=ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
     chosen = RebuildOptions(**plain | options)  # type: ignore[arg-type]  # by name

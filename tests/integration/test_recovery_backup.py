@@ -40,8 +40,8 @@ def restorer(ground: Ground) -> RestorePorts:
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,
-        door=ground.door,
-        tell=lambda _text: None,
+        admission=ground.door,
+        on_progress=lambda _text: None,
     )
 
 

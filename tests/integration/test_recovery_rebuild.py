@@ -36,7 +36,7 @@ async def lose_redis(ground: Ground) -> None:
 
 async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildResult:
     rebuilder = RebuildPorts(
-        store=ground.store, threads=ground.threads, ids=ground.ids, door=ground.door
+        store=ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
     chosen = RebuildOptions(**plain | options)  # type: ignore[arg-type]  # by name

@@ -231,7 +231,7 @@ class SimSweeper(SimClient):
         until_s = self.world.now_s() - grace_s
         listed = [path for path in disk.files if path.startswith(folder)]
         tell: Callable[[str], None] = lambda _what: None  # noqa: E731  # nobody listens
-        scope: Any = SimpleNamespace(store=self.store, table=table, tell=tell)
+        scope: Any = SimpleNamespace(store=self.store, table=table, on_progress=tell)
         known = (await _known_paths(scope)).paths
         first = await self.store.tablet_ids(table.id, None, 1)
         found = []

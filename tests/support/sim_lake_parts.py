@@ -207,8 +207,8 @@ class LakeGateway(SimGateway):
                 store=services.store,
                 threads=services.footers,
                 ids=services.ids,
-                door=GatewayAdmission.of(services),
-                tell=partial(self._world.tell, self.name),
+                admission=GatewayAdmission.of(services),
+                on_progress=partial(self._world.tell, self.name),
                 listing_delay_s=services.settings.gateway.listing_delay_s,
             )
             return await rebuild(rebuilder, location, options)

@@ -194,7 +194,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
     services, table = incoming.services, incoming.table
     generation = await check_writable(services, table)
     moving, routed = AddRetry(), RoutedFiles()
-    while not moving.tired:
+    while not moving.exhausted:
         looked_s: float | None = await services.store.now_s()
         assert looked_s is not None
         routed = await prepare(looked_s, routed.files)
@@ -214,7 +214,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
             generation=generation,
         )
         outcome = await services.store.apply(change)
-        if not await moving.again(outcome, writes=incoming.kind is CallKind.APPEND):
+        if not await moving.may_retry(outcome, writes=incoming.kind is CallKind.APPEND):
             return _added_view(incoming, routed, require_applied(outcome))
     raise RefusedError(f"table {table.name!r}: {moving.reason}; try again")
 

@@ -50,8 +50,8 @@ class AddRetry:
         self.reason = KEEPS_CHANGING
         """Why it begins anew, for whoever is told in the end."""
 
-    async def again(self, outcome: Outcome, *, writes: bool) -> bool:
-        """Return whether to route anew, after a wait if that helps.
+    async def may_retry(self, outcome: Outcome, *, writes: bool) -> bool:
+        """Return whether to route the files again, after a wait if that helps.
 
         Args:
             outcome: Of the add.
@@ -73,8 +73,8 @@ class AddRetry:
         self.reason = TOO_SLOW
 
     @property
-    def tired(self) -> bool:
-        """Return whether it has begun anew so often that somebody should be told."""
+    def exhausted(self) -> bool:
+        """Whether the tries are used up: the caller must be told."""
         return self._tries >= TRIES_MAX
 
 

@@ -1,47 +1,32 @@
-"""Routes that bring rows in and out: files, add, append, scan, count."""
+"""Routes that bring rows in: add, append, calls; and the listing of files."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Query, Request
 
 from neve.api import tables as api
-from neve.gateway.call_ids import call_view
+from neve.gateway.call_ids import Call, call_view
 from neve.gateway.ingest.add import add_files
 from neve.gateway.ingest.append import append_rows
+from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError
 from neve.gateway.request_bodies import received_body
-from neve.gateway.scan import (
-    arrow_stream,
-    count_rows,
-    scan_options,
-)
 from neve.gateway.services import (
     PAGE_TABLETS,
     Services,
     bounded_count,
     parsed_tablet,
 )
-from neve.gateway.views import file_view, key_types
 
 APPENDS_AT_ONCE = 3
 """Their bodies are in memory, so more of them wait."""
 
-Call = Annotated[
-    str | None,
-    Header(alias=api.CALL_HEADER, description="UUIDv7; the same call again counts once."),
-]
-Columns = Annotated[list[str] | None, Query(description="Names; else all.")]
-Start = Annotated[str | None, Query(description="First key or partition, included; or a prefix.")]
-End = Annotated[str | None, Query(description="Last key or partition, included; or a prefix.")]
 _BINARY = {"type": "string", "format": "binary"}
 _ARROW_BODY = {"requestBody": {"content": {api.ARROW_STREAM: {"schema": _BINARY}}}}
 
 
-class DataRoutes:
+class IngestRoutes:
     """The routes under `/v1/tables/{table}` that are about files and rows."""
 
     def __init__(self, services: Services) -> None:
@@ -54,18 +39,23 @@ class DataRoutes:
         router.get("/files")(self.files)
         router.post("/files")(self.add)
         router.post("/append", openapi_extra=_ARROW_BODY)(self.append)
-        router.get("/scan", response_class=StreamingResponse)(self.scan)
-        router.get("/count")(self.count)
         router.get("/calls/{call}")(self.call)
         return router
 
     async def files(
         self,
         table: str,
-        after: Annotated[str | None, Query(description="Only of tablets behind this one.")] = None,
-        count: Annotated[int, Query(description="Of at most so many tablets.")] = PAGE_TABLETS,
+        after: Annotated[
+            str | None, Query(description="Return only files of tablets after this one.")
+        ] = None,
+        count: Annotated[
+            int, Query(description="Number of tablets at most whose files are returned.")
+        ] = PAGE_TABLETS,
     ) -> api.FilePage:
-        """Return the files of some tablets; `next` is the `after` of the following page."""
+        """Return a page of files, tablet by tablet.
+
+        Pass `next` as `after` to get the following page.
+        """
         services = self._services
         found = await services.table(table)
         begin = None if after is None else parsed_tablet(found, after).end
@@ -81,12 +71,18 @@ class DataRoutes:
         return api.FilePage(files=tuple(files), next=following)
 
     async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
-        """Add Parquet files that lie in the table's location: all or none, at most 10,000."""
+        """Add Parquet files that lie in the location of the table.
+
+        All files are added, or none. A call takes at most 10,000 files.
+        """
         found = await self._services.table(table)
         return await add_files(self._services, found, body.paths, call)
 
     async def append(self, table: str, request: Request, call: Call = None) -> api.Added:
-        """Add the rows of an Arrow IPC stream: sorted, cut by tablet; all of them, or none."""
+        """Append the rows of an Arrow IPC stream: all rows, or none.
+
+        The service sorts the rows and writes one file or more per tablet.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARROW_STREAM:
             raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARROW_STREAM}")
@@ -96,29 +92,5 @@ class DataRoutes:
             return await append_rows(self._services, found, await body(), call)
 
     async def call(self, table: str, call: str) -> api.Call:
-        """Return what became of a call id: accepted with what, unknown, or too old to tell."""
+        """Return what became of a call: it was accepted, is unknown, or is too old to tell."""
         return await call_view(self._services, await self._services.table(table), call)
-
-    async def scan(
-        self, table: str, columns: Columns = None, start: Start = None, end: End = None
-    ) -> StreamingResponse:
-        """Return the rows as an Arrow IPC stream: per key the newest, without the deleted."""
-        found = await self._services.table(table)
-        asked = scan_options(found, columns, start, end)
-        stream = arrow_stream(self._services, found, asked)
-        # What fails before the first rows is told as a problem, not as a broken stream.
-        first = await anext(stream)
-        return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
-
-    async def count(self, table: str, start: Start = None, end: End = None) -> dict[str, int]:
-        """Return how many rows a scan would give; only columns are read that decide it."""
-        found = await self._services.table(table)
-        asked = scan_options(found, [found.schema[0].name], start, end)
-        return {"rows": await count_rows(self._services, found, asked)}
-
-
-async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(stream):
-        yield first
-        async for chunk in stream:
-            yield chunk

@@ -10,8 +10,8 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
 from neve.api import tables as api
+from neve.gateway.key_views import file_view, key_text, key_types
 from neve.gateway.services import Services
-from neve.gateway.views import file_view, key_text, key_types
 
 TABLETS_NAMED_MAX = 5
 

@@ -95,7 +95,7 @@ async def _repair_all(
 ) -> list[RepairedFinding]:
     """Repair findings, unless the table may not be touched at all."""
     bars = [each for each in found if each.code in _BARS and not options.allow(each)]
-    scope.tell(f"repairing {len(work)} findings")
+    scope.on_progress(f"repairing {len(work)} findings")
     generation = await scope.generation()
     settled = []
     for each in sorted(work, key=_repair_order):

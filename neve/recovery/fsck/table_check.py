@@ -65,7 +65,7 @@ async def fsck(scope: TableScope, *, deep: bool = False) -> TableCheck:
     done.findings += await check_location_owner(scope)
     done.findings += await check_shared_files(scope)
     done.findings += await check_generation(scope)
-    scope.tell("checking tablets")
+    scope.on_progress("checking tablets")
     holders = await _check_tablets(scope, done)
     done.findings += await _check_tiles(scope)
     await _check_orphans(scope, done)
@@ -153,7 +153,7 @@ async def _overlap(
 async def _check_orphans(scope: TableScope, done: TableCheck) -> None:
     broken = {FindingCode.UNDECODABLE, FindingCode.HOLE, FindingCode.OVERLAP}
     if broken & {each.code for each in done.findings}:
-        scope.tell("orphans are not looked for: not every tablet can be read")
+        scope.on_progress("orphans are not looked for: not every tablet can be read")
         return
     done.findings += (await find_orphans(scope)).findings
 
@@ -172,7 +172,7 @@ async def _check_files(scope: TableScope, done: TableCheck, *, deep: bool) -> No
             (each.id, file) for each in page if each.tablet for file in each.tablet.files.values()
         ]
         done.files += len(files)
-        scope.tell(f"checked {done.files} files")
+        scope.on_progress(f"checked {done.files} files")
         looks = (scope.run(check_file, how, tablet, file) for tablet, file in files)
         found = zip(files, await gather_bounded(looks), strict=True)
         suspects = [(tablet, file, bad) for (tablet, file), bad in found if bad is not None]

@@ -137,28 +137,28 @@ class Evidence:
 
 
 async def gather_evidence(
-    location: Location, threads: StorageThreads, tell: ReportProgress, *, user_files: bool
+    location: Location, threads: StorageThreads, on_progress: ReportProgress, *, user_files: bool
 ) -> Evidence:
     """Return what a location tells.
 
     Args:
         location: Of the lost table.
         threads: Where files are read.
-        tell: Hears how far it is.
+        on_progress: Hears how far it is.
         user_files: Whether Parquet files of users count as added.
 
     Raises:
         RequestError: The description is of another release.
         UnavailableError: The storage does not answer.
     """
-    tell("listing the location")
+    on_progress("listing the location")
     stored = await threads.run(location.uri, list_location, location)
     described = await threads.run(location.uri, read_description, location)
     evidence = Evidence(stored=stored, described=described)
     outputs = sorted(path for path, file in stored.items() if file.whose is FileOrigin.OUTPUT)
     await _read_manifest(evidence, location, threads)
     while True:
-        tell(f"reading {len(outputs)} footers")
+        on_progress(f"reading {len(outputs)} footers")
         await _read_footers(evidence, location, threads, outputs)
         outputs = await _look_up_named(evidence, location, threads)
         if not outputs:

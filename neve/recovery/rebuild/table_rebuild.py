@@ -102,8 +102,8 @@ class RebuildPorts:
     store: TabletStore
     threads: StorageThreads
     ids: IdSource
-    door: TableAdmission
-    tell: ReportProgress = ignore_progress
+    admission: TableAdmission
+    on_progress: ReportProgress = ignore_progress
     listing_delay_s: float = 0.0
     """So long listings may miss what was written, and name what was deleted."""
 
@@ -122,15 +122,17 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
         RefusedError: Name or location are taken, or another store's, or no table may be there;
             or somebody deletes files there.
     """
-    site = await rebuilder.door.site(location)
+    site = await rebuilder.admission.site(location)
     place = open_location(site.uri)
-    threads, tell = rebuilder.threads, rebuilder.tell
+    threads, on_progress = rebuilder.threads, rebuilder.on_progress
     if options.name in await rebuilder.store.names():
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(rebuilder.store, threads, site, take_over=options.adopt)
     seen = await _read_location(rebuilder, place, options)
     evidence, table, lineage, files = seen.evidence, seen.table, seen.lineage, seen.files
-    scope = TableScope(store=rebuilder.store, table=table, threads=threads, grace_s=0.0, tell=tell)
+    scope = TableScope(
+        store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
+    )
     tablets = await _tablets(scope, files, evidence)
     lost = {**lineage.lost, **evidence.unreadable}
     result = RebuildResult(
@@ -170,17 +172,17 @@ async def _read_location(
 
     Compactors of a table that was dropped a moment ago may still be tidying up.
     """
-    threads, tell, gone = rebuilder.threads, rebuilder.tell, ""
+    threads, on_progress, gone = rebuilder.threads, rebuilder.on_progress, ""
     for _ in range(LOOKS_MAX):
         if delay_s := rebuilder.listing_delay_s:
-            tell(f"waiting {delay_s:g} s, until the storage lists what it has")
+            on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
-        evidence = await gather_evidence(place, threads, tell, user_files=options.user_files)
+        evidence = await gather_evidence(place, threads, on_progress, user_files=options.user_files)
         described = described_table(evidence, place, options.given)
-        table = rebuilder.door.checked(_table_to_make(described, evidence, rebuilder, options))
+        table = rebuilder.admission.checked(_table_to_make(described, evidence, rebuilder, options))
         lineage = lineage_of(evidence)
         rows = [path for path in lineage.files if not _is_mark(evidence, path)]
-        tell(f"reading {len(rows)} files")
+        on_progress(f"reading {len(rows)} files")
         files = await facts_of(place, threads, table, rows, evidence)
         # What has gone could not be read; what goes later is missed when the table is there.
         unread = [*evidence.unreadable]
@@ -188,7 +190,7 @@ async def _read_location(
         gone = min({*unread} - there.keys(), default="")
         if not gone:
             return _LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
-        tell(f"{gone} has gone meanwhile: looking once more")
+        on_progress(f"{gone} has gone meanwhile: looking once more")
     raise RefusedError(
         f"files of {place.uri} go while they are looked at, the last was {gone}: wait until "
         "whoever works there is done, and try again"

@@ -117,7 +117,7 @@ def test_versions_that_are_null_or_that_nobody_tells_of_are_counted() -> None:
     found = surveyed(
         {"a": footer(v=ColumnStatistics(None)), "b": footer(), "c": footer(v=ColumnStatistics(3))}
     )
-    assert (found.untold, found.unversioned_rows, found.misfits) == (1, 3, {})
+    assert (found.unknown_nulls, found.unversioned_rows, found.misfits) == (1, 3, {})
 
 
 def test_a_file_with_nulls_where_the_table_allows_none_does_not_fit() -> None:

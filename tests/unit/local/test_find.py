@@ -11,12 +11,12 @@ import pytest
 from common.errors import ConfigError
 from neve.local.machine import (
     RedisProgram,
-    check_memory,
     find_java,
     find_redis_server,
     free_ports,
     is_free,
     object_folder,
+    require_memory,
 )
 from neve.local.stack_folder import (
     BASE_CHARACTERS_MAX,
@@ -132,8 +132,8 @@ def test_missing_fixes_are_named(name: str, version: tuple[int, int, int], wante
 
 def test_too_little_memory_says_how_much() -> None:
     with pytest.raises(ConfigError, match="1024 MB are free, a stack with 2 compactors wants 3836"):
-        check_memory([3 * GIGABYTE // 2] * 2, GIGABYTE)
-    check_memory([3 * GIGABYTE // 2] * 2, 4 * GIGABYTE)
+        require_memory([3 * GIGABYTE // 2] * 2, GIGABYTE)
+    require_memory([3 * GIGABYTE // 2] * 2, 4 * GIGABYTE)
 
 
 def test_objects_go_to_disk_where_shared_memory_is_missing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from neve.api import requests as api
-from neve.client import requests
+from neve.client import http, requests
 from neve.client.errors import (
     NotFoundError,
     RequestFailedError,
@@ -32,7 +32,7 @@ TOLD: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "POLL_FIRST_S", 0.001)
-    monkeypatch.setattr(requests, "POLL_MAX_S", 0.002)
+    monkeypatch.setattr(http, "POLL_MAX_S", 0.002)
 
 
 def following(*answers: dict[str, Any] | int) -> Request:

@@ -33,7 +33,7 @@ from common.settings import GatewaySettings, Settings
 from neve.api.tables import STREAM_PROBLEM
 from neve.client.rows import _stream_of
 from neve.gateway.ingest.append import append_rows
-from neve.gateway.requests import dry_run
+from neve.gateway.requests.dry_run import dry_run
 from neve.gateway.scan import (
     arrow_stream,
     manifest_json,

@@ -24,7 +24,7 @@ from neve.cli import (
     work,
 )
 from neve.client.http import decode
-from neve.gateway.views import compactor_view, job_view, queued_view
+from neve.gateway.work import compactor_view, job_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 

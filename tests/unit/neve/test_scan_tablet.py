@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.model.keys import encode_key
+from common.model.keys import encode_key, key_before
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.parquet.file_inspection import ProbedFiles, read_rows
@@ -20,7 +20,6 @@ from common.parquet.write import write_table
 from common.rows.merge import scan_tables
 from common.rows.rules import RowRules
 from neve.gateway import table_files
-from neve.gateway.scan import key_before
 from neve.gateway.table_files import ScanWeights, TabletReader
 from tests.support.tables_on_disk import KEYED, bag_table, keyed_table, random_rows
 

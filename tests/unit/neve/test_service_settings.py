@@ -12,11 +12,11 @@ from neve.local import LocalStack, StackOptions
 from neve.service_settings import (
     HIDDEN,
     ShownSetting,
-    as_document,
     load_service_settings,
-    of_document,
-    remarks,
     setting_differences,
+    setting_remarks,
+    settings_from_document,
+    settings_to_document,
     shown_settings,
 )
 from tests.support.shell import Shell
@@ -32,8 +32,8 @@ def shown_by_name(*flags: str) -> dict[str, ShownSetting]:
 def test_a_list_is_the_same_after_it_was_saved() -> None:
     settings = load_service_settings(environ={}, flags=["gateway.locations=/data, s3://lake"])
     shown = shown_settings(settings)
-    saved = json.loads(json.dumps(as_document(shown)))
-    assert setting_differences(of_document(saved), shown) == []
+    saved = json.loads(json.dumps(settings_to_document(shown)))
+    assert setting_differences(settings_from_document(saved), shown) == []
     assert {each.name: each.text for each in shown}["gateway.locations"] == "/data, s3://lake"
 
 
@@ -117,14 +117,14 @@ def test_a_port_is_of_no_group() -> None:
 
 
 def test_what_is_odd_is_said_and_allowed() -> None:
-    assert remarks(load_service_settings(environ={})) == []
-    said = remarks(load_service_settings(environ={}, flags=["groups.big.compactors=1"]))
+    assert setting_remarks(load_service_settings(environ={})) == []
+    said = setting_remarks(load_service_settings(environ={}, flags=["groups.big.compactors=1"]))
     assert [each.partition(":")[0] for each in said] == [
         "group big has compactors, but no service names it",
         "group default of service default has no compactor",
     ]
     none = load_service_settings(environ={}, flags=["groups.default.compactors={min=0, max=3}"])
-    assert remarks(none)[0].startswith("group default of service default has no compactor")
+    assert setting_remarks(none)[0].startswith("group default of service default has no compactor")
 
 
 def test_a_setting_is_shown_with_value_source_and_what_a_change_needs() -> None:
@@ -166,7 +166,7 @@ def test_two_services_are_compared_setting_by_setting() -> None:
     running = list(shown_by_name("compactor.slots=5", "groups.default.cores=1").values())
     wanted = list(shown_by_name("gateway.port=1").values())
     assert setting_differences(running, running) == []
-    assert setting_differences(of_document(as_document(running)), wanted) == [
+    assert setting_differences(settings_from_document(settings_to_document(running)), wanted) == [
         "compactor.slots = 2 (default), running with 5",
         "gateway.port = 1 (flag --set gateway.port), running with 8642",
         "groups.default.cores is not asked for",

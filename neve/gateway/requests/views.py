@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from common.model.fields import as_plain
-from common.model.key_values import KeyType, key_type_of
+from common.model.key_values import KeyType
 from common.model.keys import format_key
 from common.model.request import (
     KeyRange,
@@ -22,20 +22,12 @@ from common.model.tablet import Tablet
 from common.wire import AttemptProgress
 from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
 from neve.api import requests as api
-from neve.gateway.views import key_text, key_types
+from neve.gateway.key_views import key_text, key_types, range_types
 
 TABLETS_MAX = 10_000
 DROPPING = frozenset({"expired", "deletes"})
 """Selectors that are asked for so that dead rows go."""
 _ENDED = frozenset({TabletProgress.DONE, TabletProgress.CANCELLED})
-
-
-def range_types(table: Table) -> tuple[KeyType, ...]:
-    """Return the families of the values of a range: of the key, or of the partitions."""
-    if not table.partition_by:
-        return key_types(table)
-    types = {column.name: column.type for column in table.schema}
-    return tuple(key_type_of(types[name]) for name in table.partition_by)
 
 
 class ProgressTotals:

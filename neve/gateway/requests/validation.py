@@ -7,11 +7,9 @@ options, bounds applied. The coordinator takes it from there.
 
 from collections.abc import Mapping
 
-from common.digests import digest
 from common.errors import ConfigError, RequestError
 from common.expressions.request_transform import parse_transform
 from common.model.job import BOOST_MAX
-from common.model.keys import PLUS_INFINITY, parse_key
 from common.model.request import (
     KeyRange,
     OutputSpec,
@@ -36,17 +34,13 @@ from neve.api.requests import (
     Output,
     Plugin,
 )
-from neve.gateway.request_views import range_types
+from neve.gateway.call_ids import request_id
+from neve.gateway.key_views import key_range
 
 DEADLINE_MIN_S, DEADLINE_MAX_S = 1.0, 366 * 86_400.0
 HINTS_MAX = 32
 HINT_CHARS_MAX = 256
 ROW_GROUP_BYTES_MIN, ROW_GROUP_BYTES_MAX = 64 * 1024, 1024**3
-
-
-def request_id(table: Table, call: str) -> str:
-    """Return the id of the request of a call: the same call again is the same request."""
-    return "req-" + digest([table.id, call])
 
 
 def checked_request(table: Table, body: NewRequest, call: str, now_s: float) -> Request:
@@ -78,31 +72,6 @@ def checked_request(table: Table, body: NewRequest, call: str, now_s: float) -> 
         boost=_boost(body.boost),
         deadline_s=None if deadline_s is None else now_s + deadline_s,
     )
-
-
-def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:
-    """Return a range from the texts of its first and last key, both included.
-
-    Args:
-        table: Whose keys they are; if it has partitions, the values of those.
-        start: A key, or a prefix of one; None: from the beginning.
-        end: A key, or a prefix of one, which includes all that begins with it.
-
-    Raises:
-        RequestError: A key cannot be read, or the range holds none.
-    """
-    if start is None and end is None:
-        return KeyRange()
-    types = range_types(table)
-    if not types:
-        raise RequestError(f"table {table.name!r} has no key, so it has no range of keys")
-    first = None if start is None else parse_key(start, types) or None
-    last = PLUS_INFINITY if end is None else parse_key(end, types) or PLUS_INFINITY
-    # Behind every key that begins with it: the next value's first byte is 02 at most.
-    until = None if last == PLUS_INFINITY else last + b"\xff"
-    if first == PLUS_INFINITY or (first is not None and until is not None and first >= until):
-        raise RequestError(f"no key lies from {start!r} to {end!r}, wanted start before end")
-    return KeyRange(first, until)
 
 
 def load_request_selector(spec: SelectorSpec) -> Selector:

@@ -1,0 +1,131 @@
+"""The calls that the coordinator answers, written once: as a port for its callers.
+
+`coordinator.actor.CoordinatorActor` implements both ports. mypy compares the signatures
+there, and a test compares the names. `common.coordinator_proxy` makes remote calls of them.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from common.wire import (
+    Assignment,
+    AttemptReport,
+    CompactorStatus,
+    CoordinatorStatus,
+    Explanation,
+    Heartbeat,
+    HeartbeatReply,
+    QueuedJob,
+    RunningAttempt,
+    TakeRequest,
+)
+
+
+class CompactorCalls(Protocol):
+    """What a compactor calls.
+
+    Every method raises `UnavailableError` when the coordinator does not answer.
+    """
+
+    async def take(self, request: TakeRequest) -> Assignment | None:
+        """Wait for a job; None if there was none in time."""
+        ...
+
+    async def withdraw(self, take: str) -> None:
+        """End a call of `take`; it returns soon, perhaps with a job."""
+        ...
+
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        """Tell that the compactor lives and what it holds."""
+        ...
+
+    async def report(self, report: AttemptReport) -> None:
+        """Tell how an attempt ended."""
+        ...
+
+    async def leave(self, compactor: str, incarnation: str, cause: str) -> None:
+        """Tell that the compactor goes and holds nothing any more."""
+        ...
+
+
+class OperatorCalls(Protocol):
+    """What the gateway calls for users and operators.
+
+    Every method raises `UnavailableError` when the coordinator does not answer.
+    """
+
+    async def status(self) -> CoordinatorStatus:
+        """Return the counters of the groups, and the compactors."""
+        ...
+
+    async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
+        """Return the best queued jobs of a group; None: of all groups."""
+        ...
+
+    async def running(self) -> Sequence[RunningAttempt]:
+        """Return the attempts under way."""
+        ...
+
+    async def compactors(self) -> Sequence[CompactorStatus]:
+        """Return the compactors that the coordinator hears from."""
+        ...
+
+    async def explain(self, table: str, tablet: str) -> Explanation:
+        """Return why a tablet is as it is.
+
+        Args:
+            table: Id of the table.
+            tablet: End of the tablet as text.
+        """
+        ...
+
+    async def drain(self, compactor: str) -> None:
+        """Let a compactor finish its jobs and take no more."""
+        ...
+
+    async def cancel(self, attempt: str) -> None:
+        """End an attempt; if a request wanted it, the request is cancelled in this tablet."""
+        ...
+
+    async def pause_group(self, group: str) -> None:
+        """Hand out no more jobs of a group."""
+        ...
+
+    async def resume_group(self, group: str) -> None:
+        """Hand out jobs of a group again."""
+        ...
+
+    async def set_limit(self, scope: str, bytes_s: int | None) -> None:
+        """Limit the bytes per second of a scope.
+
+        Args:
+            scope: Such as `group:default` or `volume:fast`.
+            bytes_s: The limit. 0: no limit; None: the limit of the settings.
+        """
+        ...
+
+    async def lift_quarantine(self, table: str, tablet: str | None) -> None:
+        """Try a quarantined tablet again.
+
+        Args:
+            table: Id of the table.
+            tablet: End of the tablet as text; None: every tablet of the table.
+        """
+        ...
+
+    async def replan(self, table: str) -> None:
+        """Look at every tablet of a table now.
+
+        Args:
+            table: Id of the table.
+        """
+        ...
+
+
+class CoordinatorCalls(CompactorCalls, OperatorCalls, Protocol):
+    """Every call that the coordinator's actor answers."""
+
+
+def call_names(port: type) -> frozenset[str]:
+    """Return the names of the calls of a port."""
+    return frozenset(name for name in vars(port) if not name.startswith("_"))

@@ -1,0 +1,83 @@
+"""The coordinator's actor, called through a port: deadlines, look-ups, errors.
+
+No error of Ray leaves this module.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+import ray
+
+from common.coordinator_calls import CompactorCalls, OperatorCalls, call_names
+from common.errors import CompactionError, UnavailableError
+from common.wire import COORDINATOR_NAME, NAMESPACE
+
+OPERATOR_WAIT_MAX_S = 5.0
+"""The coordinator answers in milliseconds, or it is being started again."""
+COMPACTOR_WAIT_MAX_S = 10.0
+"""A compactor has time: it calls again anyway."""
+
+
+def operator_calls() -> OperatorCalls:
+    """Return the coordinator for the gateway: what it raises reaches the user."""
+    return cast("OperatorCalls", CoordinatorProxy(OperatorCalls, OPERATOR_WAIT_MAX_S))
+
+
+def compactor_calls() -> CompactorCalls:
+    """Return the coordinator for a compactor: whatever fails is an `UnavailableError`."""
+    proxy = CoordinatorProxy(CompactorCalls, COMPACTOR_WAIT_MAX_S, raises_its_errors=False)
+    return cast("CompactorCalls", proxy)
+
+
+class CoordinatorProxy:
+    """Has each method of a port, as a call of the coordinator's actor.
+
+    The actor is looked up by name, and again after it did not answer. A call that waits on
+    purpose has an argument with `wait_max_s`; its deadline is so much later.
+    """
+
+    def __init__(self, port: type, wait_max_s: float, *, raises_its_errors: bool = True) -> None:
+        """Know the calls of a port; the first call looks the actor up.
+
+        Args:
+            port: A Protocol whose methods the actor has.
+            wait_max_s: Longest look-up and call, beyond what the call waits on purpose.
+            raises_its_errors: Raise the coordinator's own errors as they are.
+        """
+        self._calls = call_names(port)
+        self._wait_max_s = wait_max_s
+        self._raises_its_errors = raises_its_errors
+        self._actor: Any = None
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """Return a method of the port as a remote call."""
+        if name.startswith("_") or name not in self._calls:
+            raise AttributeError(f"{name!r} is no call of the coordinator's port")
+        return partial(self._call, name)
+
+    async def _call(self, method: str, *values: object, **named: object) -> Any:
+        waits_s = [getattr(each, "wait_max_s", 0.0) for each in (*values, *named.values())]
+        try:
+            async with asyncio.timeout(max(waits_s, default=0.0) + self._wait_max_s):
+                if self._actor is None:
+                    # A look-up asks Ray's head and blocks: the loop must go on meanwhile.
+                    self._actor = await asyncio.to_thread(
+                        ray.get_actor, COORDINATOR_NAME, namespace=NAMESPACE
+                    )
+                return await getattr(self._actor, method).remote(*values, **named)
+        except ray.exceptions.RayTaskError as error:
+            raise self._own_error(error.cause) from error
+        except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+            self._actor = None
+            raise UnavailableError(
+                f"the coordinator does not answer ({type(error).__name__}): "
+                "it is being started, or the cluster has no room for it"
+            ) from error
+
+    def _own_error(self, cause: Exception) -> CompactionError:
+        """Return the error for what the coordinator itself raised."""
+        if self._raises_its_errors and isinstance(cause, CompactionError):
+            return cause
+        return UnavailableError(f"the coordinator failed: {type(cause).__name__}: {cause}")

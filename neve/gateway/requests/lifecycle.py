@@ -1,0 +1,230 @@
+"""A request is stored, followed and cancelled, and its result is summed up."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+
+from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
+from common.metadata.changes import CancelRange, MoveRequest, Outcome, SubmitRequest
+from common.metadata.keys import HISTORY_MAX
+from common.metadata.ports import HistoryEntry
+from common.metadata.store_values import CallKind
+from common.model.keys import PLUS_INFINITY, key_before
+from common.model.outcome import AttemptEnd
+from common.model.request import KeyRange, Request, RequestState, covers, key_range_of
+from common.model.table import Table
+from common.model.tablet import Bounds, Tablet
+from common.wire import AttemptProgress
+from coordinator.core.requests.next_step import meets_tablet
+from coordinator.core.requests.progress import tablet_progress
+from neve.api import requests as api
+from neve.gateway.call_ids import checked_call, known_call, require_same_call
+from neve.gateway.key_views import key_range
+from neve.gateway.problems import UnknownRequestError, require_applied
+from neve.gateway.requests.validation import checked_request
+from neve.gateway.requests.views import ProgressTotals, request_view
+from neve.gateway.services import Services, check_writable
+
+
+async def request_result(services: Services, request: Request) -> api.Result:
+    """Return what a request that has ended has done."""
+    entries = await services.store.history(request.table, HISTORY_MAX)
+    return sum_commits(request, entries)
+
+
+def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result:
+    """Return the sums over the commits of a request.
+
+    Args:
+        request: Which.
+        entries: The history of its table, newest first.
+    """
+    own = [
+        each
+        for each in entries
+        if each.request == request.id and each.end == AttemptEnd.COMMITTED.value
+    ]
+    read = {path for each in own for path in each.inputs}
+    written = {path for each in own for path in each.outputs}
+    between_bytes = between_rows = 0
+    for each in own:
+        again = sum(path in read for path in each.outputs)
+        if again:
+            # A job whose outputs were merged in part only counts by its share.
+            between_bytes += each.bytes_out * again // len(each.outputs)
+            between_rows += each.rows_out * again // len(each.outputs)
+    return api.Result(
+        jobs=len(own),
+        files_before=len(read - written),
+        files_after=len(written - read),
+        bytes_before=sum(each.bytes_in for each in own) - between_bytes,
+        bytes_after=sum(each.bytes_out for each in own) - between_bytes,
+        rows_before=sum(each.rows_in for each in own) - between_rows,
+        rows_after=sum(each.rows_out for each in own) - between_rows,
+        superseded=sum(each.superseded for each in own),
+        expired=sum(each.expired_dropped for each in own),
+        changed=sum(each.rows_changed for each in own),
+        # Earlier releases have counted those of append-only tables alone.
+        deleted=sum(max(each.rows_deleted, each.transform_dropped) for each in own),
+        tombstones_dropped=sum(each.tombstones_dropped for each in own),
+        complete=len(entries) < HISTORY_MAX or entries[-1].ended_s < request.submitted_at_s,
+    )
+
+
+BY_USER = "cancelled by a user"
+
+
+async def submit_request(
+    services: Services, table: Table, body: api.NewRequest, call: str | None
+) -> Request:
+    """Store a request and return it; the same call again returns the same.
+
+    Raises:
+        RequestError: Something in it is wrong.
+        RefusedError: The table does not take it now, or the call was made with other content.
+    """
+    now_s = await services.store.now_s()
+    call = checked_call(services, call)
+    wanted = checked_request(table, body, call, now_s)
+    known = await services.store.request(table.id, wanted.id)
+    if known is None:
+        try:
+            require_applied(await _submit_first(services, table, wanted, call))
+            return await stored_request(services, table, wanted.id)
+        except (RequestError, RefusedError, ConflictError):
+            # Perhaps for the sake of the same call, which was quicker.
+            known = await services.store.request(table.id, wanted.id)
+            if known is None:
+                raise
+    require_applied(await services.store.apply(_repeated_change(wanted, known, call)))
+    return await stored_request(services, table, wanted.id)
+
+
+async def _submit_first(services: Services, table: Table, wanted: Request, call: str) -> Outcome:
+    mark = await known_call(services, table, call)
+    if mark is not None:
+        require_same_call(call, mark, CallKind.COMPACT, wanted.id)
+    generation = await check_writable(services, table)
+    change = SubmitRequest(request=wanted, call=call, generation=generation)
+    return await services.store.apply(change)
+
+
+def _repeated_change(wanted: Request, known: Request, call: str) -> SubmitRequest:
+    """Return the change of a repeated call: the deadline is the first one's, not a later one."""
+    if None not in (known.deadline_s, wanted.deadline_s):
+        wanted = replace(wanted, deadline_s=known.deadline_s)
+    return SubmitRequest(request=wanted, call=call)
+
+
+async def stored_request(services: Services, table: Table, request: str) -> Request:
+    """Return a request by its id.
+
+    Raises:
+        UnknownRequestError: The table has none of this id (any more).
+    """
+    found = await services.store.request(table.id, request)
+    if found is None:
+        raise UnknownRequestError(
+            f"table {table.name!r} has no request {request[:64]!r} (any more): "
+            "`neve request list` tells which there are"
+        )
+    return found
+
+
+async def cancel_request(
+    services: Services, table: Table, request: Request, body: api.Cancel
+) -> Request:
+    """Cancel a request, or its part in a range, and return it.
+
+    Raises:
+        RequestError: The range or tablet holds no whole tablet of the request.
+        RefusedError: The request has ended.
+    """
+    if body.start is None and body.end is None and body.tablet is None:
+        if request.state is not RequestState.CANCELLING:
+            move = MoveRequest(
+                table=table.id, request=request.id, state=RequestState.CANCELLING, cause=BY_USER
+            )
+            require_applied(await services.store.apply(move))
+    else:
+        part = await _cancelled_range(services, table, request, body)
+        change = CancelRange(table=table.id, request=request.id, range=part)
+        require_applied(await services.store.apply(change))
+    return await stored_request(services, table, request.id)
+
+
+async def request_progress(
+    services: Services, table: Table, request: Request, count: int
+) -> api.Request:
+    """Return how far a request is.
+
+    Args:
+        services: Ports.
+        table: Its table.
+        request: As it was read.
+        count: Of how many tablets to tell.
+    """
+    if request.state.ended:
+        result = await request_result(services, request)
+        return replace(request_view(table, request), result=result)
+    others = await services.store.open_requests(table.id)
+    summed = ProgressTotals(
+        table, request, await _attempt_progress(services), await services.store.now_s()
+    )
+    async for page in request_tablets(services, table, request):
+        for tablet in page:
+            summed.add(tablet, tablet_progress(request, tablet, others))
+    return request_view(table, request, summed.progress, summed.tablets(count))
+
+
+async def request_tablets(
+    services: Services, table: Table, request: Request
+) -> AsyncIterator[Sequence[Tablet]]:
+    """Yield the tablets that a request concerns, page by page, ascending."""
+    start = request.range.start
+    async for page in services.pages(table, None if start is None else key_before(start)):
+        yield [tablet for tablet in page if meets_tablet(request, tablet.bounds)]
+        if page and not request.range.meets(page[-1].id.end, PLUS_INFINITY):
+            return
+
+
+async def _attempt_progress(services: Services) -> Mapping[str, AttemptProgress]:
+    """Return what compactors tell of attempts; nothing while the coordinator is away."""
+    try:
+        running = await services.coordinator.running()
+    except UnavailableError:
+        return {}
+    return {each.attempt: each.progress for each in running if each.progress is not None}
+
+
+async def _cancelled_range(
+    services: Services, table: Table, request: Request, body: api.Cancel
+) -> KeyRange:
+    """Return the part to cancel, from the first key of a tablet to the last of one."""
+    if body.tablet is None:
+        inside = await _tablets_wholly_within(services, table, request, body)
+    elif body.start is None and body.end is None:
+        found = await services.store.tablet(await services.tablet(table, body.tablet))
+        inside = [] if found is None or not meets_tablet(request, found.bounds) else [found.bounds]
+        if not inside:
+            raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
+    else:
+        raise RequestError("tablet is given, and start or end, too: wanted one way to say it")
+    return key_range_of(inside[0], inside[-1])
+
+
+async def _tablets_wholly_within(
+    services: Services, table: Table, request: Request, body: api.Cancel
+) -> list[Bounds]:
+    part = key_range(table, body.start, body.end)
+    inside = [
+        tablet.bounds
+        async for page in request_tablets(services, table, replace(request, range=part))
+        for tablet in page
+        if covers(part, tablet.bounds)
+    ]
+    if not inside:
+        raise RequestError(
+            f"no tablet of {table.name!r} lies wholly from {body.start!r} to {body.end!r}: "
+            "only whole tablets are cancelled; `neve table tablets` shows where they end"
+        )
+    return inside
