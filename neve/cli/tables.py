@@ -148,9 +148,9 @@ def drop(
     delete_files: Annotated[
         bool, typer.Option("--delete-files", help="Also delete its files.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Drop a table; its files stay unless told otherwise."""
+    """Drop a table; its files stay unless `--delete-files` is given."""
     what = "and delete its files" if delete_files else "(its files stay)"
     if not yes and not session.as_json:
         typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)
