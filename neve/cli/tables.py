@@ -131,6 +131,7 @@ def set_settings(
     """Change settings or columns of a table: all of them, or none."""
     if not (settings or add_column or widen_column):
         raise typer.BadParameter("give a setting, --add-column or --widen-column")
+    before = session.client.describe(name)
     changed = session.client.set(
         name,
         name_values(settings or [], "setting"),
@@ -138,7 +139,7 @@ def set_settings(
         widen_columns=_columns(widen_column),
     )
     _say_unread(session, changed, settings or [])
-    session.show(changed, lambda: render.render_table(changed))
+    session.show(changed, lambda: render.render_changes(before, changed))
 
 
 def drop(
