@@ -250,7 +250,7 @@ def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
     assert (token["value"], token["source"]) == ("(set, not shown)", f"file {file}")
 
 
-def test_set_says_what_has_changed(neve: Shell) -> None:
+def test_set_says_what_has_changed(neve: Shell, folder: Path) -> None:
     neve.run("table", "set", "events", "target=64MB", "ttl=none", "ratio=2.5")
     changed = neve.run("table", "set", "events", "target=128MB", "manifest_interval=2m")
     assert changed.stdout.splitlines() == [
