@@ -11,6 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -203,7 +204,11 @@ def unpack_answer(message: bytes) -> Result:
 
 class _Packer(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:
-        # Python 3.11.0 to 3.11.3 would write `getattr`, which no answer may hold.
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            # Arrow's times have a `ZoneInfo`, which is written with `getattr`; no answer may hold
+            # that. The same instant in UTC is written with plain values.
+            return value.astimezone(UTC).__reduce_ex__(5)
+        # Python 3.11.0 to 3.11.3 would write `getattr`, too.
         return (type(value), (value.value,)) if isinstance(value, Enum) else NotImplemented
 
 

@@ -1,6 +1,7 @@
 """The command line: a client like any other. One module per group of verbs.
 
     app           all verbs in one command
+    examples      what the help shows: examples and groups of verbs
     session       what every verb has: arguments, the client, `--json`, exit codes
     render        tables and lists for people, and results about tables
     stack         up, down, demo, logs, config

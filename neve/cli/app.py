@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from neve.cli import doctor, recovery, requests, rows, stack, tables, work
+from neve.cli.examples import add_examples, add_panels
 from neve.release import __version__
 
-EPILOG = "Exit codes: 0 ok, 1 failed, 2 usage, 3 conflict or refused, 4 unavailable."
+EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
 VERBS = (
     stack.register,
@@ -43,6 +44,8 @@ def build() -> typer.Typer:
     app.callback()(_options)
     for register in VERBS:
         register(app)
+    add_examples(app)
+    add_panels(app)
     return app
 
 

@@ -99,10 +99,11 @@ def import_(
     session: Session,
     location: Annotated[str, typer.Argument(help="The directory: a URI or path.")],
     *,
-    name: Annotated[str, typer.Option(help="Of the new table.")],
+    name: Annotated[str, typer.Option(help="Name of the new table.")],
     key: Columns = None,
     version_column: Annotated[
-        str | None, typer.Option("--version-column", "--version", help="Tells which row is newer.")
+        str | None,
+        typer.Option("--version-column", "--version", help="Column: the higher row wins."),
     ] = None,
     tombstone_column: Annotated[
         str | None,
@@ -112,11 +113,11 @@ def import_(
         str | None, typer.Option("--time-column", "--time", help="For expiry and time windows.")
     ] = None,
     partition_by: Annotated[
-        str | None, typer.Option(help="Partition columns; else those that the folders name.")
+        str | None, typer.Option(help="Partition columns. Default: as the folders name.")
     ] = None,
     partition_type: Annotated[
         list[str] | None,
-        typer.Option(help="`column=type` of a partition column; may be repeated. Else told."),
+        typer.Option(help="`column=type` of a partition column; may be repeated."),
     ] = None,
     settings: Settings = None,
     leave_misfits: Annotated[
@@ -126,10 +127,10 @@ def import_(
         bool,
         typer.Option(
             "--readers-use-manifest",
-            help="Every reader uses the manifest: compact in place. Else the table stays paused.",
+            help="Every reader uses the manifest: start compacting. Default: paused.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
 ) -> None:
     """Make a table of a directory of Parquet files. Repeat it to go on after a failure.
 
@@ -159,7 +160,7 @@ def import_(
 def export(
     session: Session,
     name: Name,
-    to: Annotated[Path | None, typer.Option("--to", help="Write a file.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None,
 ) -> None:
     """Write which files a reader should read now: a name each, or with --json the manifest."""
     as_names = not session.as_json

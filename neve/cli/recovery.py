@@ -127,7 +127,7 @@ def render_restore(report: RestoreReport) -> RenderableType:
 
 
 Pairs = Annotated[list[str] | None, typer.Option(help="`TABLE=VALUE`; may be repeated.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing.")]
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="Take over a location that belongs to another store.")
 ]
@@ -146,7 +146,7 @@ def fsck(
     session: Session,
     name: Name,
     *,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every file.")] = False,
     adopt: Adopt = False,
     accept: Annotated[
@@ -187,13 +187,15 @@ def rebuild(
     session: Session,
     location: Annotated[str, typer.Argument(help="Folder of the table's files.")],
     *,
-    name: Annotated[str, typer.Option(help="Of the new table.")],
+    name: Annotated[str, typer.Option(help="Name of the new table.")],
     key: Columns = None,
     version: Annotated[str | None, typer.Option(help="Version column.")] = None,
     tombstone: Annotated[str | None, typer.Option(help="Tombstone column.")] = None,
     time: Annotated[str | None, typer.Option(help="Time column.")] = None,
     partition_by: Columns = None,
-    append_only: Annotated[bool, typer.Option("--append-only", help="It has no key.")] = False,
+    append_only: Annotated[
+        bool, typer.Option("--append-only", help="The table has no key.")
+    ] = False,
     user_files: Annotated[
         bool, typer.Option(help="Whether Parquet files of users count as added.")
     ] = True,
@@ -226,7 +228,7 @@ def rebuild(
 
 def backup(
     session: Session,
-    table: Annotated[str, typer.Argument(help="Of the table, or `all`.", show_default=False)],
+    table: Annotated[str, typer.Argument(help="Name of the table, or `all`.", show_default=False)],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive to write.")],
     hold: Annotated[
@@ -249,11 +251,11 @@ def backup(
 
 def restore(
     session: Session,
-    archive: Annotated[Path, typer.Argument(help="That `backup` wrote.", exists=True)],
+    archive: Annotated[Path, typer.Argument(help="Archive written by `backup`.", exists=True)],
     *,
     location: Pairs = None,
     rename: Pairs = None,
-    table: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    table: Annotated[list[str] | None, typer.Option(help="Table to restore; repeatable.")] = None,
     adopt: Adopt = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -92,6 +92,39 @@ def render_table(found: api.Table) -> RenderableType:
     )
 
 
+def render_changes(before: api.Table, after: api.Table) -> RenderableType:
+    """Return which settings and columns of a table have changed, as a user writes them."""
+    old = {each.name: each.type for each in before.schema}
+    changed = [
+        (name, f"{_written(name, before.settings.get(name))} → {_written(name, value)}")
+        for name, value in after.settings.items()
+        if before.settings.get(name) != value
+    ]
+    changed += [
+        (f"column {each.name}", f"{old.get(each.name, 'new')} → {each.type}")
+        for each in after.schema
+        if old.get(each.name) != each.type
+    ]
+    return facts(changed) if changed else lines("nothing has changed")
+
+
+SIZE_UNITS = (("GB", 1024**3), ("MB", 1024**2), ("KB", 1024))
+DURATION_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def _written(name: str, value: Any) -> str:
+    """Return a setting as `table set` takes it back: `64MB`, `7d`, `none`."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    units = SIZE_UNITS if name.endswith("_bytes") else DURATION_UNITS if name.endswith("_s") else ()
+    for unit, amount in units:
+        if value and value % amount == 0:
+            return f"{value // amount:g}{unit}"
+    return str(value)
+
+
 def render_files(found: Sequence[api.File]) -> RenderableType:
     """Return a listing of files."""
     return grid(

@@ -228,20 +228,35 @@ def _time_text(at_s: float) -> str:
 # ------------------------------------------------------------------------------------- neve compact
 
 
+KEYS_PANEL, ROWS_PANEL, OUTPUT_PANEL = "What to compact", "Rows to change", "Files to write"
+
 Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Show its progress until it ends.")]
-Start = Annotated[str | None, typer.Option(help="First key, included; may be a prefix.")]
-End = Annotated[str | None, typer.Option(help="Last key, included; may be a prefix.")]
+Start = Annotated[
+    str | None,
+    typer.Option(help="First key, included; may be a prefix.", rich_help_panel=KEYS_PANEL),
+]
+End = Annotated[
+    str | None,
+    typer.Option(help="Last key, included; may be a prefix.", rich_help_panel=KEYS_PANEL),
+]
 Selector = Annotated[
-    str | None, typer.Option(help="Chooses the files of each tablet.", metavar=PLUGIN)
+    str | None,
+    typer.Option(
+        help="Chooses the files of each tablet.", metavar=PLUGIN, rich_help_panel=KEYS_PANEL
+    ),
 ]
 Assignments = Annotated[
-    str | None, typer.Option("--set", help="Change columns: `a = a + 1, b = null`.")
+    str | None,
+    typer.Option(
+        "--set", help="Change columns: `a = a + 1, b = null`.", rich_help_panel=ROWS_PANEL
+    ),
 ]
-Boost = Annotated[
-    int, typer.Option(help="Added to the priority of its jobs; 20000: before all others.")
+Boost = Annotated[int, typer.Option(help="Added to the jobs' priority; 20000: before all others.")]
+Transform = Annotated[
+    str | None,
+    typer.Option(help="Change rows by a transform.", metavar=PLUGIN, rich_help_panel=ROWS_PANEL),
 ]
-Transform = Annotated[str | None, typer.Option(help="Change rows by a transform.", metavar=PLUGIN)]
 
 
 def register_compact(app: typer.Typer) -> None:
@@ -257,28 +272,32 @@ def compact(
     end: End = None,
     selector: Selector = None,
     delete_where: Annotated[
-        str | None, typer.Option(help="Delete the rows of the range for which this is true.")
+        str | None,
+        typer.Option(help="Delete the rows where this is true.", rich_help_panel=ROWS_PANEL),
     ] = None,
     assignments: Assignments = None,
     transform: Transform = None,
-    codec: Annotated[str | None, typer.Option(help="Of the outputs.")] = None,
-    codec_level: Annotated[int | None, typer.Option(help="Of the outputs.")] = None,
+    codec: Annotated[
+        str | None, typer.Option(help="Codec of the outputs.", rich_help_panel=OUTPUT_PANEL)
+    ] = None,
+    codec_level: Annotated[
+        int | None, typer.Option(help="Level of the codec.", rich_help_panel=OUTPUT_PANEL)
+    ] = None,
     row_group: Annotated[
-        str | None, typer.Option(help="Size of the outputs' row groups: `64MB`.")
+        str | None,
+        typer.Option(help="Size of the outputs' row groups: `64MB`.", rich_help_panel=OUTPUT_PANEL),
     ] = None,
     hint: Annotated[
         list[str] | None, typer.Option(help="For plug-ins, `name=value`; may be repeated.")
     ] = None,
     boost: Boost = 0,
-    deadline: Annotated[
-        str | None, typer.Option(help="It fails if it takes longer: `10m`.")
-    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="Longest duration, as `10m`.")] = None,
     wait: Wait = False,
     timeout: Timeout = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what it would take.")
+        bool, typer.Option("--dry-run", help="Show the files; start nothing.")
     ] = False,
-    call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
+    call: Annotated[str | None, typer.Option(help="Id of the call, to repeat it.")] = None,
 ) -> None:
     """Compact a table, or a range of its keys; rows may be deleted or changed on the way."""
     wanted: dict[str, Any] = {
@@ -330,9 +349,7 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
 # -------------------------------------------------------------------- neve request, neve job cancel
 
 
-RequestId = Annotated[
-    str, typer.Argument(help="As `compact` and `request list` tell it.", metavar="REQUEST")
-]
+RequestId = Annotated[str, typer.Argument(help="Id of the request.", metavar="REQUEST")]
 
 
 def register(app: typer.Typer) -> None:
@@ -350,9 +367,9 @@ def register(app: typer.Typer) -> None:
 def list_requests(
     session: Session,
     name: Annotated[
-        str | None, typer.Argument(help="Of one table; else of all.", metavar="[TABLE]")
+        str | None, typer.Argument(help="Name of the table. Default: all.", metavar="[TABLE]")
     ] = None,
-    count: Annotated[int, typer.Option(help="At most so many of a table.")] = 20,
+    count: Annotated[int, typer.Option(help="Most requests per table.")] = 20,
 ) -> None:
     """List the compactions that were asked for, newest first."""
     client = session.client
@@ -367,7 +384,7 @@ def show_request(
     name: Name,
     request: RequestId,
     *,
-    tablets: Annotated[int, typer.Option(help="Of how many tablets to tell.")] = 100,
+    tablets: Annotated[int, typer.Option(help="Most tablets to show.")] = 100,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
@@ -398,7 +415,7 @@ def cancel_request(
 
 def cancel_job(
     session: Session,
-    attempt: Annotated[str, typer.Argument(help="As `jobs` tells it.", metavar="ATTEMPT")],
+    attempt: Annotated[str, typer.Argument(help="Id in `neve jobs`.", metavar="ATTEMPT")],
 ) -> None:
     """Take a running job back; the same files are not planned again for a while.
 

@@ -184,7 +184,7 @@ def add(
     session: Session,
     name: Name,
     paths: Annotated[
-        list[str], typer.Argument(help="Below the table's location.", metavar="FILE...")
+        list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
     call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
 ) -> None:
@@ -221,13 +221,13 @@ def scan(
     session: Session,
     name: Name,
     *,
-    columns: Annotated[str | None, typer.Option(help="Names, with commas between them.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Names, separated by commas.")] = None,
     start: Start = None,
     end: End = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a file: .parquet, .csv or .arrow.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Rows shown; 0: all.")] = LIMIT_DEFAULT,
+    limit: Annotated[int, typer.Option(help="Most rows to show; 0: all.")] = LIMIT_DEFAULT,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
 ) -> None:
     """Read a table as it is now: per key the newest row, without the deleted."""

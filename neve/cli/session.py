@@ -35,8 +35,10 @@ from neve.client.errors import (
 # ------------------------------------------------------------------- Arguments that many verbs have
 
 
-Name = Annotated[str, typer.Argument(help="Of the table.", metavar="TABLE", show_default=False)]
-Columns = Annotated[str | None, typer.Option(help="Column names, with commas between them.")]
+Name = Annotated[
+    str, typer.Argument(help="Name of the table.", metavar="TABLE", show_default=False)
+]
+Columns = Annotated[str | None, typer.Option(help="Column names, separated by commas.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, `name=value`; may be repeated.")
 ]
@@ -67,16 +69,33 @@ EXIT_BY_BRANCH: tuple[tuple[type[CompactionError], int], ...] = (
 )
 """For verbs that work without a service; all other branches failed."""
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Answer with JSON, for programs.")]
+COMMON_PANEL = "Service and output"
+
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=COMMON_PANEL)
+]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", help="Of the service; else NEVE_URL, else this machine's stack."),
+    typer.Option(
+        "--url",
+        help="URL of the service. Default: NEVE_URL, else the stack here.",
+        rich_help_panel=COMMON_PANEL,
+    ),
 ]
 StackOption = Annotated[
     str | None,
-    typer.Option("--stack", help="A stack of this machine; else NEVE_STACK, else the only one."),
+    typer.Option(
+        "--stack",
+        help="Stack of this machine. Default: NEVE_STACK, else the only one.",
+        rich_help_panel=COMMON_PANEL,
+    ),
 ]
-TokenOption = Annotated[str | None, typer.Option("--token", help="Bearer token; else NEVE_TOKEN.")]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token", help="Bearer token. Default: NEVE_TOKEN.", rich_help_panel=COMMON_PANEL
+    ),
+]
 
 REMOTE = {"url": UrlOption, "stack": StackOption, "token": TokenOption}
 """Options of every verb that talks to a service."""

@@ -46,7 +46,7 @@ def render_operations(found: Sequence[Operation]) -> RenderableType:
 # -------------------------------------------------------------------------------------------- Verbs
 
 
-Wait = Annotated[bool, typer.Option("--wait", help="Return when it is over.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
 Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
 Abandon = Annotated[
     bool,
@@ -67,7 +67,7 @@ def split(
     *,
     at: Annotated[str | None, typer.Option(help="Last key of the left half.")] = None,
     tablet: Annotated[
-        str | None, typer.Option(help="By its end; keys are chosen that balance its bytes.")
+        str | None, typer.Option(help="Tablet, by its end; it is cut by bytes.")
     ] = None,
     into: Annotated[
         int | None, typer.Option(help="With --tablet: how many parts; more than 2 waits.")
@@ -104,7 +104,7 @@ def merge(
     name: Name,
     *,
     tablet: Annotated[
-        str | None, typer.Option(help="By its end; it is merged with the next one.")
+        str | None, typer.Option(help="Tablet, by its end; merges with the next.")
     ] = None,
     start: Annotated[
         str | None, typer.Option("--from", help="A key of the first tablet to merge.")

@@ -24,9 +24,9 @@ AnyStack = Annotated[
     str | None,
     typer.Option("--stack", help="Name of the stack; else the only one.", envvar="NEVE_STACK"),
 ]
-Home = Annotated[Path | None, typer.Option(help="Where stacks live.", envvar="NEVE_HOME")]
+Home = Annotated[Path | None, typer.Option(help="Folder of the stacks.", envvar="NEVE_HOME")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="Settings file (TOML); else NEVE_CONFIG.")
+    Path | None, typer.Option("--config", help="Settings file (TOML). Default: NEVE_CONFIG.")
 ]
 SetFlags = Annotated[
     list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
@@ -50,12 +50,12 @@ def up(
     settings: SetFlags = None,
     compactors: Annotated[
         int | None,
-        typer.Option(help="Of the default group; each takes about 1.5 GB of memory. Else 1."),
+        typer.Option(help="Compactors of the default group, 1.5 GB of memory each. Default: 1."),
     ] = None,
     slots: Annotated[
         int | None, typer.Option(help="Jobs at a time per compactor of the default group.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Of the gateway; else a free one.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the gateway.")] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,7 +131,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what it says from now on.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="At most so many.")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Most lines to show.")] = 100,
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
@@ -243,7 +243,7 @@ def register_config(app: typer.Typer) -> None:
 
 def check_settings(
     session: Session,
-    file: Annotated[Path | None, typer.Argument(help="TOML; else NEVE_CONFIG.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="TOML file.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
     ] = None,

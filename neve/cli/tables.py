@@ -131,6 +131,7 @@ def set_settings(
     """Change settings or columns of a table: all of them, or none."""
     if not (settings or add_column or widen_column):
         raise typer.BadParameter("give a setting, --add-column or --widen-column")
+    before = session.client.describe(name)
     changed = session.client.set(
         name,
         name_values(settings or [], "setting"),
@@ -138,7 +139,7 @@ def set_settings(
         widen_columns=_columns(widen_column),
     )
     _say_unread(session, changed, settings or [])
-    session.show(changed, lambda: render.render_table(changed))
+    session.show(changed, lambda: render.render_changes(before, changed))
 
 
 def drop(
@@ -148,9 +149,9 @@ def drop(
     delete_files: Annotated[
         bool, typer.Option("--delete-files", help="Also delete its files.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Drop a table; its files stay unless told otherwise."""
+    """Drop a table; its files stay unless `--delete-files` is given."""
     what = "and delete its files" if delete_files else "(its files stay)"
     if not yes and not session.as_json:
         typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)

@@ -319,7 +319,7 @@ def limits(session: Session) -> None:
 
 def limit_group(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")],
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
     limit: Wish,
 ) -> None:
     """Limit what the rewrites of a group read and write together."""
@@ -330,7 +330,7 @@ def limit_group(
 
 def limit_volume(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="VOLUME", help="Its name.")],
+    name: Annotated[str, typer.Argument(metavar="VOLUME", help="Name of the volume.")],
     limit: Wish,
 ) -> None:
     """Limit what all rewrites on a volume read and write together."""
@@ -387,7 +387,7 @@ def _rate_text(bytes_s: float | None) -> str:
 # -------------------------------------------------------------------------------------------- Verbs
 
 
-Count = Annotated[int, typer.Option(help="At most so many.")]
+Count = Annotated[int, typer.Option(help="Most entries to show.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -418,17 +418,17 @@ def status(session: Session) -> None:
 
 
 def jobs(session: Session) -> None:
-    """List the jobs that run; `neve job cancel` takes one back."""
+    """List the running jobs."""
     found = session.client.jobs()
     session.show(found, lambda: render_jobs(found, SystemClock().now_s()))
 
 
 def queue(
     session: Session,
-    group: Annotated[str | None, typer.Option(help="Of one compaction group.")] = None,
+    group: Annotated[str | None, typer.Option(help="Name of a compaction group.")] = None,
     count: Count = 100,
 ) -> None:
-    """List the jobs that wait, best first."""
+    """List the waiting jobs, highest priority first."""
     found = session.client.queue(group, count)
     session.show(found, lambda: render_queue(found))
 
@@ -436,21 +436,23 @@ def queue(
 def explain(
     session: Session,
     name: Name,
-    tablet: Annotated[str | None, typer.Argument(help="One tablet, by its end.")] = None,
+    tablet: Annotated[str | None, typer.Argument(help="Tablet, by its end.")] = None,
 ) -> None:
-    """Say why tablets are as they are: why jobs run, wait, or are not wanted."""
+    """Explain why the jobs of a table run, wait, or are not needed."""
     found = session.client.explain(name, tablet)
     session.show(found, lambda: render_explanations(found))
 
 
 def plan(
     session: Session,
-    name: Annotated[str | None, typer.Argument(help="Of the table.", metavar="[TABLE]")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the table.", metavar="[TABLE]")
+    ] = None,
     *,
     files: Annotated[
         Path | None, typer.Option(help="Plan this JSON description instead, without a service.")
     ] = None,
-    planner: Annotated[str | None, typer.Option(help="With --files: its name.")] = None,
+    planner: Annotated[str | None, typer.Option(help="With --files: the planner.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
     ] = None,
@@ -484,7 +486,7 @@ def history(session: Session, name: Name, count: Count = 20) -> None:
 def lift_quarantine(
     session: Session,
     name: Name,
-    tablet: Annotated[str | None, typer.Argument(help="One tablet, by its end.")] = None,
+    tablet: Annotated[str | None, typer.Argument(help="Tablet, by its end.")] = None,
 ) -> None:
     """Try tablets again that were set aside because their jobs failed; `explain` names them."""
     session.client.lift_quarantine(name, tablet)
@@ -495,7 +497,7 @@ def lift_quarantine(
 def lower_watermark(
     session: Session,
     name: Name,
-    tablet: Annotated[str, typer.Argument(help="By its end.")],
+    tablet: Annotated[str, typer.Argument(help="Tablet, by its end.")],
     to: Annotated[
         str | None, typer.Option(help="Rows up to this version stay refused; else none are.")
     ] = None,
@@ -515,23 +517,26 @@ def compactors(session: Session) -> None:
 
 
 def drain(
-    session: Session, name: Annotated[str, typer.Argument(metavar="COMPACTOR", help="Its name.")]
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")],
 ) -> None:
-    """Let a compactor finish what it holds and take nothing new."""
+    """Let a compactor finish its jobs and take no new ones."""
     session.client.drain(name)
     session.show({"draining": name}, f"{name} drains")
 
 
 def pause_group(
-    session: Session, name: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")]
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
 ) -> None:
-    """Hand out no job of a group; running ones go on."""
+    """Start no new job of a group; running jobs go on."""
     session.client.pause_group(name)
     session.show({"paused": name}, f"group {name} is paused")
 
 
 def resume_group(
-    session: Session, name: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")]
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
 ) -> None:
     """End a pause of a group."""
     session.client.resume_group(name)

@@ -56,7 +56,7 @@ def folder(neve: Shell, tmp_path: Path) -> Path:
 def test_a_table_from_birth_to_death(neve: Shell, folder: Path) -> None:
     neve.run("table", "list", says="events live id 3 file://")
     neve.run("table", "describe", "events", says="tablets 2")
-    neve.run("table", "set", "events", "ratio=2.5", "target=64M", says="target_bytes 64.0 MiB")
+    neve.run("table", "set", "events", "ratio=2.5", "target=64M", says="target_bytes 512MB → 64MB")
     assert neve.json("table", "describe", "events")["settings"]["ratio"] == 2.5
     neve.run("table", "tablets", "events", says="+inf")
     neve.run("table", "files", "events", says="none")
@@ -248,6 +248,17 @@ def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
     settings = Shell(tmp_path).json("config", "check", str(file))["settings"]
     (token,) = [each for each in settings if each["name"] == "gateway.token"]
     assert (token["value"], token["source"]) == ("(set, not shown)", f"file {file}")
+
+
+def test_set_says_what_has_changed(neve: Shell, folder: Path) -> None:
+    neve.run("table", "set", "events", "target=64MB", "ttl=none", "ratio=2.5")
+    changed = neve.run("table", "set", "events", "target=128MB", "manifest_interval=2m")
+    assert changed.stdout.splitlines() == [
+        "target_bytes         64MB → 128MB",
+        "manifest_interval_s  1m → 2m",
+    ]
+    again = neve.run("table", "set", "events", "target=128MB")
+    assert again.stdout == "nothing has changed\n"
 
 
 def test_the_running_service_is_asked_for_its_settings(neve: Shell) -> None:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -59,6 +61,12 @@ def test_enumerations_are_told_by_their_values(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(KeyType, "__reduce_ex__", as_in_python_3_11_2)
 
     assert unpack_answer(pack_message(ReaderResult(KeyType.INT))) == ReaderResult(KeyType.INT)
+
+
+def test_times_of_a_zone_are_answered_as_the_same_instant() -> None:
+    time = datetime(2025, 4, 1, 12, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    assert unpack_answer(pack_message(ReaderResult({"max": time}))) == ReaderResult({"max": time})
 
 
 def test_marked_work_is_done_in_another_process_again_and_again() -> None:

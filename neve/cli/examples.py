@@ -1,0 +1,97 @@
+"""What the help shows beside the verbs themselves: an example of each, and their groups."""
+
+import typer
+
+EXAMPLES = {
+    "up": "neve up --compactors 2 --allow s3://lake",
+    "down": "neve down",
+    "demo": "neve demo --keep",
+    "logs": "neve logs gateway --follow",
+    "table create": "neve table create users --location /data/users"
+    " --schema id:int64,at:int64 --key id --version at",
+    "table list": "neve table list",
+    "table describe": "neve table describe users",
+    "table tablets": "neve table tablets users",
+    "table files": "neve table files users",
+    "table set": "neve table set users ttl=30d codec_level=6",
+    "table drop": "neve table drop users --yes",
+    "table import": "neve table import s3://lake/users --name users --key id --dry-run",
+    "table export": "neve table export users --to files.txt",
+    "table split": "neve table split users --at 5000",
+    "table merge": "neve table merge users --from 100 --to 900 --wait",
+    "table operations": "neve table operations users",
+    "pause": "neve pause users",
+    "resume": "neve resume users",
+    "add": "neve add users 2025/a.parquet 2025/b.parquet",
+    "append": "neve append users rows.csv",
+    "call": "neve call users 019513d5-6c00-7000-8000-000000000000",
+    "scan": "neve scan users --columns id,name --start 100 --end 200",
+    "compact": "neve compact users --delete-where \"status = 'test'\" --wait",
+    "request list": "neve request list users",
+    "request show": "neve request show users req-cc565346271b7be7 --wait",
+    "request cancel": "neve request cancel users req-cc565346271b7be7",
+    "job cancel": "neve job cancel att-9af9e225e9ccdbb05650",
+    "status": "neve status",
+    "jobs": "neve jobs",
+    "queue": "neve queue --group default",
+    "explain": "neve explain users",
+    "plan": "neve plan users",
+    "history": "neve history users --count 5",
+    "lift-quarantine": "neve lift-quarantine users",
+    "lower-watermark": "neve lower-watermark users last",
+    "compactor list": "neve compactor list",
+    "compactor drain": "neve compactor drain default-1",
+    "group pause": "neve group pause default",
+    "group resume": "neve group resume default",
+    "group limit": "neve group limit default 50MB",
+    "limits": "neve limits",
+    "volume limit": "neve volume limit default none",
+    "fsck": "neve fsck users --repair",
+    "gc": "neve gc users --delete",
+    "rebuild": "neve rebuild s3://lake/users --name users --dry-run",
+    "backup": "neve backup all --output backup.neve",
+    "restore": "neve restore backup.neve --rename users=old_users",
+    "config check": "neve config check neve.toml",
+    "config show": "neve config show --given",
+    "doctor": "neve doctor --location s3://lake/users",
+}
+"""By the verb's words; each can be typed as it stands."""
+
+PANELS = {
+    "Run a service": ("up", "down", "demo", "logs", "config", "doctor"),
+    "Tables and rows": ("table", "add", "append", "call", "scan"),
+    "Compactions": ("compact", "request", "job", "pause", "resume"),
+    "See what happens and why": ("status", "jobs", "queue", "plan", "explain", "history"),
+    "Control": (
+        *("compactor", "group", "limits", "volume"),
+        *("lift-quarantine", "lower-watermark"),
+    ),
+    "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
+}
+"""Groups of the first words in `neve --help`, in this order."""
+
+
+def add_examples(app: typer.Typer, before: str = "") -> None:
+    """Show below the help of every verb how it is typed.
+
+    Args:
+        app: Its verbs are registered.
+        before: Words that lead to it.
+    """
+    for command in app.registered_commands:
+        command.epilog = f"Example: {EXAMPLES[f'{before}{command.name}']}"
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_examples(group.typer_instance, f"{before}{group.name} ")
+
+
+def add_panels(app: typer.Typer) -> None:
+    """Group the verbs in the first help."""
+    panel_of = {word: panel for panel, words in PANELS.items() for word in words}
+    order = list(panel_of)
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of[str(command.name)]
+    for group in app.registered_groups:
+        group.rich_help_panel = panel_of[str(group.name)]
+    app.registered_commands.sort(key=lambda each: order.index(str(each.name)))
+    app.registered_groups.sort(key=lambda each: order.index(str(each.name)))

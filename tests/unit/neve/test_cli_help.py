@@ -1,0 +1,62 @@
+"""The help of every verb has an example that can be typed, and fits 100 columns."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from neve.cli.app import build
+from neve.cli.examples import EXAMPLES
+
+WIDTH = 100
+
+
+def verbs(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        for name, each in command.commands.items():
+            yield from verbs(each, (*words, name))
+    else:
+        yield " ".join(words), command
+
+
+APP = build()
+VERBS = dict(verbs(typer.main.get_command(APP)))
+
+
+def shown_help(words: str) -> str:
+    result = CliRunner().invoke(
+        APP, [*words.split(), "--help"], env={"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)}
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_every_verb_has_an_example_and_every_example_a_verb() -> None:
+    assert EXAMPLES.keys() == VERBS.keys()
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_the_help_shows_the_example_and_fits(words: str) -> None:
+    text = shown_help(words)
+
+    assert "Example: neve" in text
+    assert EXAMPLES[words].split() == " ".join(text.split()).partition("Example: ")[2].split()
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_the_example_parses(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("backup.neve").touch()
+    program, *arguments = shlex.split(EXAMPLES[words])
+    own = words.split()
+
+    assert program == "neve"
+    assert arguments[: len(own)] == own
+    VERBS[words].make_context(words, arguments[len(own) :])
