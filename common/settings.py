@@ -215,7 +215,11 @@ class CompactorSettings:
         least=0.1,
         off=True,
     )
-    drain_timeout_s: float = setting(600.0, "Longest wait for running jobs at a shutdown.")
+    drain_timeout_s: float = setting(
+        600.0,
+        "Longest wait for running jobs when a compactor is shut down. Jobs that still run are"
+        " handed back, and another compactor takes them.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

@@ -3,9 +3,14 @@
 The service's loop starts with the actor; its failure ends the process, so that Ray
 restarts it: an actor that answers but no longer works is worse than none. The Spark
 driver is a child process and ends with this one.
+
+Two things end a compactor in good order: `shut_down`, after which Ray does not start it
+again, and a node that Ray drains, after which Ray starts it on another node. Ray drains a
+node when its process gets SIGTERM, as from Kubernetes.
 """
 
 import asyncio
+import math
 import os
 from typing import Any
 
@@ -31,6 +36,14 @@ from compactor.spark.engine import SparkEngine
 
 CALLS_AT_ONCE = 1000
 """`stay` and `ping` last; none of them blocks a thread."""
+ANSWER_MAX_S = 10.0
+"""Longest wait for Ray to say which nodes it drains."""
+NODE_CHECK_INTERVAL_S = 1.0
+"""How often Ray is asked whether it drains this compactor's node."""
+HAND_BACK_S = 10.0
+"""Time kept free before a node goes, for jobs that are handed back."""
+ANSWER_PAUSE_S = 0.5
+"""Time for answers to leave the process before it ends."""
 PIN_AMOUNT = 0.001
 """Enough of a node's own resource to be placed on that node."""
 
@@ -68,6 +81,9 @@ class CompactorActor:
         self._loop = loop.create_task(self._run())
         self._log("compactor begins", compactor=name, group=group)
         self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
+        self._name, self._node = name, context.get_node_id()
+        self._drain_timeout_s = own.drain_timeout_s
+        self._endings = {loop.create_task(self._leave_draining_node())}
 
     async def _run(self) -> None:
         """Run the service; if it fails, end the process."""
@@ -102,18 +118,59 @@ class CompactorActor:
         """Return what a heartbeat would say now."""
         return self._service.status()
 
-    async def drain(self) -> None:
-        """Take nothing more; finish what is held."""
-        self._service.drain()
+    async def shut_down_max_s(self) -> float:
+        """Return the longest time that `shut_down` takes."""
+        return self._service.stop_max_s
 
-    async def shut_down(self) -> None:
-        """Drain, then leave for good: no restart."""
-        await self._service.stop()
-        ray.actor.exit_actor()
+    async def shut_down(self, wait_max_s: float | None = None) -> None:
+        """Take no more jobs, let running ones end or hand them back, and end for good.
 
-    async def pids(self) -> tuple[int, int | None]:
-        """Return the process ids of actor and Spark driver, for tests that kill them."""
-        return os.getpid(), self._engine.pid
+        The end does not need the caller. A call that is repeated waits for the same end.
+
+        Args:
+            wait_max_s: Longest wait for running jobs; None: `compactor.drain_timeout_s`.
+        """
+        ending = asyncio.get_running_loop().create_task(self._shut_down(wait_max_s))
+        self._endings.add(ending)
+        await asyncio.shield(ending)
+
+    async def _shut_down(self, wait_max_s: float | None) -> None:
+        await self._service.stop(wait_max_s)
+        self._endings.add(asyncio.get_running_loop().create_task(self._end_for_good()))
+
+    async def _end_for_good(self) -> None:
+        """End the process; Ray does not start it again, whoever has called or not."""
+        await asyncio.sleep(ANSWER_PAUSE_S)
+        self._log("compactor ends", compactor=self._name)
+        actor = await asyncio.to_thread(
+            ray.get_actor, compactor_actor_name(self._name), namespace=NAMESPACE
+        )
+        await asyncio.to_thread(ray.kill, actor, no_restart=True)
+
+    async def _leave_draining_node(self) -> None:
+        """Hand everything back before the node goes, and end: Ray starts the actor elsewhere."""
+        deadline_s = None
+        while deadline_s is None:
+            await asyncio.sleep(NODE_CHECK_INTERVAL_S)
+            deadline_s = await asyncio.to_thread(_drain_deadline_s, self._node)
+        left_s = max(0.0, deadline_s - SystemClock().now_s() - HAND_BACK_S)
+        wait_max_s = min(left_s, self._drain_timeout_s)
+        self._log("node drains", node=self._node, wait_max_s=round(wait_max_s, 1))
+        await self._service.stop(wait_max_s)
+        os._exit(0)
+
+
+def _drain_deadline_s(node: str) -> float | None:
+    """Return when Ray takes a node away, in seconds since the epoch; None: not as far as known."""
+    client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001 - Ray tells this nowhere else
+    try:
+        draining: dict[str, int] = client.get_draining_nodes(timeout=ANSWER_MAX_S)
+    except ray.exceptions.RayError:
+        return None
+    deadline_ms = draining.get(node)
+    if deadline_ms is None:
+        return None
+    return deadline_ms / 1000 if deadline_ms else math.inf  # 0: it has no deadline.
 
 
 def _log_parts(name: str) -> tuple[str, str, str]:

@@ -19,7 +19,6 @@ from compactor.core.progress import RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
 from compactor.rewrite.choose import count_passes, rewrite_with_spark
 from compactor.rewrite.file_io import delete_file, table_location
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
     TASK_BYTES,
@@ -27,6 +26,7 @@ from compactor.rewrite.plan.memory_budget import (
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import Allowance
 from compactor.rewrite.verify import verify
 
@@ -69,7 +69,7 @@ def rewrite(
             try:
                 stitching = stitch_plan(plan, assignment)
                 teller.rewriting(plan)
-                result, kernel = rewrite_with_spark(spark, plan, stitching)
+                result, way = rewrite_with_spark(spark, plan, stitching)
                 written_s = clock.now_s()
                 _raise_if_cancelled(cancelled)
                 teller.verifying(plan)
@@ -85,7 +85,7 @@ def rewrite(
         outputs=_outputs(assignment, result, facts),
         counts=replace(result.counts, changed=changes.changed, deleted=changes.deleted),
         dropped=result.dropped,
-        kernel=kernel,
+        kernel=way.value,
         timings_s={
             "plan": planned_s - begun_s,
             "rewrite": written_s - planned_s,
@@ -182,16 +182,16 @@ class _ProgressReporter:
 
     def rewriting(self, plan: RewritePlan) -> None:
         """Tell of the tasks from now on."""
-        expected = max(1, plan.rows * count_passes(plan))
-        self._enter(_Stage("rewriting", 0.0, plan.rows, expected))
+        expected = max(1, plan.inputs.rows * count_passes(plan))
+        self._enter(_Stage("rewriting", 0.0, plan.inputs.rows, expected))
 
     def verifying(self, plan: RewritePlan) -> None:
         """Tell that everything is written."""
-        self._enter(_Stage("verifying", WRITTEN_FRACTION, plan.rows))
+        self._enter(_Stage("verifying", WRITTEN_FRACTION, plan.inputs.rows))
 
     def done(self, plan: RewritePlan) -> None:
         """Tell that everything is verified."""
-        self._enter(_Stage("verifying", 1.0, plan.rows))
+        self._enter(_Stage("verifying", 1.0, plan.inputs.rows))
 
     def _enter(self, stage: _Stage) -> None:
         self._stage = stage
@@ -231,5 +231,5 @@ def _raise_if_cancelled(cancelled: Callable[[], bool]) -> None:
 
 def _delete(plan: RewritePlan) -> None:
     location = table_location(plan.location)
-    for path in plan.outputs:
+    for path in plan.output.paths:
         delete_file(location, path)

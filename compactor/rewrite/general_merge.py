@@ -9,34 +9,31 @@ Rows that cross Spark are converted to types that Spark keeps unchanged. No task
 twice over the same output; `spark_tasks.refuse_second_try` ensures that.
 """
 
-import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import types as is_type
 
-from common.errors import CompactionError, InputError, MemoryShortError, RequestError
-from common.model.outcome import DroppedRows, RowCounts
+from common.errors import InputError, RequestError
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables
 from common.rows.partitions import filled
-from common.rows.row_facts import RowFacts
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (
     folder_fill,
     read_tables,
     table_location,
 )
-from compactor.rewrite.memory_guard import release_memory
-from compactor.rewrite.output_writer import WrittenFile, open_output_writer
+from compactor.rewrite.output_writer import open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.streamed_merge import (
     Tally,
     filter_bag,
     merge_sorted,
 )
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import RowChange, row_change_of
 from compactor.rewrite.transform_expressions import ExpressionValues
@@ -168,50 +165,6 @@ def _nested_name(arrow: pa.DataType) -> str | None:
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-RESULT_SCHEMA = "result binary"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """What a task that wrote outputs tells the driver."""
-
-    counts: RowCounts
-    dropped: DroppedRows | None
-    files: tuple[WrittenFile, ...]
-    digest: int | None = None
-    """Sum of the hashes of the rows that should have come out; None: not worked out."""
-    facts: tuple[RowFacts, ...] | None = None
-    """Of each file, as it was read back; None: that is still to be done."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFailure:
-    """An error that a second try would only meet again; nothing was left behind."""
-
-    error_class: str
-    cause: str
-
-
-def outcome_batch(task: Callable[[], object]) -> pa.RecordBatch:
-    """Run a task that writes outputs; return how it ended, as Spark SQL carries it."""
-    return pa.record_batch([pa.array([pickled_outcome(task)], pa.binary())], names=["result"])
-
-
-def pickled_outcome(task: Callable[[], object]) -> bytes:
-    """Run a task that writes outputs; return how it ended, pickled."""
-    outcome: object
-    try:
-        outcome = task()
-    except CompactionError as error:
-        outcome = TaskFailure(type(error).__name__, str(error))
-    except Exception as error:
-        # A boundary: Spark would try again, and hear only that there was a try before.
-        outcome = TaskFailure("RewriteError", f"{type(error).__name__}: {error}")
-    if isinstance(outcome, TaskFailure) and outcome.error_class == MemoryShortError.__name__:
-        release_memory()
-    return pickle.dumps(outcome)
-
-
 def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
     """Merge all inputs of a keyed table at once.
 
@@ -219,10 +172,10 @@ def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None
         plan: What to do.
         answers: Spark's, about all inputs in order; None if none were needed.
     """
-    mark, change = ProgressMark(plan.progress_folder, "write"), row_change_of(plan, answers)
-    numbers = range(len(plan.inputs))
+    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
+    numbers = range(len(plan.inputs.paths))
     tables = [piece.rows for at in numbers for piece in _read_input(plan, at, mark, change)]
-    result = merge_tables(tables, plan.rules, plan.now_s, plan.drop)
+    result = merge_tables(tables, plan.rules.row_rules, plan.rules.now_s, plan.rules.drop)
     del tables
     with open_output_writer(plan) as writer:
         writer.write(result.table, result.dropped)
@@ -238,12 +191,14 @@ def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> T
         answers: As for `rewrite_in_memory`.
     """
     tally = Tally()
-    mark, change = ProgressMark(plan.progress_folder, "write"), row_change_of(plan, answers)
+    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
     with open_output_writer(plan) as writer:
-        for at in range(len(plan.inputs)):
+        for at in range(len(plan.inputs.paths)):
             for piece in _read_input(plan, at, mark, change):
                 tally.deleted(piece.deleted)
-                kept = filter_bag(piece.read, piece.rows, plan.rules, plan.now_s, tally)
+                kept = filter_bag(
+                    piece.read, piece.rows, plan.rules.row_rules, plan.rules.now_s, tally
+                )
                 writer.write(kept, None)
         files = writer.finish(None)
     return TaskResult(counts=tally.counts, dropped=None, files=files, digest=tally.digest)
@@ -261,9 +216,9 @@ def read_for_sort(
     """
     change = row_change_of(plan, answers)
     for at in inputs:
-        mark = ProgressMark(plan.progress_folder, f"read-{at}")
+        mark = ProgressMark(plan.folder, f"read-{at}")
         for piece in _read_input(plan, at, mark, change):
-            keys = encode_keys(piece.rows, plan.rules.key, plan.rules.key_types)
+            keys = encode_keys(piece.rows, plan.rules.row_rules.key, plan.rules.row_rules.key_types)
             yield from to_spark_rows(piece.rows, keys).combine_chunks().to_batches()
 
 
@@ -278,10 +233,12 @@ def read_with_expression_values(
 def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:
     """Merge rows that come back from Spark in the order of their keys, and write them."""
     tally = Tally()
-    mark = ProgressMark(plan.progress_folder, "write")
-    tables = (from_spark_rows(batch, plan.schema) for batch in batches)
+    mark = ProgressMark(plan.folder, "write")
+    tables = (from_spark_rows(batch, plan.rules.schema) for batch in batches)
     with open_output_writer(plan) as writer:
-        for table in merge_sorted(tables, plan.rules, plan.now_s, plan.drop, tally):
+        for table in merge_sorted(
+            tables, plan.rules.row_rules, plan.rules.now_s, plan.rules.drop, tally
+        ):
             writer.write(table, tally.dropped)
             mark.add(table.nbytes, table.num_rows)
         files = writer.finish(tally.dropped)
@@ -307,14 +264,14 @@ def _read_input(
     Raises:
         InputError: The file cannot be read, or a value of it does not fit.
     """
-    path, start = plan.inputs[at], 0
-    fill = folder_fill(plan.rules, plan.schema, path)
-    pay = allowance_of(plan.progress_folder).pay
+    path, start = plan.inputs.paths[at], 0
+    fill = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
+    pay = allowance_of(plan.folder).pay
     location = table_location(plan.location)
     for found in read_tables(location, path, plan.read_rows_max, pay=pay):
         try:
             read = filled(found, fill)
-            fitting = conform(read, plan.schema, f"file {path}")
+            fitting = conform(read, plan.rules.schema, f"file {path}")
         except RequestError as error:
             raise InputError(str(error)) from error
         mark.add(fitting.nbytes, fitting.num_rows)

@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
-from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.plan.memory_budget import MemoryBudget
 
 CHECK_INTERVAL_S = 0.05
 CLEAN_UP_CHECKS = 60
@@ -39,33 +39,33 @@ T = TypeVar("T")
 
 
 @contextmanager
-def bounded_memory(plan: RewritePlan) -> Iterator[None]:
+def bounded_memory(memory: MemoryBudget, folder: str) -> Iterator[None]:
     """Let this process outgrow its bound no more than for a moment; does nothing without one.
 
     Raises:
         MemoryShortError: It did, or an allocation failed.
     """
-    watch = _MemoryWatch(plan) if plan.memory.limit_bytes else None
+    watch = _MemoryWatch(memory.limit_bytes, folder) if memory.limit_bytes else None
     try:
         with watch or nullcontext():
             yield
     except MemoryError as error:
-        raise MemoryShortError(f"an allocation failed ({error}); {plan.memory.text}") from error
+        raise MemoryShortError(f"an allocation failed ({error}); {memory.text}") from error
     except MemoryShortError as error:
         if watch is None or not watch.seen_bytes:
             raise
-        raise _outgrown_error(plan, watch.seen_bytes) from error
+        raise _outgrown_error(memory, watch.seen_bytes) from error
     except pl.exceptions.PolarsError as error:
         if _OUT_OF_MEMORY.search(str(error)):
-            raise MemoryShortError(f"{error}; {plan.memory.text}") from error
+            raise MemoryShortError(f"{error}; {memory.text}") from error
         raise
 
 
 class _MemoryWatch:
     """Looks at the process's memory while a task runs."""
 
-    def __init__(self, plan: RewritePlan) -> None:
-        self._plan, self._limit_bytes = plan, plan.memory.limit_bytes
+    def __init__(self, limit_bytes: int, folder: str) -> None:
+        self._limit_bytes, self._folder = limit_bytes, folder
         self._task = threading.get_ident()
         self._done = threading.Event()
         self._over = threading.Lock()
@@ -103,7 +103,7 @@ class _MemoryWatch:
                 return
             if resident_bytes() > 2 * self._limit_bytes:
                 break
-        _leave_note(self._plan, f"{OUTGROWN}{os.getpid()}", str(self.seen_bytes))
+        _leave_note(self._folder, f"{OUTGROWN}{os.getpid()}", str(self.seen_bytes))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -132,62 +132,68 @@ def release_memory() -> None:
 class StartNote:
     """A note that a task has begun: whoever runs it again knows that it died, and how."""
 
-    def __init__(self, plan: RewritePlan, stage: int, partition: int) -> None:
-        """Name the task by its place in the job."""
-        self._plan = plan
-        self._path = Path(plan.progress_folder, f"{BEGUN}{stage}-{partition}")
+    def __init__(self, memory: MemoryBudget, folder: str, task: tuple[int, int]) -> None:
+        """Hold what the note is about.
 
-    def first(self) -> None:
+        Args:
+            memory: What the task may hold.
+            folder: Where the note is left.
+            task: Numbers of its stage and partition.
+        """
+        self._memory, self._folder = memory, folder
+        self._path = Path(folder, f"{BEGUN}{task[0]}-{task[1]}")
+
+    def leave(self) -> None:
         """Leave the note: process, and the daemon that it came from."""
-        _leave_note(self._plan, self._path.name, f"{os.getpid()} {os.getppid()}")
+        _leave_note(self._folder, self._path.name, f"{os.getpid()} {os.getppid()}")
 
-    def again(self) -> CompactionError:
+    def error_of_second_try(self) -> CompactionError:
         """Return why a second try is refused."""
         try:
             worker, daemon = map(int, self._path.read_text().split())
         except (OSError, ValueError):
             worker = daemon = 0
         if worker and not _is_alive(worker) and _is_alive(daemon):
-            return killed_error(self._plan)
+            return killed_error(self._memory, self._folder)
         return EngineDiedError("the executor died while it wrote, or was taken for dead")
 
 
-def _leave_note(plan: RewritePlan, name: str, text: str) -> None:
-    if plan.progress_folder:
+def _leave_note(folder: str, name: str, text: str) -> None:
+    if folder:
         with suppress(OSError):
-            Path(plan.progress_folder, name).write_text(text)
+            Path(folder, name).write_text(text)
 
 
-def _outgrown_error(plan: RewritePlan, seen_bytes: int) -> MemoryShortError:
-    return MemoryShortError(f"a task grew to {seen_bytes >> 20} MB; {plan.memory.text}")
+def _outgrown_error(memory: MemoryBudget, seen_bytes: int) -> MemoryShortError:
+    return MemoryShortError(f"a task grew to {seen_bytes >> 20} MB; {memory.text}")
 
 
-def killed_error(plan: RewritePlan) -> MemoryShortError:
+def killed_error(memory: MemoryBudget, folder: str) -> MemoryShortError:
     """Return the error for a task's process that is gone: ended for its size, or by others."""
-    notes = Path(plan.progress_folder).glob(f"{OUTGROWN}*") if plan.progress_folder else ()
+    notes = Path(folder).glob(f"{OUTGROWN}*") if folder else ()
     with suppress(OSError, ValueError):
         for note in notes:
-            return _outgrown_error(plan, int(note.read_text()))
+            return _outgrown_error(memory, int(note.read_text()))
     return MemoryShortError(
         "the process of a task was killed, most likely because the machine had no memory left;"
-        f" {plan.memory.text}"
+        f" {memory.text}"
     )
 
 
-def memory_error_of(plan: RewritePlan, text: str) -> MemoryShortError | None:
+def memory_error_of(memory: MemoryBudget, folder: str, text: str) -> MemoryShortError | None:
     """Return the error that a failure of Spark stands for, if memory is what was missing."""
     if (sign := _OUT_OF_MEMORY.search(text)) is not None:
         begin = text.rfind("\n", 0, sign.start()) + 1
         line = text[begin:].partition("\n")[0].strip()[:300]
-        return MemoryShortError(f"{line}; {plan.memory.text}")
-    return killed_error(plan) if _KILLED.search(text) else None
+        return MemoryShortError(f"{line}; {memory.text}")
+    return killed_error(memory, folder) if _KILLED.search(text) else None
 
 
-def with_memory_limit(plan: RewritePlan, task: Callable[[], T]) -> Callable[[], T]:
-    """Return a task that is bounded by the plan's memory."""
+def with_memory_limit(memory: MemoryBudget, folder: str, task: Callable[[], T]) -> Callable[[], T]:
+    """Return a task that cannot outgrow its budget."""
 
     def run() -> T:
-        with bounded_memory(plan):
+        with bounded_memory(memory, folder):
             return task()
 
     return run

@@ -284,7 +284,7 @@ class OutputWriter:
         self._location = table_location(plan.location)
         self._open: _OpenFile | None = None
         self._written: list[WrittenFile] = []
-        self.path = plan.outputs[0]
+        self.path = plan.output.paths[0]
         """The file that is, or will be, open."""
 
     def write(self, table: pa.Table, dropped: DroppedRows | None) -> None:
@@ -324,7 +324,7 @@ class OutputWriter:
             delete_file(self._location, file.path)
 
     def _begin(self, part: int) -> None:
-        self.path = self._plan.outputs[part]
+        self.path = self._plan.output.paths[part]
         self._open = _OpenFile(self._plan, self._location, part)
 
     def _close(self, dropped: DroppedRows | None, *, last: bool = False) -> None:
@@ -337,11 +337,13 @@ class OutputWriter:
 
     def _parts(self, table: pa.Table) -> Iterable[tuple[int, pa.Table]]:
         """Return the rows by part; ascending, since the rows are."""
-        if not self._plan.cuts:
+        if not self._plan.output.cuts:
             return [(0, table)] if table.num_rows else []
-        keys = encode_keys(table, self._plan.rules.key, self._plan.rules.key_types)
+        keys = encode_keys(
+            table, self._plan.rules.row_rules.key, self._plan.rules.row_rules.key_types
+        )
         pieces, start = [], 0
-        for part, cut in enumerate((*self._plan.cuts, None)):
+        for part, cut in enumerate((*self._plan.output.cuts, None)):
             stop = len(keys) if cut is None else _rows_up_to(keys, cut)
             if stop > start:
                 pieces.append((part, table.slice(start, stop - start)))
@@ -355,9 +357,11 @@ class _OpenFile:
     def __init__(self, plan: RewritePlan, location: Location, part: int) -> None:
         self.part = part
         self._plan = plan
-        self._file = NewFile(location, plan.outputs[part])
-        self._groups = RowGroupWriter(self._file.sink, plan.schema, plan.writing, plan.rules.key)
-        self._allowance, self._paid_bytes = allowance_of(plan.progress_folder), 0
+        self._file = NewFile(location, plan.output.paths[part])
+        self._groups = RowGroupWriter(
+            self._file.sink, plan.rules.schema, plan.output.settings, plan.rules.row_rules.key
+        )
+        self._allowance, self._paid_bytes = allowance_of(plan.folder), 0
 
     @property
     def rows(self) -> int:
@@ -405,13 +409,13 @@ def output_footer(
         purge: The tablet's watermark as it will be.
         outputs: For the last file of an attempt: all of them.
     """
-    footer = {**dict(plan.footer), "neve.purge": purge.hex() if purge else ""}
+    footer = {**dict(plan.output.footer), "neve.purge": purge.hex() if purge else ""}
     return footer if outputs is None else footer | {"neve.outputs": json.dumps(list(outputs))}
 
 
 def purge_after(plan: RewritePlan, dropped: DroppedRows | None) -> bytes | None:
     """Return the tablet's watermark as it will be after the commit."""
-    return greatest((plan.purge, dropped.version_max if dropped else None))
+    return greatest((plan.output.purge, dropped.version_max if dropped else None))
 
 
 def _rows_up_to(keys: pa.LargeBinaryArray, cut: bytes) -> int:

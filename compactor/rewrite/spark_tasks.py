@@ -1,8 +1,15 @@
 """Tasks on Spark: each runs once, small jobs of several attempts share a Spark job.
 
 A Spark job costs about as much as a small merge. While all cores are busy, small jobs
-wait and then go together. A task that writes refuses a second try. Spark's errors become
-errors of this project: the error a task has raised, missing memory, or a bad value.
+wait and then go together. Spark's errors become errors of this project: the error a task
+has raised, missing memory, or a bad value.
+
+Whatever writes an output runs in one task, once. Files have their final names, so a second
+try beside a first one that was only thought dead would write into the same files.
+
+A transform with expressions adds two stages before the others, in the same tasks: one
+reads the columns that the expressions need, and Spark works the values out. Whoever reads
+the inputs takes the values row by row. Nothing else of a row crosses.
 """
 
 import pickle
@@ -13,16 +20,40 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
 from common import errors
 from common.errors import CompactionError, RewriteError, TransformError
-from compactor.rewrite import general_merge
-from compactor.rewrite.general_merge import TaskFailure
-from compactor.rewrite.memory_guard import StartNote, memory_error_of, with_memory_limit
+from common.expressions import SPARK_SETTINGS
+from compactor.rewrite.general_merge import (
+    KEY_COLUMN,
+    read_for_sort,
+    read_with_expression_values,
+    spark_schema,
+    write_sorted,
+)
+from compactor.rewrite.memory_guard import (
+    StartNote,
+    bounded_memory,
+    memory_error_of,
+    with_memory_limit,
+)
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.task_result import (
+    RESULT_SCHEMA,
+    TaskFailure,
+    TaskResult,
+    outcome_batch,
+    pickled_outcome,
+)
 from compactor.rewrite.throttle import allowance_of
+from compactor.rewrite.transform_expressions import (
+    ExpressionInputs,
+    ExpressionValues,
+    read_expression_inputs,
+)
 
 _RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
 _VALUE_ERRORS = re.compile(
@@ -44,10 +75,10 @@ def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
     text = str(error)
     if raised := _RAISED.findall(text):
         return error_by_name(*raised[-1])
-    if (short := memory_error_of(plan, text)) is not None:
+    if (short := memory_error_of(plan.memory, plan.folder, text)) is not None:
         return short
-    if plan.transform is not None and plan.transform.asks_spark:
-        said = plan.transform.transform.said
+    if plan.rules.transform is not None and plan.rules.transform.asks_spark:
+        said = plan.rules.transform.transform.said
         if causes := _VALUE_ERRORS.findall(text):
             cause = f"{_ADVICE.sub('', causes[0])}{_place(text, said)}"
             return TransformError(f"{said}: failed for a row: {cause}")
@@ -191,9 +222,9 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
 
 def _may_share(plan: RewritePlan) -> bool:
     """Return whether a job is short for sure: others may have to wait for its end."""
-    small = plan.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
+    small = plan.inputs.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
     # One with a limit may take as long as its grant wants.
-    return small and not allowance_of(plan.progress_folder).limited
+    return small and not allowance_of(plan.folder).limited
 
 
 def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
@@ -201,7 +232,7 @@ def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
     # Each task gets what is its own: what the others are told may take tens of megabytes.
     parcels = context.parallelize([pickle.dumps(job) for job in jobs], len(jobs))
     group = context.getLocalProperty(JOB_GROUP)
-    several = len({plan.progress_folder for plan, _ in jobs}) > 1
+    several = len({plan.folder for plan, _ in jobs}) > 1
     if several:  # Whoever cancels one of them must not end the others.
         context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
     try:
@@ -214,12 +245,12 @@ def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
 
 def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
     for parcel in parcels:
-        yield general_merge.pickled_outcome(partial(_run_once, *pickle.loads(parcel)))
+        yield pickled_outcome(partial(_run_once, *pickle.loads(parcel)))
 
 
 def _run_once(plan: RewritePlan, call: Call) -> object:
     refuse_second_try(plan)
-    return with_memory_limit(plan, call)()
+    return with_memory_limit(plan.memory, plan.folder, call)()
 
 
 def refuse_second_try(plan: RewritePlan) -> None:
@@ -232,10 +263,11 @@ def refuse_second_try(plan: RewritePlan) -> None:
     context = TaskContext.get()
     if context is None:
         return
-    begun = StartNote(plan, context.stageId(), context.partitionId())
+    task = (context.stageId(), context.partitionId())
+    note = StartNote(plan.memory, plan.folder, task)
     if context.attemptNumber() > 0:
-        raise begun.again()
-    begun.first()
+        raise note.error_of_second_try()
+    note.leave()
 
 
 def result_of(pickled: bytes) -> Any:
@@ -244,3 +276,116 @@ def result_of(pickled: bytes) -> Any:
     if isinstance(outcome, TaskFailure):
         raise error_by_name(outcome.error_class, outcome.cause)
     return outcome
+
+
+# ------------------------------------------------------------------------------ Frames of Spark SQL
+
+
+READ_TASK_BYTES = 32 * 1024**2
+"""Decoded bytes that one task reads for a sort, at least."""
+READ_TASKS_MAX = 64
+
+Batches = Iterator[pa.RecordBatch]
+RewriteTask = Callable[[RewritePlan, ExpressionValues | None], TaskResult]
+
+
+def run_in_one_task(spark: Any, plan: RewritePlan, task: RewriteTask) -> TaskResult:
+    """Have one task do a whole job; Spark works out the values of its expressions first."""
+    return _result_of_frame(plan, lambda: _one_task_frame(spark, plan, task))
+
+
+def sort_and_merge(spark: Any, plan: RewritePlan) -> TaskResult:
+    """Have Spark sort the rows of a job by key, on disk if need be, and one task merge them."""
+    return _result_of_frame(plan, lambda: _sorted_frame(spark, plan))
+
+
+def _one_task_frame(spark: Any, plan: RewritePlan, task: RewriteTask) -> Any:
+    """Return a frame whose one row says how the task ended."""
+    if (values := _expression_values_frame(spark, plan, 1)) is not None:
+        return values.mapInArrow(partial(_run_with_expression_values, plan, task), RESULT_SCHEMA)
+    one = spark.range(0, 1, 1, numPartitions=1)
+    return one.mapInArrow(partial(_run_alone, plan, task), RESULT_SCHEMA)
+
+
+def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
+    """Return a frame whose one row says how reading, sorting and writing ended."""
+    count = len(plan.inputs.paths)
+    readers = min(count, READ_TASKS_MAX, 1 + plan.inputs.decoded_bytes // READ_TASK_BYTES)
+    schema = spark_schema(plan.rules.schema)
+    if (values := _expression_values_frame(spark, plan, readers)) is not None:
+        rows = values.mapInArrow(partial(read_with_expression_values, plan), schema)
+    else:
+        numbers = spark.range(0, count, 1, numPartitions=readers)
+        rows = numbers.mapInArrow(partial(_read, plan), schema)
+    # Encoded keys are bytes, and Spark compares bytes unsigned: the order of keys.
+    ordered = rows.repartition(1).sortWithinPartitions(KEY_COLUMN)
+    return ordered.mapInArrow(partial(_write, plan), RESULT_SCHEMA)
+
+
+def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any:
+    """Return a frame of the values of the transform's expressions; None: it has none.
+
+    Its partitions hold whole inputs, each in the order of its rows.
+    """
+    if plan.rules.transform is None or not plan.rules.transform.asks_spark:
+        return None
+    expressions = ExpressionInputs(plan, plan.rules.transform)
+    own = spark.newSession()  # What expressions mean depends on settings of the session.
+    for name, value in SPARK_SETTINGS.items():
+        own.conf.set(name, value)
+    numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
+    questions = numbers.mapInArrow(partial(_read_expression_inputs, plan), expressions.schema)
+    return questions.selectExpr(*expressions.answers)
+
+
+def _read_expression_inputs(plan: RewritePlan, batches: Batches) -> Batches:
+    yield from read_expression_inputs(plan, _numbers(batches))
+
+
+def _run_alone(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
+    refuse_second_try(plan)
+    for _ in batches:  # One row, which stands for the job.
+        yield outcome_batch(with_memory_limit(plan.memory, plan.folder, partial(task, plan, None)))
+
+
+def _run_with_expression_values(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        # An expression that failed fails again here, and says more than that it did.
+        for _ in batches:
+            continue
+    refuse_second_try(plan)
+    yield outcome_batch(
+        with_memory_limit(plan.memory, plan.folder, partial(task, plan, ExpressionValues(batches)))
+    )
+
+
+def _read(plan: RewritePlan, batches: Batches) -> Batches:
+    with bounded_memory(plan.memory, plan.folder):
+        yield from read_for_sort(plan, _numbers(batches))
+
+
+def _numbers(batches: Batches) -> Iterator[int]:
+    return (number for batch in batches for number in batch.column(0).to_pylist())
+
+
+def _write(plan: RewritePlan, batches: Batches) -> Batches:
+    refuse_second_try(plan)
+    yield outcome_batch(
+        with_memory_limit(plan.memory, plan.folder, partial(write_sorted, plan, batches))
+    )
+
+
+def _result_of_frame(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
+    """Run the job and return its result, or raise what ended it."""
+    (row,) = _collect(plan, frame)
+    outcome = result_of(row["result"])
+    assert isinstance(outcome, TaskResult), type(outcome)
+    return outcome
+
+
+def _collect(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
+    try:
+        return list(frame().collect())
+    except Exception as error:
+        raise translate_error(plan, error) from error

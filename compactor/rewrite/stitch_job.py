@@ -25,11 +25,11 @@ from common.rows.row_facts import (
 from common.wire import Assignment
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, table_location
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.output_writer import WrittenFile
 from compactor.rewrite.parquet_bytes.relocation import OutputFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 
 
@@ -52,7 +52,7 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
         plan: What the job does.
         assignment: Where it came from.
     """
-    if len(plan.alike) < len(plan.inputs) or not plan.worth_stitching:
+    if len(plan.inputs.matching) < len(plan.inputs.paths) or not plan.inputs.worth_stitching:
         return None
     files = _files_in_key_order(plan, assignment)
     if files is None:
@@ -65,24 +65,24 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
     )
 
 
-def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = None) -> TaskResult:
+def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
     """Stitch the inputs of a job.
 
     Raises:
         NotStitchableError: They cannot be copied as they are; nothing is left.
         RewriteError: See `stitch`; nothing is left.
     """
-    location, output = table_location(plan.location), plan.outputs[0]
-    mark, total_bytes = ProgressMark(plan.progress_folder, "write"), max(1, plan.decoded_bytes)
-    allowance = allowance_of(plan.progress_folder)
+    location, output = table_location(plan.location), plan.output.paths[0]
+    mark, total_bytes = ProgressMark(plan.folder, "write"), max(1, plan.inputs.decoded_bytes)
+    allowance = allowance_of(plan.folder)
 
     def copied(size_bytes: int) -> None:
         allowance.pay(2 * size_bytes)  # Read, and written.
-        mark.add(size_bytes, plan.rows * size_bytes // total_bytes)
+        mark.add(size_bytes, plan.inputs.rows * size_bytes // total_bytes)
 
-    purge = plan.purge.hex() if plan.purge else ""
+    purge = plan.output.purge.hex() if plan.output.purge else ""
     known = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
-    footing = OutputFooter(metadata={**dict(plan.footer), **known}, schema=plan.schema)
+    footing = OutputFooter(metadata={**dict(plan.output.footer), **known}, schema=plan.rules.schema)
     made = stitch(
         location,
         list(map(StitchPiece, stitching.paths)),
@@ -92,7 +92,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
     )
     allowance.synced(made.synced_bytes, made.sync_s)
     try:
-        _require_schema(location, output, plan.schema)
+        _require_schema(location, output, plan.rules.schema)
     except BaseException:
         delete_file(location, output)
         raise
@@ -104,20 +104,20 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
 def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
     """Return the inputs in the order of their rows; None: rows may meet, go or change."""
     files = assignment.inputs
-    asked_level = plan.writing.codec_level != assignment.table.settings.codec_level
-    if plan.transform is not None or plan.cuts or asked_level or not plan.rows:
+    asked_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
+    if plan.rules.transform is not None or plan.output.cuts or asked_level or not plan.inputs.rows:
         return None
-    if may_expire(files, plan.rules, plan.schema, plan.now_s):
+    if may_expire(files, plan.rules.row_rules, plan.rules.schema, plan.rules.now_s):
         return None
-    if not plan.rules.key:
+    if not plan.rules.row_rules.key:
         return files
     if any(not file.clean or file.key_min is None or file.key_max is None for file in files):
         return None
     ordered = sorted(files, key=lambda file: file.key_min or b"")
     bounds = [(file.key_min or b"", file.key_max or b"") for file in ordered]
     apart = all(before[1] < after[0] for before, after in pairwise(bounds))
-    inside = (plan.start is None or plan.start < bounds[0][0]) and (
-        plan.end is None or bounds[-1][1] <= plan.end
+    inside = (plan.rules.start is None or plan.rules.start < bounds[0][0]) and (
+        plan.rules.end is None or bounds[-1][1] <= plan.rules.end
     )
     return tuple(ordered) if apart and inside else None
 

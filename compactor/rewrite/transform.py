@@ -61,7 +61,7 @@ class PluginTransform:
         """
         if at not in self._transform.inputs:
             return rows
-        places = np.flatnonzero(self._transform.meant(rows, self._plan.rules))
+        places = np.flatnonzero(self._transform.meant(rows, self._plan.rules.row_rules))
         if len(places) == 0:
             return rows
         before = rows.take(pa.array(places))
@@ -73,15 +73,15 @@ class PluginTransform:
         self._counts.deleted += count
         if not deleted.any():
             return changed
-        if self._plan.rules.key and self._plan.rules.tombstone_column is None:
+        if self._plan.rules.row_rules.key and self._plan.rules.row_rules.tombstone_column is None:
             raise self._misbehaved("deletes rows, but the table has no tombstone column")
         gone = np.zeros(rows.num_rows, np.bool_)
         gone[places] = deleted
-        return with_deletions(changed, gone, self._plan.rules, self._transform.protected)
+        return with_deletions(changed, gone, self._plan.rules.row_rules, self._transform.protected)
 
     def end(self, at: int) -> None:
         """Tell how many rows of it were changed."""
-        self._counts.tell(self._plan.progress_folder, at)
+        self._counts.tell(self._plan.folder, at)
         self._counts = ChangeCounts()
 
     def _applied(self, before: pa.Table) -> tuple[pa.Table, Flags]:
@@ -109,7 +109,7 @@ class PluginTransform:
         return flags
 
     def _checked(self, before: pa.Table, after: pa.Table) -> pa.Table:
-        schema = self._plan.schema
+        schema = self._plan.rules.schema
         if sorted(after.column_names) != sorted(schema.names):
             names = ", ".join(after.column_names)
             raise self._misbehaved(
@@ -167,12 +167,12 @@ def row_change_of(plan: RewritePlan, answers: ExpressionValues | None) -> RowCha
         plan: What to do.
         answers: Spark's, if the plan's transform has expressions.
     """
-    if plan.transform is None:
+    if plan.rules.transform is None:
         return _NoChange()
-    if plan.transform.asks_spark:
+    if plan.rules.transform.asks_spark:
         assert answers is not None, "a transform with expressions needs their values"
-        return _ExpressionChange(plan, plan.transform, answers)
-    return PluginTransform(plan, plan.transform)
+        return _ExpressionChange(plan, plan.rules.transform, answers)
+    return PluginTransform(plan, plan.rules.transform)
 
 
 class _NoChange:
@@ -200,18 +200,18 @@ class _ExpressionChange:
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         if at not in self._transform.inputs:
             return rows
-        asked = np.flatnonzero(self._transform.meant(rows, self._plan.rules))
+        asked = np.flatnonzero(self._transform.meant(rows, self._plan.rules.row_rules))
         answers = self._answers.below(at, start + rows.num_rows)
         found = answers.column("row").to_numpy() - start if answers is not None else asked[:0]
         if not np.array_equal(asked, found):
-            path = self._plan.inputs[at]
+            path = self._plan.inputs.paths[at]
             message = f"file {path}: {len(found)} rows were answered, but {len(asked)} asked about"
             raise RewriteError(message)
         return rows if answers is None else self._apply(rows, found, answers)
 
     def end(self, at: int) -> None:
         self._answers.end(at)
-        self._counts.tell(self._plan.progress_folder, at)
+        self._counts.tell(self._plan.folder, at)
         self._counts = ChangeCounts()
 
     def _deleted(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
@@ -219,7 +219,7 @@ class _ExpressionChange:
         gone = np.zeros(rows.num_rows, np.bool_)
         gone[places] = chosen.to_numpy(zero_copy_only=False)
         self._counts.deleted += int(gone.sum())
-        return with_deletions(rows, gone, self._plan.rules, self._transform.protected)
+        return with_deletions(rows, gone, self._plan.rules.row_rules, self._transform.protected)
 
     def _assigned(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
         values = {}

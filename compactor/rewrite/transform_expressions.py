@@ -132,7 +132,7 @@ class ExpressionInputs:
 
     def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
         self._transform = transform
-        self._columns = [field for field in plan.schema if field.name in self._wanted]
+        self._columns = [field for field in plan.rules.schema if field.name in self._wanted]
         mark = _free_prefix([field.name for field in self._columns])
         self._input, self._row = f"{mark}input", f"{mark}row"
 
@@ -192,12 +192,12 @@ def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator
         InputError: A file cannot be read.
         TransformError: A value of it cannot be asked about.
     """
-    assert plan.transform is not None
-    asking = ExpressionInputs(plan, plan.transform)
+    assert plan.rules.transform is not None
+    asking = ExpressionInputs(plan, plan.rules.transform)
     for at in inputs:
-        if at in plan.transform.inputs:
-            for start, rows in _read_columns(plan, at, plan.transform):
-                chosen = np.flatnonzero(plan.transform.meant(rows, plan.rules))
+        if at in plan.rules.transform.inputs:
+            for start, rows in _read_columns(plan, at, plan.rules.transform):
+                chosen = np.flatnonzero(plan.rules.transform.meant(rows, plan.rules.row_rules))
                 if len(chosen):
                     asked = rows.take(pa.array(chosen))
                     yield asking.batch(at, asked, pa.array(chosen + start))
@@ -256,15 +256,17 @@ def _read_columns(
     plan: RewritePlan, at: int, transform: TransformPlan
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of an input with the columns that questions need, and their first number."""
-    names = {*transform.transform.columns, *plan.rules.key}
-    names |= {plan.rules.tombstone_column or ""}
+    names = {*transform.transform.columns, *plan.rules.row_rules.key}
+    names |= {plan.rules.row_rules.tombstone_column or ""}
     # One column at least: a table without columns has no rows.
-    fields = [field for field in plan.schema if field.name in names] or [plan.schema.field(0)]
+    fields = [field for field in plan.rules.schema if field.name in names] or [
+        plan.rules.schema.field(0)
+    ]
     schema, start = pa.schema(fields), 0
-    path = plan.inputs[at]
-    said = folder_fill(plan.rules, plan.schema, path)
+    path = plan.inputs.paths[at]
+    said = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     fill = {name: value for name, value in said.items() if name in schema.names}
-    pay, location = allowance_of(plan.progress_folder).pay, table_location(plan.location)
+    pay, location = allowance_of(plan.folder).pay, table_location(plan.location)
     for found in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
         read = filled(found, fill)
         try:

@@ -25,7 +25,6 @@ from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts, RowTally
 from compactor.rewrite.file_io import table_location
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.output_writer import WrittenFile
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.streamed_merge import (
@@ -33,6 +32,7 @@ from compactor.rewrite.streamed_merge import (
     digest_of,
     keys_ascend,
 )
+from compactor.rewrite.task_result import TaskResult
 
 
 class _Output:
@@ -41,7 +41,7 @@ class _Output:
     def __init__(self, plan: RewritePlan, file: WrittenFile) -> None:
         self._plan = plan
         self._file = file
-        self._tally = RowTally(plan.rules)
+        self._tally = RowTally(plan.rules.row_rules)
         self._last_key: bytes | None = None
         self.digest = 0
 
@@ -52,9 +52,13 @@ class _Output:
             VerificationError: They are not as they must be.
         """
         self._tally.see(table, f"output {self._file.path}")
-        if self._plan.rules.key and table.num_rows:
-            self._check_keys(encode_keys(table, self._plan.rules.key, self._plan.rules.key_types))
-        elif not self._plan.rules.key:
+        if self._plan.rules.row_rules.key and table.num_rows:
+            self._check_keys(
+                encode_keys(
+                    table, self._plan.rules.row_rules.key, self._plan.rules.row_rules.key_types
+                )
+            )
+        elif not self._plan.rules.row_rules.key:
             self.digest = (self.digest + digest_of(table)) % DIGEST_MODULUS
 
     def facts(self) -> RowFacts:
@@ -94,8 +98,8 @@ def verify(
         UnavailableError: The storage does not answer.
     """
     counts = result.counts
-    if not counts.balanced or counts.rows_in != plan.rows:
-        message = f"inputs have {plan.rows} rows, but these were accounted for: {counts}"
+    if not counts.balanced or counts.rows_in != plan.inputs.rows:
+        message = f"inputs have {plan.inputs.rows} rows, but these were accounted for: {counts}"
         raise VerificationError(message)
     location = table_location(plan.location)
     if result.facts is not None:
@@ -191,13 +195,13 @@ def _check_footer(
     plan: RewritePlan, file: WrittenFile, parquet: pq.ParquetFile, size_bytes: int
 ) -> None:
     found = parquet.metadata.metadata or {}
-    for name, value in plan.footer:
+    for name, value in plan.output.footer:
         if found.get(name.encode()) != value.encode():
             wrong = found.get(name.encode())
             message = f"output {file.path} has {wrong!r} as {name}, not {value!r}"
             raise VerificationError(message)
-    if not parquet.schema_arrow.equals(plan.schema):
-        message = f"output {file.path} has columns {parquet.schema_arrow}, not {plan.schema}"
+    if not parquet.schema_arrow.equals(plan.rules.schema):
+        message = f"output {file.path} has columns {parquet.schema_arrow}, not {plan.rules.schema}"
         raise VerificationError(message)
     if (gap := chunk_fault(parquet.metadata, size_bytes)) is not None:
         message = f"output {file.path} has rows that some readers would miss: {gap}"
@@ -206,6 +210,6 @@ def _check_footer(
 
 def _range_of(plan: RewritePlan, part: int) -> tuple[bytes | None, bytes | None]:
     """Return the keys that a part may hold, `(low, high]`."""
-    low = plan.cuts[part - 1] if part > 0 else plan.start
-    high = plan.cuts[part] if part < len(plan.cuts) else plan.end
+    low = plan.output.cuts[part - 1] if part > 0 else plan.rules.start
+    high = plan.output.cuts[part] if part < len(plan.output.cuts) else plan.rules.end
     return low, high

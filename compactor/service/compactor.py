@@ -29,8 +29,11 @@ LOOK_INTERVAL_S = 1.0
 TAKE_BACKOFF = Backoff()
 ENGINE_PAUSE_MAX_S = 2.0
 """Longest pause before an engine that died is asked for again: its start waits by itself."""
-STOP_MAX_S = 30.0
-"""Longest wait at a stop for attempts that were told to end."""
+CANCEL_MAX_S = 10.0
+"""Longest wait at a stop for attempts that were cancelled; then the engine is ended under them."""
+STOP_MAX_S = 20.0
+"""Longest wait for what is left to do without an engine: delete outputs, report, say goodbye."""
+_HAND_BACK = on.CancelRequested(cause="the compactor shuts down", end=AttemptEnd.DRAINED)
 
 
 class CompactorService:
@@ -75,6 +78,7 @@ class CompactorService:
         self._draining = asyncio.Event()
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
+        self._handing_back: asyncio.Task[None] | None = None
         self._engine_lock = asyncio.Lock()
         self._failed_starts = (0, "")
 
@@ -111,15 +115,39 @@ class CompactorService:
             self._log("draining", held=len(self._attempts))
         self._draining.set()
 
-    async def stop(self) -> None:
-        """Drain; what runs longer than the settings allow is given back."""
+    @property
+    def stop_max_s(self) -> float:
+        """The longest time that `stop` takes."""
+        return self._settings.drain_timeout_s + CANCEL_MAX_S + STOP_MAX_S
+
+    async def stop(self, wait_max_s: float | None = None) -> None:
+        """Drain; hand back the jobs that still run after a while. Nothing stays in storage.
+
+        Several calls may wait at the same time. The shortest wait decides.
+
+        Args:
+            wait_max_s: Longest wait for running jobs; None: as the settings say.
+        """
         self.drain()
-        if await self._has_ended(self._settings.drain_timeout_s):
+        if await self._has_ended(
+            self._settings.drain_timeout_s if wait_max_s is None else wait_max_s
+        ):
             return
+        if self._handing_back is None:
+            self._handing_back = asyncio.create_task(self._hand_back())
+        await asyncio.shield(self._handing_back)
+
+    async def _hand_back(self) -> None:
+        """Cancel every attempt, so that the coordinator can give its job to another compactor."""
+        self._log("jobs handed back", attempts=list(self._attempts))
         self._runner.hurry()
-        asked = on.CancelRequested(cause="the compactor stops", end=AttemptEnd.DRAINED)
         for attempt in list(self._attempts.values()):
-            await self._runner.cancel(attempt, asked)
+            if not attempt.over:
+                await self._runner.cancel(attempt, _HAND_BACK)
+        if await self._has_ended(CANCEL_MAX_S):
+            return
+        # An engine that hangs does not hear of a cancellation.
+        await self._engine.stop()
         if not await self._has_ended(STOP_MAX_S):
             self._log("stopped with attempts held", attempts=list(self._attempts))
 
@@ -187,6 +215,8 @@ class CompactorService:
         while not self._draining.is_set():
             try:
                 await self._start_engine()
+                if self._draining.is_set():
+                    return
                 assignment = await self._taken(take)
             except (UnavailableError, EngineDiedError) as error:
                 failures += 1
@@ -251,6 +281,8 @@ class CompactorService:
         self._attempts[attempt.id] = attempt
         self._log("attempt begins", attempt=attempt.id, job=assignment.job.id)
         try:
+            if self._handing_back is not None:  # It was on its way.
+                await self._runner.cancel(attempt, _HAND_BACK)
             await self._runner.run(attempt)
         finally:
             del self._attempts[attempt.id]

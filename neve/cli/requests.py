@@ -252,6 +252,14 @@ Assignments = Annotated[
         "--set", help="Change columns: `a = a + 1, b = null`.", rich_help_panel=ROWS_PANEL
     ),
 ]
+DeleteWhere = Annotated[
+    str | None,
+    typer.Option(help="Delete the rows where this is true.", rich_help_panel=ROWS_PANEL),
+]
+RowGroup = Annotated[
+    str | None,
+    typer.Option(help="Size of the outputs' row groups: `64MB`.", rich_help_panel=OUTPUT_PANEL),
+]
 Boost = Annotated[int, typer.Option(help="Added to the jobs' priority; 20000: before all others.")]
 Transform = Annotated[
     str | None,
@@ -271,10 +279,7 @@ def compact(
     start: Start = None,
     end: End = None,
     selector: Selector = None,
-    delete_where: Annotated[
-        str | None,
-        typer.Option(help="Delete the rows where this is true.", rich_help_panel=ROWS_PANEL),
-    ] = None,
+    delete_where: DeleteWhere = None,
     assignments: Assignments = None,
     transform: Transform = None,
     codec: Annotated[
@@ -283,10 +288,7 @@ def compact(
     codec_level: Annotated[
         int | None, typer.Option(help="Level of the codec.", rich_help_panel=OUTPUT_PANEL)
     ] = None,
-    row_group: Annotated[
-        str | None,
-        typer.Option(help="Size of the outputs' row groups: `64MB`.", rich_help_panel=OUTPUT_PANEL),
-    ] = None,
+    row_group: RowGroup = None,
     hint: Annotated[
         list[str] | None, typer.Option(help="For plug-ins, `name=value`; may be repeated.")
     ] = None,

@@ -101,6 +101,12 @@ def down(
     stack: AnyStack = None,
     home: Home = None,
     *,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="End running jobs at once; the next `neve up` starts them again."
+        ),
+    ] = False,
     delete_data: Annotated[
         bool,
         typer.Option(
@@ -110,11 +116,17 @@ def down(
         ),
     ] = False,
 ) -> None:
-    """End the stack of this machine, and nothing else; its data and logs stay."""
+    """End the stack of this machine, and nothing else; its data and logs stay.
+
+    Running jobs may end first, for up to `compactor.drain_timeout_s`.
+    """
     needs_server()
-    from neve.local.stack import stop_stack
+    from neve.local.stack import shut_down, stop_stack
 
     folder = _folder(home, stack)
+    if not now:
+        session.say("waiting for running jobs; `neve down --now` does not")
+        shut_down(folder)
     ended = stop_stack(folder, delete_data=delete_data)
     name = folder.path.name
     session.show(

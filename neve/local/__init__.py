@@ -3,7 +3,7 @@
 `LocalStack` starts and ends it. Everything it starts carries a mark in its environment, listens
 on the loopback address only, and is ended again by its own mark: other Redis servers and Ray
 clusters of the machine are never touched. Nothing here imports Ray; what needs it runs in a
-short-lived process (`actors`).
+short-lived process (`actors`, `shutdown`).
 
     stack         start and end a whole stack, find one that runs
     options       its size, where it listens, where its tables may be
@@ -13,6 +13,7 @@ short-lived process (`actors`).
     redis_server  the Redis server
     ray_head      the Ray head
     actors        gateway, coordinator and compactors
+    shutdown      shuts compactors down before the stack is ended
     processes     start processes, know them again, end them and nobody else
     supervisor    a process beside the stack that starts again what has died
     logs          the log files of its parts

@@ -16,11 +16,13 @@ from typing import Self
 from common.clock import SystemClock
 from common.errors import ConfigError
 from neve.local.actors import PartError
-from neve.local.logs import StackLogs
+from neve.local.logs import START, StackLogs
 from neve.local.machine import find_java
 from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
+from neve.local.ray_head import ROLES as RAY_ROLES
 from neve.local.ray_head import stack_environment
+from neve.local.shutdown import shut_down_compactors
 from neve.local.stack_folder import (
     StackFolder,
     StackState,
@@ -222,6 +224,22 @@ def stop_stack(folder: StackFolder, *, delete_data: bool = False) -> bool:
         if delete_data:
             shutil.rmtree(folder.path, ignore_errors=True)
     return state is not None
+
+
+def shut_down(folder: StackFolder) -> None:
+    """Shut down the compactors of a stack that runs, so that its jobs end or are handed back.
+
+    The stack goes on without compactors until `stop` ends it.
+
+    Args:
+        folder: The stack's.
+    """
+    state = folder.load()
+    if state is not None and state.gateway_url and all(map(state.role_alive, RAY_ROLES)):
+        stack = LocalStack(folder, state)
+        shut_down_compactors(
+            state.ray_address, stack.driver_environ(), StackLogs(folder.logs).path(START)
+        )
 
 
 def _make_room(folder: StackFolder, options: StackOptions, on_progress: Progress) -> None:

@@ -24,8 +24,17 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 
 @pytest.mark.parametrize("node_resource", [NODE_RESOURCE, ""], ids=["own", "address"])
 def test_a_life_with_a_death_in_it(stack: LocalStack, tmp_path: Path, node_resource: str) -> None:
-    words = [stack.redis_url, stack.ray_address, str(tmp_path), node_resource]
-    life = subprocess.run(
+    _live(stack, tmp_path, node_resource, "whole")
+
+
+def test_jobs_are_handed_back_before_ray_takes_the_node_away(tmp_path: Path) -> None:
+    with LocalStack.start(home=tmp_path, options=StackOptions(actors=False)) as stack:
+        _live(stack, tmp_path, NODE_RESOURCE, "drained")
+
+
+def _live(stack: LocalStack, folder: Path, node_resource: str, life: str) -> None:
+    words = [stack.redis_url, stack.ray_address, str(folder), node_resource, life]
+    ended = subprocess.run(
         [sys.executable, "-m", "tests.support.compactor_life", *words],
         env=stack.driver_environ(),
         capture_output=True,
@@ -33,4 +42,4 @@ def test_a_life_with_a_death_in_it(stack: LocalStack, tmp_path: Path, node_resou
         timeout=380,
         check=False,
     )
-    assert life.returncode == 0, life.stderr
+    assert ended.returncode == 0, ended.stderr

@@ -18,7 +18,6 @@ import pytest
 
 from common.errors import EngineDiedError, MemoryShortError
 from compactor.rewrite import memory_guard
-from compactor.rewrite.general_merge import pickled_outcome
 from compactor.rewrite.memory_guard import (
     StartNote,
     bounded_memory,
@@ -27,6 +26,7 @@ from compactor.rewrite.memory_guard import (
 )
 from compactor.rewrite.plan.memory_budget import TASK_ENVIRON, memory_budget
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.task_result import pickled_outcome
 from tests.support.patience import PATIENCE_S
 from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table
@@ -71,19 +71,19 @@ def bounded(plan: RewritePlan) -> RewritePlan:
 def end_in_order(plan: RewritePlan) -> tuple[Any, int, int]:
     """Outgrow the bound; return how it ended, the memory at first and what was left at last."""
     begun = resident_bytes()
-    outcome = pickled_outcome(with_memory_limit(bounded(plan), hold_and_forget))
+    outcome = pickled_outcome(with_memory_limit(bounded(plan).memory, plan.folder, hold_and_forget))
     return pickle.loads(outcome), begun, resident_bytes()
 
 
 def never_end(plan: RewritePlan) -> None:
     memory_guard.CLEAN_UP_CHECKS = 2
-    StartNote(plan, 0, 0).first()
-    with bounded_memory(bounded(plan)):
+    StartNote(plan.memory, plan.folder, (0, 0)).leave()
+    with bounded_memory(bounded(plan).memory, plan.folder):
         hold_on()
 
 
 def be_killed(plan: RewritePlan) -> None:
-    StartNote(plan, 0, 0).first()
+    StartNote(plan.memory, plan.folder, (0, 0)).leave()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -110,7 +110,7 @@ def test_a_task_that_ended_in_order_leaves_its_memory_to_the_next(plan: RewriteP
 def test_a_task_that_was_ended_by_force_says_why(plan: RewritePlan) -> None:
     said, code = run_apart(partial(never_end, plan))
     assert (said, code) == (None, -signal.SIGKILL)
-    error = StartNote(plan, 0, 0).again()
+    error = StartNote(plan.memory, plan.folder, (0, 0)).error_of_second_try()
     assert isinstance(error, MemoryShortError)
     assert "a task grew to" in str(error)
 
@@ -118,10 +118,12 @@ def test_a_task_that_was_ended_by_force_says_why(plan: RewritePlan) -> None:
 def test_a_task_that_was_killed_by_others_is_told_apart(plan: RewritePlan) -> None:
     said, code = run_apart(partial(be_killed, plan))
     assert (said, code) == (None, -signal.SIGKILL)
-    error = StartNote(plan, 0, 0).again()
+    error = StartNote(plan.memory, plan.folder, (0, 0)).error_of_second_try()
     assert isinstance(error, MemoryShortError)
     assert "most likely because the machine had no memory left" in str(error)
 
 
 def test_a_task_without_a_note_died_with_its_machine(plan: RewritePlan) -> None:
-    assert isinstance(StartNote(plan, 0, 1).again(), EngineDiedError)
+    assert isinstance(
+        StartNote(plan.memory, plan.folder, (0, 1)).error_of_second_try(), EngineDiedError
+    )

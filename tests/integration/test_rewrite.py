@@ -22,7 +22,7 @@ from common.rows.row_hash import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.wire import Assignment, OutsideFile
 from compactor.core.progress import RewriteProgress, RewriteResult
-from compactor.rewrite import choose
+from compactor.rewrite import choose, spark_tasks
 from compactor.rewrite.attempt import rewrite
 from tests.property.test_rows_merge import assert_within
 from tests.support.assignments import an_assignment
@@ -51,10 +51,11 @@ def run(assignment: Assignment) -> RewriteResult:
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs cut into ranges, or go the general ways."""
-    monkeypatch.setattr(choose, "USE_KERNEL", way in ("whole", "ranges"))
+    if way in ("memory", "sql"):
+        monkeypatch.setattr(choose, "kernel_supports", lambda _: False)
     if way in ("ranges", "sql"):
         monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
-        monkeypatch.setattr(choose, "READ_TASK_BYTES", 4000)
+        monkeypatch.setattr(spark_tasks, "READ_TASK_BYTES", 4000)
 
 
 def fill(folder: Path, seed: int, files: int = 5, rows: int = 120) -> list[str]:

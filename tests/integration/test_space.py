@@ -22,9 +22,10 @@ from common.model.job import Kind
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.wire import Assignment
-from compactor.rewrite.general_merge import TaskResult, rewrite_bag
+from compactor.rewrite.general_merge import rewrite_bag
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.plan.rewrite_plan import make_plan
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from coordinator.core.assignment import compose_assignment
 from coordinator.core.file_retention import GarbageRules

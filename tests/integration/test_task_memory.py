@@ -71,6 +71,6 @@ def test_a_task_stays_within_what_it_may_have(
 
     plan = a_plan(tmp_path, shape)
     result = merge_large_job(plan, run_tasks, 2)
-    assert result.counts.rows_in == plan.rows
+    assert result.counts.rows_in == plan.inputs.rows
     assert len(peaks) > 1, "nothing was cut"
     assert max(peaks) < TASK_BYTES, [peak // MB for peak in peaks]

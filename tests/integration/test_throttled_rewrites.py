@@ -38,7 +38,8 @@ WAYS = {"whole": "merge", "ranges": "merge", "memory": "memory", "sql": "sql", "
 
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "USE_KERNEL", way in ("whole", "ranges"))
+    if way in ("memory", "sql"):
+        monkeypatch.setattr(choose, "kernel_supports", lambda _: False)
     if way in ("ranges", "sql"):
         monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
 

@@ -25,6 +25,7 @@ from compactor.core.progress import RewriteResult
 from compactor.rewrite import (
     choose,
     general_merge,
+    spark_tasks,
     transform_expressions,
 )
 from compactor.rewrite.attempt import rewrite
@@ -88,7 +89,7 @@ def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "read_tables", in_steps)
     if way == "sql":
         monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
-        monkeypatch.setattr(choose, "READ_TASK_BYTES", 4000)
+        monkeypatch.setattr(spark_tasks, "READ_TASK_BYTES", 4000)
 
 
 def fill(folder: Path, seed: int, files: int = 3) -> list[str]:

@@ -29,7 +29,6 @@ from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.wire import Assignment
 from compactor.rewrite.general_merge import (
-    TaskResult,
     read_for_sort,
     rewrite_bag,
     rewrite_in_memory,
@@ -39,6 +38,7 @@ from compactor.rewrite.kernel import reader
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings
 
@@ -66,7 +66,8 @@ def ranges(plan: RewritePlan, _: Assignment) -> TaskResult:
 
 def pieces(plan: RewritePlan, _: Assignment) -> TaskResult:
     """Row groups too large to be held are read piece by piece, and only the pages of each."""
-    plan = replace(plan, small={}, memory=replace(plan.memory, held_bytes=40_000))
+    memory = replace(plan.memory, held_bytes=40_000)
+    plan = replace(plan, inputs=replace(plan.inputs, small={}), memory=memory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "EXCERPT_BYTES_MIN", 0)
         return merge_large_job(plan, here, 3)
@@ -82,7 +83,7 @@ def bag(plan: RewritePlan, _: Assignment) -> TaskResult:
 
 def sql(plan: RewritePlan, _: Assignment) -> TaskResult:
     """What Spark's tasks do, and its sort by the encoded key."""
-    rows = pa.Table.from_batches(list(read_for_sort(plan, range(len(plan.inputs)))))
+    rows = pa.Table.from_batches(list(read_for_sort(plan, range(len(plan.inputs.paths)))))
     return write_sorted(plan, iter(rows.sort_by("key").combine_chunks().to_batches()))
 
 

@@ -23,7 +23,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
 from compactor.rewrite import output_writer, parallel_column_writer
-from compactor.rewrite.general_merge import TaskResult
+from compactor.rewrite.choose import kernel_supports
 from compactor.rewrite.kernel import (
     range_merge,
     reader,
@@ -36,9 +36,10 @@ from compactor.rewrite.merge import (
     tasks,
 )
 from compactor.rewrite.merge.driver import merge_large_job
-from compactor.rewrite.merge.tasks import kernel_supports, merge_small_job
+from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.plan import memory_budget
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from tests.property.test_rows_merge import (
     NOW_S,
@@ -162,13 +163,13 @@ def test_files_merge_like_the_general_way(
     more = {"settled": drop.settled, "outside": drop.outside} if drop else {}
     assignment = assignment_over(life.table, life.paths, now_s=NOW_S, **more)
     plan = make_plan(assignment, str(tmp_path / "progress"))
-    assert kernel_supports(plan)
+    assert kernel_supports(plan.rules)
     held, step = chance.choice([0, 500, 1 << 30]), chance.choice([1, 1000, 1 << 24])
     plan = replace(plan, memory=replace(plan.memory, held_bytes=held, step_bytes=step))
     cores = chance.randint(1, 8)
     result = merge_large_job(plan, here, cores) if ranged else merge_small_job(plan)
 
-    wanted = merge_tables([life.rows], rules, NOW_S, plan.drop)
+    wanted = merge_tables([life.rows], rules, NOW_S, plan.rules.drop)
     assert texts(outputs(life, result)) == texts(wanted.table)
     assert result.counts == wanted.counts
     assert_within(result.dropped, wanted.dropped)
@@ -231,15 +232,19 @@ def test_statistics_that_are_wrong_are_found_and_not_believed(tmp_path: Path, co
     rows = pa.table({"k": list(range(100)), "v": [1] * 100})
     newer = rows.set_column(1, "v", pa.array([2] * 100))
     plan = simple_plan(tmp_path, rows, newer, row_group_size=10)
-    groups = [replace(each, high=each.low) if each.input else each for each in plan.groups]
-    assert plan.groups != tuple(groups)
+    groups = [
+        replace(each, high=each.low) if each.input else each for each in plan.inputs.row_groups
+    ]
+    assert plan.inputs.row_groups != tuple(groups)
     turns: list[int] = []
 
     def run_tasks(calls: Sequence[Any]) -> list[Any]:
         turns.append(len(calls))
         return here(calls)
 
-    result = merge_large_job(replace(plan, groups=tuple(groups)), run_tasks, cores)
+    result = merge_large_job(
+        replace(plan, inputs=replace(plan.inputs, row_groups=tuple(groups))), run_tasks, cores
+    )
     assert len(turns) == 2
     assert (result.counts.rows_in, result.counts.superseded) == (200, 100)
     verify(plan, result, lambda: False)
@@ -276,7 +281,7 @@ def test_more_small_files_than_a_step_can_number_are_merged_in_several(
     keys = [list(range(at, 200, 7)) for at in range(7)]
     parts = [pa.table({"k": each, "v": [1] * len(each)}) for each in keys]
     plan = simple_plan(tmp_path, *parts)
-    assert sorted(plan.small) == list(range(7))
+    assert sorted(plan.inputs.small) == list(range(7))
     result = merge_large_job(plan, here, 1)
     assert (result.counts.rows_in, result.counts.rows_out) == (200, 200)
     (file,) = result.files
@@ -375,9 +380,11 @@ class TestRowGroupsThatMeetNoOthers:
     ) -> None:
         parts = self.rows(0, 20), self.rows(15, 40, 2)
         plan = simple_plan(tmp_path, *parts, row_group_size=30, compression="zstd")
-        groups = list(plan.groups)
+        groups = list(plan.inputs.row_groups)
         groups[at] = replace(groups[at], **{end: encode_value(key, KeyType.INT)})
-        result, looked = self.run(replace(plan, groups=tuple(groups)), monkeypatch)
+        result, looked = self.run(
+            replace(plan, inputs=replace(plan.inputs, row_groups=tuple(groups))), monkeypatch
+        )
         assert looked == 1
         assert (result.counts.rows_out, result.counts.superseded) == (40, 5)
 
@@ -398,7 +405,8 @@ class TestRowGroupsThatMeetNoOthers:
     def test_cuts_part_copies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = simple_plan(tmp_path, self.rows(0, 40), row_group_size=10, compression="zstd")
         cuts = tuple(encode_value(at, KeyType.INT) for at in (19, 33))
-        cut = replace(plan, cuts=cuts, outputs=tuple(f"_neve/last/{at}.parquet" for at in range(3)))
+        paths = tuple(f"_neve/last/{at}.parquet" for at in range(3))
+        cut = replace(plan, output=replace(plan.output, cuts=cuts, paths=paths))
         result, _ = self.run(cut, monkeypatch)
         assert [file.rows for file in result.files] == [20, 14, 6]
 

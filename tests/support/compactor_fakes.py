@@ -96,6 +96,8 @@ class FakeEngine:
         self.starts = 0
         self.dies_at_start = 0
         self.stopped = False
+        self.deaf = False
+        """Whether it does not hear of cancellations."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.error: Exception | None = None
@@ -169,7 +171,7 @@ class FakeEngine:
 
     async def cancel(self, attempt: str) -> None:
         self.cancelled.append(attempt)
-        if attempt in self.running:
+        if attempt in self.running and not self.deaf:
             self.running[attempt].set()
 
     async def grant(self, attempt: str, bytes_s: float | None) -> None:
@@ -187,6 +189,8 @@ class FakeEngine:
 
     async def stop(self) -> None:
         self.stopped = True
+        for event in self.running.values():
+            event.set()
 
 
 class FakeStore:

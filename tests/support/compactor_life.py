@@ -7,8 +7,6 @@ environment of its cluster when it is imported.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import ray
 
@@ -43,11 +42,13 @@ from common.wire import (
 )
 from compactor.actor import start
 from tests.support.assignments import an_assignment
+from tests.support.living_folder import stored_below
 from tests.support.patience import SERVICE_S
 from tests.support.stub_coordinator import start_stub
 from tests.support.tables_on_disk import KEYED, inspected, keyed_table, write_file
 
 NOW_S = 1_000_000.0
+NODE_GOES_S = 60.0
 
 
 def reserved(redis_url: str, folder: Path, attempt: str) -> tuple[Table, Assignment]:
@@ -134,7 +135,9 @@ class Life:
         self._name = f"c-{len(node_resource)}"
         settings = Settings(
             store=StoreSettings(url=redis_url),
-            compactor=CompactorSettings(slots=2, beat_interval_s=0.2, take_wait_max_s=2.0),
+            compactor=CompactorSettings(
+                slots=2, beat_interval_s=0.2, take_wait_max_s=2.0, drain_timeout_s=0.5
+            ),
         )
         logs = str(folder / "logs")
         self._actor = start(settings, name=self._name, node_resource=node_resource, log_folder=logs)
@@ -145,6 +148,19 @@ class Life:
         second = self._dies(first)
         self._commits_a_job("two", 2)
         self._drains(second)
+
+    def until_its_node_drains(self) -> None:
+        """Have Ray drain the node, as it does when the node's process gets SIGTERM."""
+        incarnation = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
+        attempt = f"slow-{self._name}"
+        table, job = reserved(self._redis_url, self._folder / "slow", attempt)
+        ray.get(self._stub.put.remote(replace(job, grant_bytes_s=1.0)))
+        self._heard.until(lambda heard: heard.beats[incarnation].attempts)
+        drain_node(ray.get(self._actor.status.remote()).node)
+        self._heard.until(lambda heard: heard.left == [incarnation])
+        (report,) = self._heard.reports
+        assert (report.attempt, report.end, report.outputs) == (attempt, AttemptEnd.DRAINED, ())
+        assert stored_below(self._folder / "slow") == {"a.parquet", "b.parquet"}, table
 
     def _commits_a_job(self, label: str, count: int) -> None:
         attempt = f"{label}-{self._name}"
@@ -159,11 +175,11 @@ class Life:
     def _dies(self, first: str) -> str:
         """Kill the process; return the incarnation that Ray starts instead."""
         gone = self._actor.stay.remote(first)
-        pid, driver = ray.get(self._actor.pids.remote())
         beat = self._heard.beats[first]
         assert (beat.compactor, beat.slots, beat.draining) == (self._name, 2, False)
-        assert driver == beat.engine_pid
-        os.kill(pid, signal.SIGKILL)
+        driver = psutil.Process(beat.engine_pid)
+        assert "compactor.spark.child" in driver.cmdline()
+        driver.parent().kill()
         try:
             raise AssertionError(ray.get(gone, timeout=SERVICE_S))
         except ray.exceptions.RayActorError:
@@ -181,10 +197,22 @@ class Life:
         ray.kill(self._actor, no_restart=True)
 
 
-def main(redis_url: str, ray_address: str, folder: str, node_resource: str) -> None:
+def drain_node(node: str) -> None:
+    """Have Ray take a node away in a minute."""
+    from ray._private.worker import global_worker
+    from ray.core.generated import autoscaler_pb2
+
+    reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+    deadline_ms = int(1000 * (time.time() + NODE_GOES_S))
+    accepted, _ = global_worker.gcs_client.drain_node(node, reason, "test", deadline_ms)
+    assert accepted
+
+
+def main(redis_url: str, ray_address: str, folder: str, node_resource: str, life: str) -> None:
     ray.init(address=ray_address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     try:
-        Life(redis_url, Path(folder), node_resource).whole()
+        compactor = Life(redis_url, Path(folder), node_resource)
+        {"whole": compactor.whole, "drained": compactor.until_its_node_drains}[life]()
     finally:
         ray.shutdown()
 

@@ -241,7 +241,7 @@ class Service:
         lines = [f"--- {what}: {_answer(ask)}" for what, ask in asked]
         return "\n".join([*lines, *self.logs()])
 
-    def events(self, event: str, **fields: str) -> list[dict[str, object]]:
+    def events(self, event: str, **fields: object) -> list[dict[str, object]]:
         """Return the logged events of a name whose fields are these."""
         wanted = {"event": event, **fields}
         said = (

@@ -24,7 +24,6 @@ from common.rows.row_facts import RowFacts
 from common.rows.rules import join_dropped
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, opened_input, table_location
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
 from compactor.rewrite.kernel.reader import (
@@ -71,6 +70,7 @@ from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.output_options import RowGroupSize, worth_copying
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.streamed_merge import sum_counts
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 
 # ----------------------------------------------------------------------------------- Cutting ranges
@@ -105,7 +105,9 @@ def cut_ranges(
         groups, _sample_keys(plan, sources, largest_row_groups(groups, SAMPLED_GROUPS))
     )
     while True:
-        found = tile_ranges(groups, points, count, [*plan.cuts, *ends_of_copied_runs(copies)])
+        found = tile_ranges(
+            groups, points, count, [*plan.output.cuts, *ends_of_copied_runs(copies)]
+        )
         ranges = [work for work in found if work.groups]
         decoded_bytes = sum(group.size_bytes for work in ranges for group in work.groups)
         if count == 1 or decoded_bytes <= REPEATED_MAX * total_bytes:
@@ -117,9 +119,9 @@ def _sample_keys(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
 ) -> dict[tuple[int, int], list[bytes]]:
     """Return keys at even distances of some row groups."""
-    rules, samples = plan.rules, {}
+    rules, samples = plan.rules.row_rules, {}
     location = open_location(plan.location)
-    schema = pa.schema([plan.schema.field(name) for name in rules.key])
+    schema = pa.schema([plan.rules.schema.field(name) for name in rules.key])
     for group in groups:
         source = sources[group.input]
         if source.blocks is not None:
@@ -153,14 +155,19 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
     Returns:
         Facts and counts of their rows, or which input is not as it was said to be.
     """
-    location, layout = open_location(plan.location), key_layout(plan.rules, plan.schema)
+    location, layout = (
+        open_location(plan.location),
+        key_layout(plan.rules.row_rules, plan.rules.schema),
+    )
     mark, facts = (
-        ProgressMark(plan.progress_folder, f"copy-{copy.groups[0].input}"),
+        ProgressMark(plan.folder, f"copy-{copy.groups[0].input}"),
         list[RowFacts](),
     )
     for groups in copy.stretches():
         first, last = groups[0], groups[-1]
-        reader = throttled_reader(plan, location, plan.inputs[first.input], layout, copied=True)
+        reader = throttled_reader(
+            plan, location, plan.inputs.paths[first.input], layout, copied=True
+        )
         try:
             low, high = key_ends(reader, first, last)
         except LongKeyError:
@@ -171,7 +178,7 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
             reader.pay(group)
             mark.add(group.size_bytes, group.rows)
         # What is known of the whole file bounds what is copied of it.
-        rows, known = sum(group.rows for group in groups), plan.clean[first.input]
+        rows, known = sum(group.rows for group in groups), plan.inputs.clean[first.input]
         facts.append(replace(known, rows=rows, key_min=low, key_max=high))
     joined = join_facts(facts, "copied row groups")
     counts = RowCounts(rows_in=joined.rows, rows_out=joined.rows)
@@ -212,15 +219,15 @@ def join_outputs(
         (each for each in results if each[1].counts.rows_out), key=lambda each: each[0].start
     )
     by_part = {part: list(found) for part, found in groupby(known, lambda each: each[0].part)}
-    written = [plan.outputs[part] for part in by_part]
+    written = [plan.output.paths[part] for part in by_part]
     files, facts, location = [], [], table_location(plan.location)
-    allowance = allowance_of(plan.progress_folder)
+    allowance = allowance_of(plan.folder)
     for part, found in by_part.items():
-        path = plan.outputs[part]
+        path = plan.output.paths[part]
         outputs = written if path == written[-1] else None
         metadata = output_footer(plan, purge_after(plan, dropped), outputs)
         pieces = [piece for seam, _ in found for piece in seam.pieces]
-        footing = OutputFooter(metadata=metadata, schema=plan.schema)
+        footing = OutputFooter(metadata=metadata, schema=plan.rules.schema)
         # What is copied of inputs was paid for when it was looked at; parts are our own.
         made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
         allowance.synced(made.synced_bytes, made.sync_s)
@@ -258,8 +265,8 @@ def copyable_inputs(plan: RewritePlan, groups: Sequence[RowGroup]) -> frozenset[
     sizes: dict[int, list[RowGroupSize]] = {}
     for group in groups:
         sizes.setdefault(group.input, []).append(RowGroupSize(group.rows, group.size_bytes))
-    known = plan.clean.keys() & plan.alike & sizes.keys()
-    return frozenset(at for at in known if worth_copying(sizes[at], plan.writing))
+    known = plan.inputs.clean.keys() & plan.inputs.matching & sizes.keys()
+    return frozenset(at for at in known if worth_copying(sizes[at], plan.output.settings))
 
 
 # ------------------------------------------------------------------------------------------ The job
@@ -278,7 +285,7 @@ def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskR
         RewriteError: It failed.
     """
     distrusted, tasks = set[int](), TaskPool(run_tasks, cores)
-    for turn in range(len(plan.inputs) + 1):
+    for turn in range(len(plan.inputs.paths) + 1):
         result = _merge_once(plan, tasks, frozenset(distrusted), turn)
         if isinstance(result, TaskResult):
             return result
@@ -290,11 +297,13 @@ def _merge_once(
     plan: RewritePlan, tasks: TaskPool, distrusted: frozenset[int], turn: int
 ) -> TaskResult | set[int]:
     """Merge once; return the inputs that are not what they were said to be, if some are."""
-    inputs = dict(enumerate(map(MergeInput, plan.inputs)))
-    groups = [_without_distrusted_bounds(group, distrusted) for group in plan.groups]
-    plan = replace(plan, groups=())  # Tasks are told of those that they read.
+    inputs = dict(enumerate(map(MergeInput, plan.inputs.paths)))
+    groups = [_without_distrusted_bounds(group, distrusted) for group in plan.inputs.row_groups]
+    plan = replace(
+        plan, inputs=replace(plan.inputs, row_groups=())
+    )  # Tasks are told of those that they read.
     copies = copied_runs(
-        groups, copyable_inputs(plan, groups) - distrusted, plan.cuts, RUN_BYTES_MIN
+        groups, copyable_inputs(plan, groups) - distrusted, plan.output.cuts, RUN_BYTES_MIN
     )
     copied = {id(group) for copy in copies for group in copy.groups}
     merged = [group for group in groups if id(group) not in copied]
@@ -313,18 +322,20 @@ def _merge_once(
     ended = results_of(tasks.run([*merges, *checks]), RangeResult)
     if isinstance(ended, set):
         for name in names:
-            Path(plan.progress_folder, name).unlink(missing_ok=True)
+            Path(plan.folder, name).unlink(missing_ok=True)
         return ended
-    folder = open_location(Path(plan.progress_folder).as_uri())
+    folder = open_location(Path(plan.folder).as_uri())
     seams = [
         OutputSection(work.start or b"", part, (StitchPiece(name, location=folder),))
-        for work, name, part in zip(ranges, names, parts_of_ranges(ranges, plan.cuts), strict=True)
+        for work, name, part in zip(
+            ranges, names, parts_of_ranges(ranges, plan.output.cuts), strict=True
+        )
     ]
     seams += [
         OutputSection(
             copy.groups[0].low or b"",
-            part_of_copied_run(copy, plan.cuts),
-            pieces_of_copied_run(copy, plan.inputs),
+            part_of_copied_run(copy, plan.output.cuts),
+            pieces_of_copied_run(copy, plan.inputs.paths),
         )
         for copy in copies
     ]
@@ -333,7 +344,7 @@ def _merge_once(
     except NotStitchableError:
         if not copies:
             raise
-        for path in plan.outputs:
+        for path in plan.output.paths:
             delete_file(table_location(plan.location), path)
         return {group.input for copy in copies for group in copy.groups}
 

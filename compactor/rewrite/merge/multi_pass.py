@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from common.errors import MemoryShortError
 from common.model.outcome import RowCounts
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
 from compactor.rewrite.merge.io import groups_of_run
 from compactor.rewrite.merge.ranges import (
@@ -31,6 +30,7 @@ from compactor.rewrite.merge.tasks import (
 from compactor.rewrite.plan.memory_budget import estimate_bytes, split_row_groups
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.streamed_merge import sum_counts
+from compactor.rewrite.task_result import TaskResult
 
 HELD_BYTES_MAX = 352 * 1024**2
 """Decoded row groups that a task may hold at once."""
@@ -84,7 +84,7 @@ def merge_into_longer_runs(
         MemoryShortError: It cannot fit, however it is cut.
         LongKeyError: Keys are too long for words.
     """
-    earlier, level, folder = RowCounts(), 0, Path(plan.progress_folder)
+    earlier, level, folder = RowCounts(), 0, Path(plan.folder)
     held_max, held = (
         min(HELD_BYTES_MAX, plan.memory.held_bytes),
         _held_bytes_with_footers(plan, groups),
@@ -118,7 +118,7 @@ def merge_into_longer_runs(
 
 def _held_bytes_with_footers(plan: RewritePlan, groups: Sequence[RowGroup]) -> int:
     """Return what a merge of row groups holds at one place at most, with footers of their files."""
-    return overlap_bytes_max([*groups, *footers_as_row_groups(groups, len(plan.schema))])
+    return overlap_bytes_max([*groups, *footers_as_row_groups(groups, len(plan.rules.schema))])
 
 
 def _block_bytes(held_max: int, runs: int) -> int:
@@ -173,7 +173,9 @@ def _bundle_bytes(plan: RewritePlan, groups: Sequence[RowGroup]) -> int:
     hundreds of files, as long as few enough runs are left for one task to merge.
     """
     short, total = plan.memory.at_once_bytes, sum(group.size_bytes for group in groups)
-    if total <= SHORT_RUNS_MAX * short and all(group.input in plan.small for group in groups):
+    if total <= SHORT_RUNS_MAX * short and all(
+        group.input in plan.inputs.small for group in groups
+    ):
         return short
     return min(BUNDLE_BYTES, plan.memory.held_bytes * 3 // 4)
 

@@ -14,13 +14,12 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 
 from common.errors import RewriteError
-from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, open_location
 from common.rows.row_facts import RowFacts
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import folder_fill, table_location
-from compactor.rewrite.general_merge import TaskResult, rewrite_in_memory
+from compactor.rewrite.general_merge import rewrite_in_memory
 from compactor.rewrite.kernel.concurrency import MemoryInUse
 from compactor.rewrite.kernel.decoded_rows import RowLayout
 from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
@@ -46,15 +45,10 @@ from compactor.rewrite.output_writer import RowGroupWriter, open_output_writer
 from compactor.rewrite.plan.memory_budget import MemoryBudget
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.streamed_merge import Tally
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
-from compactor.rewrite.transform_expressions import ExpressionValues
 
 _Source = TypeVar("_Source")
-
-
-def plan_without_inputs(plan: RewritePlan) -> RewritePlan:
-    """Return a plan that says nothing of single inputs, for tasks that are told of their own."""
-    return replace(plan, inputs=(), groups=(), small={}, clean={}, alike=frozenset())
 
 
 def restrict_plan(
@@ -68,10 +62,8 @@ def restrict_plan(
         groups: Those of the task.
     """
     numbers = sorted({group.input for group in groups})
-    small = {number: plan.small[number] for number in numbers if number in plan.small}
-    return replace(plan_without_inputs(plan), small=small), {
-        each: sources[each] for each in numbers
-    }
+    restricted = replace(plan, inputs=plan.inputs.only(numbers))
+    return restricted, {each: sources[each] for each in numbers}
 
 
 # ---------------------------------------------------------------------------------- Ranges and runs
@@ -118,22 +110,6 @@ class LongKeys:
 RangeOutcome = RangeResult | WrongStatistics | LongKeys
 
 
-def kernel_supports(plan: RewritePlan) -> bool:
-    """Return whether the kernel knows tables and jobs like this one."""
-    rules = plan.rules
-    if not rules.key or plan.transform is not None:
-        return False
-    assert rules.version_column is not None
-    named = [plan.schema.field(name).type for name in (*rules.key, rules.version_column)]
-    return not any(pa.types.is_decimal256(arrow) or pa.types.is_null(arrow) for arrow in named)
-
-
-def has_long_bounds(plan: RewritePlan) -> bool:
-    """Return whether cuts may be finer than words tell apart."""
-    text = {KeyType.STRING, KeyType.BINARY} & set(plan.rules.key_types)
-    return bool(text) and any(len(cut) > 64 for cut in plan.cuts)
-
-
 def merge_range(
     plan: RewritePlan, sources: MergeInputs, work: MergeRange, name: str
 ) -> RangeOutcome:
@@ -148,10 +124,12 @@ def merge_range(
     Raises:
         RewriteError: It failed.
     """
-    tally, path = Tally(), Path(plan.progress_folder, name)
+    tally, path = Tally(), Path(plan.folder, name)
     try:
         with _create_file(path) as sink, AsyncWriter() as behind:
-            rows = RowGroupWriter(sink, plan.schema, plan.writing, plan.rules.key)
+            rows = RowGroupWriter(
+                sink, plan.rules.schema, plan.output.settings, plan.rules.row_rules.key
+            )
             for table in merged_tables(plan, sources, work, merge_context(plan, tally, name)):
                 behind.call(rows.write, table)
             behind.settle()
@@ -160,7 +138,9 @@ def merge_range(
         return WrongStatistics(error.input)
     except LongKeyError:
         return LongKeys()
-    facts = read_back(open_location(path.parent.as_uri()), name, plan.rules, plan.schema)
+    facts = read_back(
+        open_location(path.parent.as_uri()), name, plan.rules.row_rules, plan.rules.schema
+    )
     if facts.rows != tally.counts.rows_out:
         raise RewriteError(f"{path} has {facts.rows} rows, wanted {tally.counts.rows_out}")
     if not rows.rows:
@@ -180,12 +160,12 @@ def merge_run(
         name: Of the run, in the folder of progress.
         block_bytes: Decoded bytes of its blocks.
     """
-    tally, path = Tally(), Path(plan.progress_folder, name)
+    tally, path = Tally(), Path(plan.folder, name)
     dues = merge_context(plan, tally, name, keep_dead=True)
     dues = replace(dues, at_once=_fits_at_once(work.groups, plan.memory))
     try:
         with _create_file(path) as sink, AsyncWriter() as behind:
-            rows = RunWriter(sink, RowLayout(plan.schema, plan.rules), block_bytes)
+            rows = RunWriter(sink, RowLayout(plan.rules.schema, plan.rules.row_rules), block_bytes)
             for table in merged_tables(plan, sources, work, dues):
                 behind.call(rows.write, table)
             behind.settle()
@@ -223,14 +203,14 @@ def merged_tables(
         work: The range.
         dues: Owed to the job.
     """
-    layout = RowLayout(plan.schema, plan.rules)
+    layout = RowLayout(plan.rules.schema, plan.rules.row_rules)
     readers = _Readers(plan, sources, layout)
     together = None
     paths = {number: each.path for number, each in sources.items() if each.blocks is None}
-    if plan.small and paths:
-        location, paid = open_location(plan.location), allowance_of(plan.progress_folder)
+    if plan.inputs.small and paths:
+        location, paid = open_location(plan.location), allowance_of(plan.folder)
         by_key = not dues.at_once
-        together = BatchedReader(location, paths, layout, plan.small, paid, by_key=by_key)
+        together = BatchedReader(location, paths, layout, plan.inputs.small, paid, by_key=by_key)
     with Prefetcher(readers, reading_order(work.groups), dues.room, together) as ahead:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
@@ -248,10 +228,10 @@ def merge_context(
         keep_dead: Whether no dead row may go.
     """
     return MergeContext(
-        now_s=plan.now_s,
-        drop=None if keep_dead else plan.drop,
+        now_s=plan.rules.now_s,
+        drop=None if keep_dead else plan.rules.drop,
         tally=tally,
-        mark=ProgressMark(plan.progress_folder, name),
+        mark=ProgressMark(plan.folder, name),
         step_bytes=plan.memory.step_bytes,
         full_bytes=plan.memory.held_bytes // 2,
         room=MemoryInUse(plan.memory.held_bytes),
@@ -269,7 +249,7 @@ class _Readers(dict[int, RowGroupReader]):
     def __missing__(self, at: int) -> RowGroupReader:
         source = self._sources[at]
         if source.blocks is not None:
-            path = Path(self._plan.progress_folder, source.path)
+            path = Path(self._plan.folder, source.path)
             self[at] = RunReader(path, self._layout, source.blocks)
             return self[at]
         self[at] = throttled_reader(self._plan, self._location, source.path, self._layout)
@@ -280,27 +260,22 @@ def throttled_reader(
     plan: RewritePlan, location: Location, path: str, layout: RowLayout, *, copied: bool = False
 ) -> ThrottledReader:
     """Return a reader of one of the table's files, paid for from the attempt's allowance."""
-    fill = folder_fill(plan.rules, plan.schema, path)
-    paid = allowance_of(plan.progress_folder)
+    fill = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
+    paid = allowance_of(plan.folder)
     return ThrottledReader(paid, location, path, layout, fill, copied=copied)
 
 
 # --------------------------------------------------------------------------------------- Whole jobs
 
 
-def merge_small_job(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
-    """Merge all inputs of a small job, which may be held at once, and write its outputs.
-
-    Args:
-        plan: What to do.
-        answers: None; the kernel knows no transforms.
-    """
+def merge_small_job(plan: RewritePlan) -> TaskResult:
+    """Merge all inputs of a small job, which may be held at once, and write its outputs."""
     # So nothing that footers say of keys has to be believed.
-    groups = [replace(group, low=None, high=None) for group in plan.groups]
+    groups = [replace(group, low=None, high=None) for group in plan.inputs.row_groups]
     try:
-        return _write_merged(plan, dict(enumerate(map(MergeInput, plan.inputs))), groups)
+        return _write_merged(plan, dict(enumerate(map(MergeInput, plan.inputs.paths))), groups)
     except LongKeyError:
-        return rewrite_in_memory(plan, answers)
+        return rewrite_in_memory(plan)
 
 
 def merge_whole_job(
@@ -337,5 +312,7 @@ def _write_merged(
         behind.settle()
         files = writer.finish(tally.dropped)
     location = table_location(plan.location)
-    facts = tuple(read_back(location, file.path, plan.rules, plan.schema) for file in files)
+    facts = tuple(
+        read_back(location, file.path, plan.rules.row_rules, plan.rules.schema) for file in files
+    )
     return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files, facts=facts)

@@ -1,11 +1,14 @@
 """What one rewrite has to do, worked out from the assignment and the inputs' footers.
 
-A plan is a value: it goes to Spark's tasks as it is, and says everything that they need.
+A plan is a value: it goes to Spark's tasks as it is, and says everything that they need. It has
+four parts: what is read (`Inputs`), what happens to rows (`Rules`), what is written (`Output`),
+and what a task may hold (`MemoryBudget`). A function takes the part that it uses.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -36,64 +39,103 @@ from compactor.rewrite.plan.output_options import OutputSettings, output_setting
 from compactor.rewrite.plan.transform_plan import TransformPlan, make_transform
 
 FOOTER_FORMAT = "1"
-DEFAULT_BUDGET = memory_budget(TASK_BYTES, 0, 128 * 1024**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewritePlan:
-    """One rewrite. Paths are relative to `location`."""
+class Inputs:
+    """What a rewrite reads. Inputs have numbers: their places in `paths`."""
 
-    location: str
-    inputs: tuple[str, ...]
+    paths: tuple[str, ...]
+    """Relative to the table's location."""
     rows: int
     """Rows of all inputs, by their footers."""
     decoded_bytes: int
     """Bytes of all rows, by the footers and a look at some texts."""
-    footer_bytes: int = 0
-    """Of the footers of all inputs together."""
-    schema: pa.Schema
-    """Of the outputs: the table's and all inputs' united."""
-    rules: RowRules
-    now_s: float
-    drop: DropRule
-    outputs: tuple[str, ...]
-    """One path per part; a part without rows has no file."""
-    cuts: tuple[bytes, ...]
-    """Part n ends with key `cuts[n]`, the last part never."""
-    start: bytes | None
-    end: bytes | None
-    """Keys of the tablet are in `(start, end]`; both None: any key."""
-    writing: OutputSettings
-    footer: tuple[tuple[str, str], ...]
-    """Key-value metadata of every output, but for what is known at its end."""
-    purge: bytes | None = None
-    progress_folder: str = ""
-    """Where tasks on this machine leave word of how far they are."""
-    transform: TransformPlan | None = None
-    """What the job's request does to the rows before they are merged."""
-    memory: MemoryBudget = DEFAULT_BUDGET
-    """What one task may hold."""
-    clean: Mapping[int, RowFacts] = field(default_factory=dict)
-    """Facts of the inputs of which row groups may be copied, if they meet no others: their keys
-    ascend, and no row is dead."""
-    groups: tuple[RowGroup, ...] = ()
+    footer_bytes: int
+    """Bytes of the footers of all inputs."""
+    row_groups: tuple[RowGroup, ...] = ()
     """Row groups of all inputs of a keyed table, by their footers."""
+    clean: Mapping[int, RowFacts] = field(default_factory=dict)
+    """Facts of inputs whose keys ascend and whose rows are all alive, by number. Their row groups
+    may be copied where they meet no others."""
     small: Mapping[int, int] = field(default_factory=dict)
-    """Inputs of one small row group with exactly the columns of the outputs: bytes, by number."""
-    alike: frozenset[int] = frozenset()
-    """Inputs with columns, codec and Bloom filters of the outputs, however Arrow holds them."""
+    """Bytes of inputs with one small row group and exactly the columns of the outputs, by
+    number."""
+    matching: frozenset[int] = frozenset()
+    """Inputs with the columns, codec and Bloom filters of the outputs, however Arrow holds them."""
     worth_stitching: bool = False
     """Whether the row groups of all inputs together are large enough to be copied."""
 
     @property
+    def row_bytes(self) -> float:
+        """Decoded bytes of a row, on average."""
+        return self.decoded_bytes / max(1, self.rows)
+
+    def only(self, numbers: Iterable[int]) -> Self:
+        """Return the totals, and the sizes of those small inputs that have these numbers.
+
+        A task that is told of its own files needs no more.
+
+        Args:
+            numbers: Of the task's inputs.
+        """
+        small = {number: self.small[number] for number in numbers if number in self.small}
+        return replace(self, paths=(), row_groups=(), clean={}, small=small, matching=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What happens to rows."""
+
+    schema: pa.Schema
+    """Of the outputs: the table's and all inputs' united."""
+    row_rules: RowRules
+    now_s: float
+    drop: DropRule
+    start: bytes | None
+    end: bytes | None
+    """Keys of the tablet are in `(start, end]`; both None: any key."""
+    transform: TransformPlan | None = None
+    """What the job's request does to the rows before they are merged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a rewrite writes."""
+
+    paths: tuple[str, ...]
+    """One path per part, relative to the table's location; a part without rows has no file."""
+    cuts: tuple[bytes, ...]
+    """Part n ends with key `cuts[n]`, the last part never."""
+    settings: OutputSettings
+    footer: tuple[tuple[str, str], ...]
+    """Key-value metadata of every output, but for what is known at its end."""
+    purge: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewritePlan:
+    """One rewrite."""
+
+    location: str
+    """Of the table."""
+    folder: str
+    """The attempt's, where tasks on this machine leave word of how far they are; or empty."""
+    inputs: Inputs
+    rules: Rules
+    output: Output
+    memory: MemoryBudget
+    """What one task may hold."""
+
+    @property
     def read_rows_max(self) -> int:
         """Rows that are read at a time where all columns are held."""
-        return rows_at_a_time(self.decoded_bytes / max(1, self.rows), self.memory)
+        return rows_at_a_time(self.inputs.row_bytes, self.memory)
 
 
 def make_plan(
     assignment: Assignment,
-    progress_folder: str = "",
+    folder: str = "",
     task: tuple[int, int] = (TASK_BYTES, 0),
     on_read: Callable[[], None] = lambda: None,
 ) -> RewritePlan:
@@ -101,7 +143,7 @@ def make_plan(
 
     Args:
         assignment: The reserved job.
-        progress_folder: See `RewritePlan`.
+        folder: See `RewritePlan`.
         task: Bytes that the process of a task may have, and with which it is ended; 0: never.
         on_read: Is called after each footer, perhaps in several threads.
 
@@ -110,43 +152,55 @@ def make_plan(
         RewriteError: There are more parts than reserved outputs, or the request does not fit.
         PluginError: The table's configurer misbehaved.
     """
-    table, reservation, bounds = assignment.table, assignment.reservation, assignment.bounds
+    table = assignment.table
     location = table_location(table.location)
     paths = [file.path for file in assignment.inputs]
-    writing = output_settings(assignment)
-    asked = FooterQuery(table.key, writing.bloom_columns)
+    settings = output_settings(assignment)
+    asked = FooterQuery(table.key, settings.bloom_columns)
     footers = dict(zip(paths, read_footers(location, paths, asked, on_read), strict=True))
     require_inputs_unchanged(location, assignment, footers)
-    memory = memory_budget(task[0], assignment.halvings, writing.row_group_bytes, task[1])
+    memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
     schema = _united_schema(assignment, {path: footer.schema for path, footer in footers.items()})
-    rules = _rules(assignment, schema)
+    row_rules = _row_rules(assignment, schema)
     return RewritePlan(
         location=table.location,
-        inputs=tuple(footers),
-        rows=sum(footer.num_rows for footer in footers.values()),
-        decoded_bytes=estimate_decoded_bytes(location, footers),
-        footer_bytes=sum(footer.size_bytes for footer in footers.values()),
-        schema=schema,
-        rules=rules,
-        now_s=reservation.now_s,
-        drop=DropRule(assignment.settled, assignment.outside),
-        outputs=_outputs(assignment),
-        cuts=assignment.job.cuts,
-        start=None if bounds.partition is not None else bounds.start,
-        end=None if bounds.partition is not None else bounds.end,
-        writing=replace(writing, row_group_bytes=memory.group_bytes),
-        memory=memory,
-        footer=_footer(assignment),
-        purge=assignment.purge,
-        progress_folder=progress_folder,
-        transform=make_transform(assignment, schema),
-        clean=_clean_inputs(assignment, rules, schema),
-        groups=tuple(group for footer in footers.values() for group in footer.groups),
-        small=_small_inputs(footers.values(), schema),
-        alike=_matching_inputs(footers.values(), schema, writing),
-        worth_stitching=worth_copying(
-            [size for footer in footers.values() for size in footer.sizes], writing
+        folder=folder,
+        inputs=Inputs(
+            paths=tuple(footers),
+            rows=sum(footer.num_rows for footer in footers.values()),
+            decoded_bytes=estimate_decoded_bytes(location, footers),
+            footer_bytes=sum(footer.size_bytes for footer in footers.values()),
+            row_groups=tuple(group for footer in footers.values() for group in footer.groups),
+            clean=_clean_inputs(assignment, row_rules, schema),
+            small=_small_inputs(footers.values(), schema),
+            matching=_matching_inputs(footers.values(), schema, settings),
+            worth_stitching=worth_copying(
+                [size for footer in footers.values() for size in footer.sizes], settings
+            ),
         ),
+        rules=_rules(assignment, schema, row_rules),
+        output=Output(
+            paths=_output_paths(assignment),
+            cuts=assignment.job.cuts,
+            settings=replace(settings, row_group_bytes=memory.group_bytes),
+            footer=_footer(assignment),
+            purge=assignment.purge,
+        ),
+        memory=memory,
+    )
+
+
+def _rules(assignment: Assignment, schema: pa.Schema, row_rules: RowRules) -> Rules:
+    bounds = assignment.bounds
+    whole = bounds.partition is not None
+    return Rules(
+        schema=schema,
+        row_rules=row_rules,
+        now_s=assignment.reservation.now_s,
+        drop=DropRule(assignment.settled, assignment.outside),
+        start=None if whole else bounds.start,
+        end=None if whole else bounds.end,
+        transform=make_transform(assignment, schema),
     )
 
 
@@ -169,9 +223,9 @@ def _clean_inputs(
 
 
 def _matching_inputs(
-    footers: Iterable[InputFooter], schema: pa.Schema, writing: OutputSettings
+    footers: Iterable[InputFooter], schema: pa.Schema, settings: OutputSettings
 ) -> frozenset[int]:
-    wanted = {codec_name(writing.codec)}
+    wanted = {codec_name(settings.codec)}
     return frozenset(
         at
         for at, footer in enumerate(footers)
@@ -197,7 +251,7 @@ def _united_schema(assignment: Assignment, schemas: dict[str, pa.Schema]) -> pa.
         raise InputError(str(error)) from error
 
 
-def _rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
+def _row_rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
     table = assignment.table
     return RowRules(
         schema=columns_of(schema),
@@ -210,7 +264,7 @@ def _rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
     )
 
 
-def _outputs(assignment: Assignment) -> tuple[str, ...]:
+def _output_paths(assignment: Assignment) -> tuple[str, ...]:
     parts, reservation = len(assignment.job.cuts) + 1, assignment.reservation
     if parts > reservation.outputs_max:
         message = (

@@ -85,7 +85,7 @@ def test_the_order_of_keys_is_declared_up_to_the_first_float(
 def test_a_merge_declares_its_order_and_writes_the_filters(tmp_path: Path) -> None:
     plan = make_plan(job(tmp_path, rows(0), rows(ROWS // 2, version=2)))
     merge_small_job(plan)
-    output = tmp_path / plan.outputs[0]
+    output = tmp_path / plan.output.paths[0]
     metadata = pq.read_metadata(output)
     assert metadata.num_row_groups > 1
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -115,6 +115,6 @@ def test_files_without_the_filters_are_read_and_those_with_them_copied(
     stitching = stitch_plan(made, second)
     assert stitching is not None
     stitch_whole(stitching, made)
-    output = tmp_path / made.outputs[0]
+    output = tmp_path / made.output.paths[0]
     assert has_blooms(pq.read_metadata(output), SCHEMA, ("x", "k"))
     assert excluded(output, "x", ABSENT) == {True}

@@ -14,11 +14,7 @@ from common.model.request import Request, TransformKind, TransformSpec
 from common.model.table import Table
 from common.model.tablet import Bounds
 from common.rows.partitions import partition_of_path
-from compactor.rewrite.general_merge import (
-    read_for_sort,
-    rewrite_bag,
-    rewrite_in_memory,
-)
+from compactor.rewrite.general_merge import read_for_sort, rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.transform_expressions import END_OF_INPUT, read_expression_inputs
 from compactor.rewrite.verify import verify
@@ -56,7 +52,7 @@ def test_a_keyed_table_keeps_its_partition_column(folder: Path) -> None:
     plan = make_plan(an_assignment(files, table=table, bounds=bounds_of(table)))
     result = rewrite_in_memory(plan)
     assert verify(plan, result, lambda: False)[0][1].rows == 4
-    found = pq.ParquetFile(folder / plan.outputs[0]).read().sort_by("id").to_pylist()
+    found = pq.ParquetFile(folder / plan.output.paths[0]).read().sort_by("id").to_pylist()
     assert [(row["day"], row["id"], row["v"]) for row in found] == [
         (7, 1, 1),
         (7, 2, 2),
@@ -72,7 +68,7 @@ def test_an_append_only_table_keeps_its_partition_column(folder: Path) -> None:
     table = bag_table(folder, SCHEMA, **NONE)
     plan = make_plan(an_assignment(inspected(table, PATHS), table=table, bounds=bounds_of(table)))
     verify(plan, rewrite_bag(plan), lambda: False)
-    found = read_output(table, plan.outputs[0])
+    found = read_output(table, plan.output.paths[0])
     assert found["day"].to_pylist() == [7] * 6
     assert sorted(found["id"].to_pylist()) == [1, 2, 2, 3, 3, 4]
 
@@ -93,7 +89,7 @@ def test_an_input_whose_folder_does_not_fit_is_named(folder: Path) -> None:
     (folder / "day=soon").mkdir()
     (folder / PATHS[0]).rename(folder / "day=soon/a.parquet")
     with pytest.raises(InputError, match="'soon' cannot be read as int"):
-        rewrite_bag(replace(plan, inputs=("day=soon/a.parquet",)))
+        rewrite_bag(replace(plan, inputs=replace(plan.inputs, paths=("day=soon/a.parquet",))))
 
 
 def test_outputs_lie_in_folders_that_say_the_same(folder: Path) -> None:

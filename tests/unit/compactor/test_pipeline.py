@@ -197,15 +197,17 @@ class TestSmallFiles:
         pq.write_table(self.rows(at), path)
 
     def together(self, plan: RewritePlan, *, by_key: bool = True) -> BatchedReader:
-        layout = RowLayout(plan.schema, plan.rules)
+        layout = RowLayout(plan.rules.schema, plan.rules.row_rules)
         location = open_location(plan.location)
-        paths = dict(enumerate(plan.inputs))
-        return BatchedReader(location, paths, layout, plan.small, Allowance(""), by_key=by_key)
+        paths = dict(enumerate(plan.inputs.paths))
+        return BatchedReader(
+            location, paths, layout, plan.inputs.small, Allowance(""), by_key=by_key
+        )
 
     def test_each_row_group_gets_its_own_rows(self, tmp_path: Path) -> None:
         plan = self.plan(tmp_path)
-        assert sorted(plan.small) == [0, 1, 2, 3, 4]
-        held = self.together(plan).read(plan.groups)
+        assert sorted(plan.inputs.small) == [0, 1, 2, 3, 4]
+        held = self.together(plan).read(plan.inputs.row_groups)
         assert held is not None
         assert [each.frame.get_column("v").to_list() for each in held] == [
             [at] * 3 for at in range(5)
@@ -216,7 +218,7 @@ class TestSmallFiles:
         self, tmp_path: Path, by_key: bool
     ) -> None:
         plan = self.plan(tmp_path)
-        unknown = [replace(group, low=None, high=None) for group in plan.groups]
+        unknown = [replace(group, low=None, high=None) for group in plan.inputs.row_groups]
         held = self.together(plan, by_key=by_key).read(unknown)
         assert held is not None
         assert [each.rows for each in held] == [15, 0, 0, 0, 0]
@@ -237,15 +239,20 @@ class TestSmallFiles:
         )
         paths = [f"{at}.parquet" for at in range(3)]
         plan = make_plan(assignment_over(table, paths))
-        assert sorted(plan.small) == [0]
+        assert sorted(plan.inputs.small) == [0]
         together = self.together(plan)
-        assert [together.may(group) for group in plan.groups] == [True, False, False, False]
+        assert [together.may(group) for group in plan.inputs.row_groups] == [
+            True,
+            False,
+            False,
+            False,
+        ]
 
     def test_what_cannot_be_read_together_is_left_to_who_reads_one_by_one(
         self, tmp_path: Path
     ) -> None:
         plan = self.plan(tmp_path)
         (tmp_path / "3.parquet").write_bytes(b"PAR1 not any more")
-        assert self.together(plan).read(plan.groups) is None
+        assert self.together(plan).read(plan.inputs.row_groups) is None
         pq.write_table(self.rows(3).slice(1), tmp_path / "3.parquet")
-        assert self.together(plan).read(plan.groups) is None
+        assert self.together(plan).read(plan.inputs.row_groups) is None

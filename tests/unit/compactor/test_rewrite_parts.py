@@ -30,17 +30,14 @@ from compactor.rewrite import (
     general_merge,
     output_writer,
     streamed_merge,
+    task_result,
 )
 from compactor.rewrite.attempt_folder import (
     MARK_INTERVAL_S,
     ProgressMark,
     read_marks,
 )
-from compactor.rewrite.general_merge import (
-    from_spark_rows,
-    spark_schema,
-    to_spark_rows,
-)
+from compactor.rewrite.general_merge import from_spark_rows, spark_schema, to_spark_rows
 from compactor.rewrite.output_writer import open_output_writer
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.streamed_merge import Tally, merge_sorted
@@ -160,7 +157,7 @@ def test_row_groups_have_about_the_wanted_size(tmp_path: Path) -> None:
         for start in range(0, len(rows), 777):
             out.write(rows.slice(start, 777), None)
         out.finish(None)
-    found = pq.read_metadata(tmp_path / plan.outputs[0])
+    found = pq.read_metadata(tmp_path / plan.output.paths[0])
     sizes = [found.row_group(n).num_rows for n in range(found.num_row_groups)]
     assert sum(sizes) == len(rows)
     assert len(sizes) > 2
@@ -182,12 +179,12 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
     def fail(error: Exception) -> None:
         with open_output_writer(plan) as out:
             out.write(rows, None)
-            assert (tmp_path / plan.outputs[0]).exists()
+            assert (tmp_path / plan.output.paths[0]).exists()
             raise error
 
     with pytest.raises(RewriteError, match="No space left"):
         fail(OSError(28, "No space left on device"))
-    assert not (tmp_path / plan.outputs[0]).exists()
+    assert not (tmp_path / plan.output.paths[0]).exists()
     with pytest.raises(KeyError):
         fail(KeyError("odd"))
     assert list(tmp_path.glob("_neve/**/*.parquet")) == []
@@ -196,7 +193,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path: Path) -> None:
 def test_a_task_tells_its_errors_as_values(tmp_path: Path) -> None:
     plan = plan_over(tmp_path)
     (tmp_path / "a.parquet").unlink()
-    batch = general_merge.outcome_batch(lambda: general_merge.rewrite_in_memory(plan))
+    batch = task_result.outcome_batch(lambda: general_merge.rewrite_in_memory(plan))
     assert batch.num_rows == 1
     assert b"a.parquet does not exist" in batch.column(0)[0].as_py()
 

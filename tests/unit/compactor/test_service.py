@@ -27,7 +27,7 @@ from common.model.group import RateGrant
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
-from compactor.service import CompactorService
+from compactor.service import CompactorService, compactor
 from tests.support.assignments import an_assignment
 from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
 from tests.support.patience import PATIENCE_S
@@ -439,6 +439,65 @@ def test_stop_gives_back_what_takes_too_long() -> None:
 
     world = play(script, setup)
     assert [report.end for report in world.coordinator.reports] == [AttemptEnd.DRAINED]
+
+
+def test_stop_ends_an_engine_that_does_not_hear_of_the_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compactor, "CANCEL_MAX_S", 0.03)
+
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        await service.stop(0.0)
+        assert world.coordinator.left
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.engine.deaf = True
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(script, setup)
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.DRAINED]
+    assert world.files.deleted == [an_assignment().reservation.output_paths]
+
+
+def test_the_shortest_of_several_waits_decides_when_jobs_are_handed_back() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.engine.running)
+        patient = asyncio.create_task(service.stop(PATIENCE_S))
+        given_up = asyncio.create_task(service.stop(0.0))
+        await until(lambda: world.engine.cancelled)
+        given_up.cancel()  # Whoever has asked need not live until the end.
+        await service.stop(0.0)
+        await patient
+
+    def setup(world: World) -> None:
+        world.engine.gate.clear()
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(script, setup)
+    assert world.engine.cancelled == [an_assignment().reservation.attempt]
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.DRAINED]
+    assert world.coordinator.left == [("c-1", "drained")]
+
+
+def test_a_job_that_arrives_while_others_are_handed_back_is_handed_back_too() -> None:
+    async def script(world: World, service: CompactorService) -> None:
+        await until(lambda: world.coordinator.waiting)
+        world.coordinator.on_its_way.append(an_assignment(attempt="late"))
+        stopping = asyncio.create_task(service.stop(0.0))
+        await until(lambda: ("jobs handed back", {"attempts": []}) in world.events)
+        world.coordinator.waiting[world.coordinator.takes[-1].take].set()
+        await stopping
+
+    def setup(world: World) -> None:
+        world.settings = replace(world.settings, slots=1, take_wait_max_s=60.0)
+
+    world = play(script, setup)
+    assert [(each.attempt, each.end) for each in world.coordinator.reports] == [
+        ("late", AttemptEnd.DRAINED)
+    ]
+    assert not world.engine.assigned
 
 
 def test_stop_does_not_wait_for_a_coordinator_that_is_gone() -> None:

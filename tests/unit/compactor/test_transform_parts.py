@@ -21,13 +21,13 @@ from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite import general_merge
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.plan.transform_plan import (
     matched_rows,
     with_deletions,
     with_values,
 )
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.transform_expressions import (
     END_OF_INPUT,
     ExpressionInputs,
@@ -206,8 +206,8 @@ def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
     write_file(tmp_path, "a.parquet", pa.table({"k": [1], "v": [1]}))
     request = with_transform(TransformKind.SET, "s = 'é', neve_row = neve__input + neve_row")
     plan = make_plan(an_assignment(inspected(table, ["a.parquet"]), table=table, request=request))
-    assert plan.transform is not None
-    asking = ExpressionInputs(plan, plan.transform)
+    assert plan.rules.transform is not None
+    asking = ExpressionInputs(plan, plan.rules.transform)
     assert asking.schema == (
         "neve___input int, neve___row bigint, `neve_row` bigint, `neve__input` bigint"
     )

@@ -15,8 +15,8 @@ from common.errors import AttemptCancelledError, VerificationError
 from common.model.keys import encode_key
 from common.rows.rules import RowRules
 from compactor.rewrite import general_merge
-from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
 from tests.support.misordered import last_first, misordered
 from tests.support.tables_on_disk import (
@@ -42,7 +42,7 @@ def rewritten(folder: Path, *, keyed: bool = True) -> tuple[RewritePlan, TaskRes
     kind = keyed_table if keyed else bag_table
     plan = make_plan(assignment_over(kind(folder, settings=settings(ttl_s=100.0)), paths))
     result = general_merge.rewrite_in_memory(plan) if keyed else general_merge.rewrite_bag(plan)
-    return plan, result, folder / plan.outputs[0]
+    return plan, result, folder / plan.output.paths[0]
 
 
 def replaced(output: Path, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -117,9 +117,11 @@ def test_bytes_changed_on_the_way_to_disk(tmp_path: Path) -> None:
 
 def test_a_file_of_another_attempt_in_its_place(tmp_path: Path) -> None:
     plan, result, _ = rewritten(tmp_path)
-    footer = tuple((name, "x" if name == "neve.attempt" else value) for name, value in plan.footer)
+    footer = tuple(
+        (name, "x" if name == "neve.attempt" else value) for name, value in plan.output.footer
+    )
     with pytest.raises(VerificationError, match=r"neve\.attempt"):
-        verify(replace(plan, footer=footer), result, never)
+        verify(replace(plan, output=replace(plan.output, footer=footer)), result, never)
 
 
 def test_a_lost_output(tmp_path: Path) -> None:
@@ -131,8 +133,9 @@ def test_a_lost_output(tmp_path: Path) -> None:
 
 def test_rows_that_nobody_accounted_for(tmp_path: Path) -> None:
     plan, result, _ = rewritten(tmp_path)
+    inputs = replace(plan.inputs, rows=plan.inputs.rows + 1)
     with pytest.raises(VerificationError, match="were accounted for"):
-        verify(replace(plan, rows=plan.rows + 1), result, never)
+        verify(replace(plan, inputs=inputs), result, never)
     fewer = replace(result, counts=replace(result.counts, superseded=0))
     with pytest.raises(VerificationError, match="were accounted for"):
         verify(plan, fewer, never)
@@ -149,7 +152,7 @@ def test_keys_outside_of_the_tablet(tmp_path: Path, side: str) -> None:
     plan, result, _ = rewritten(tmp_path)
     middle = encode_key([20], RowRules.of(keyed_table(tmp_path)).key_types)
     with pytest.raises(VerificationError, match="outside of its range"):
-        verify(replace(plan, **{side: middle}), result, never)
+        verify(replace(plan, rules=replace(plan.rules, **{side: middle})), result, never)
 
 
 def test_verification_can_be_cancelled(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def reads_manifest(table: Table, disk: Faults) -> None:
 def verifies(table: Table, disk: Faults) -> None:
     plan = make_plan(assignment_over(table, ["a.parquet"]))
     result = general_merge.rewrite_in_memory(plan)
-    disk.silent[Path(plan.outputs[0]).name] = ERRORS[0]
+    disk.silent[Path(plan.output.paths[0]).name] = ERRORS[0]
     verify(plan, result, lambda: False)
 
 

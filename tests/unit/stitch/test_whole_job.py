@@ -57,12 +57,12 @@ def test_what_is_verified_is_what_a_look_would_find(tmp_path: Path) -> None:
         assert stitching.paths == tuple(PATHS[::-1] if table.key else PATHS)
         result = stitch_whole(stitching, plan)
         ((size_bytes, facts),) = verify(plan, result, lambda: False)
-        (found,) = inspected(table, [plan.outputs[0]])
+        (found,) = inspected(table, [plan.output.paths[0]])
         assert (size_bytes, facts.rows, facts.clean) == (found.size_bytes, 3 * ROWS, found.clean)
         assert (facts.key_min, facts.key_max) == (found.key_min, found.key_max)
         assert (facts.version_min, facts.version_max) == (found.version_min, found.version_max)
         assert (facts.time_min_s, facts.time_max_s) == (found.time_min_s, found.time_max_s)
-        (tmp_path / plan.outputs[0]).unlink()
+        (tmp_path / plan.output.paths[0]).unlink()
 
 
 def test_an_output_that_was_changed_after_it_was_read_back(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_an_output_that_was_changed_after_it_was_read_back(tmp_path: Path) -> No
     stitching = stitch_plan(plan, assignment)
     assert stitching is not None
     result = stitch_whole(stitching, plan)
-    output = tmp_path / plan.outputs[0]
+    output = tmp_path / plan.output.paths[0]
     other = pq.read_table(output).slice(1)
     output.unlink()
     pq.write_table(other, output)
@@ -84,10 +84,10 @@ def test_columns_that_readers_would_see_otherwise(tmp_path: Path) -> None:
     plan = make_plan(assignment)
     stitching = stitch_plan(plan, assignment)
     assert stitching is not None
-    narrower = replace(plan, schema=plan.schema.remove(0))
+    narrower = replace(plan, rules=replace(plan.rules, schema=plan.rules.schema.remove(0)))
     with pytest.raises(NotStitchableError, match="has columns"):
         stitch_whole(stitching, narrower)
-    assert not (tmp_path / plan.outputs[0]).exists()
+    assert not (tmp_path / plan.output.paths[0]).exists()
 
 
 def test_inputs_of_another_codec_are_read(tmp_path: Path) -> None:

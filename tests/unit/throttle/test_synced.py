@@ -10,14 +10,11 @@ import pyarrow as pa
 import pytest
 
 from compactor.rewrite import throttle as module
-from compactor.rewrite.general_merge import (
-    TaskResult,
-    rewrite_bag,
-    rewrite_in_memory,
-)
+from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
+from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import Allowance
 from tests.support.tables_on_disk import (
     KEYED,
@@ -77,5 +74,5 @@ def test_outputs_that_are_stitched(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert stitching is not None
     stitch_whole(stitching, plan)
     usage = allowance.usage()
-    assert usage.synced_bytes == (tmp_path / plan.outputs[0]).stat().st_size
+    assert usage.synced_bytes == (tmp_path / plan.output.paths[0]).stat().st_size
     assert usage.sync_s > 0
