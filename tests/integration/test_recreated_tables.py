@@ -190,7 +190,7 @@ def test_an_output_of_a_dropped_table_is_left_by_its_footer(
     assert "written for table t-of-before" in finding.sentence
 
 
-def test_what_a_rebuilt_table_had_written_before_is_its_own(
+def test_files_of_a_rebuilt_table_s_former_ids_are_its_own(
     gateway: Gateway, client: Client, location: Path
 ) -> None:
     used_and_dropped(gateway, client, location)

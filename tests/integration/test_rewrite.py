@@ -339,7 +339,7 @@ class TestFailures:
             run(assignment)
         assert {path: path.read_bytes() for path in folder.rglob("*.parquet")} == before
 
-    def test_a_missing_input(self, tmp_path: Path) -> None:
+    def test_a_missing_input_fails_the_rewrite(self, tmp_path: Path) -> None:
         paths = fill(tmp_path, 1)
         assignment = assignment_over(keyed_table(tmp_path), paths)
         (tmp_path / paths[2]).unlink()

@@ -49,7 +49,7 @@ def test_one_location_by_two_names(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
-def test_two_locations(one: str, other: str) -> None:
+def test_different_locations_do_not_overlap(one: str, other: str) -> None:
     assert not identity_of_uri(one).overlaps(identity_of_uri(other))
 
 

@@ -63,7 +63,7 @@ def test_a_commit_is_up_to_the_store() -> None:
     assert Life(a=AttemptState.COMMITTING).pass_time(10 * STALL_S) is None
 
 
-def test_nothing_stalls_where_nothing_may() -> None:
+def test_without_a_stall_limit_no_attempt_stalls() -> None:
     assert Life(0.0, a=AttemptState.REWRITING).pass_time(1000.0) is None
 
 
@@ -97,7 +97,7 @@ def test_another_grant_is_no_progress() -> None:
     assert life.pass_time(1.0) is not None
 
 
-def test_who_waits_for_a_core_is_left_alone_while_others_move() -> None:
+def test_an_attempt_waiting_for_a_core_does_not_stall_while_others_move() -> None:
     life = Life(a=AttemptState.REWRITING, b=AttemptState.REWRITING)
     life.health = replace(life.health, busy=frozenset("b"))
     assert life.pass_time(10 * STALL_S, moving="b") is None
@@ -109,7 +109,7 @@ def test_who_waits_for_a_core_is_left_alone_while_others_move() -> None:
     assert stall.attempts == ("a",)
 
 
-def test_who_waits_for_one_that_stands_still_is_given_up_with_it() -> None:
+def test_an_attempt_waiting_for_a_stalled_one_is_given_up_too() -> None:
     life = Life(a=AttemptState.REWRITING, b=AttemptState.REWRITING)
     life.health = replace(life.health, busy=frozenset("b"))
     life.pass_time(3.0, moving="b")
@@ -157,7 +157,7 @@ def test_time_in_which_nobody_looked_is_nobodys_fault() -> None:
     assert life.watch.quiet_s("a") == 0.0
 
 
-def test_what_is_over_is_forgotten() -> None:
+def test_an_attempt_that_comes_back_starts_a_new_stall_clock() -> None:
     life = Life(a=AttemptState.REWRITING)
     life.pass_time(STALL_S)
     progress = life.held.pop("a")

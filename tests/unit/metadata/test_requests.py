@@ -297,7 +297,7 @@ def test_only_so_many_parts_are_cancelled_by_themselves() -> None:
         {b"state": b"active", b"value": b"\x01\xc0"},
     ],
 )
-def test_what_is_no_request(stored: dict[bytes, bytes]) -> None:
+def test_unpacking_a_damaged_request_is_an_error(stored: dict[bytes, bytes]) -> None:
     with pytest.raises(MetadataError, match="here"):
         unpack_request("here", "t", "r1", stored)
 

@@ -52,7 +52,9 @@ def neve(request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path) -> It
         (["--start", "2027"], []),
     ],
 )
-def test_partitions(neve: Shell, span: list[str], seen: list[tuple[int, int]]) -> None:
+def test_a_range_of_partitions_is_scanned_and_counted(
+    neve: Shell, span: list[str], seen: list[tuple[int, int]]
+) -> None:
     rows = neve.json("scan", "sales", "--limit", "0", *span)
 
     assert sorted((row["year"], row["month"]) for row in rows) == sorted(2 * seen)

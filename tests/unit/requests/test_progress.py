@@ -101,7 +101,7 @@ def test_progress_in_one_tablet(
     assert (here.state.value, here.reason) == (state, reason)
 
 
-def test_it_is_said_whose_turn_it_is() -> None:
+def test_progress_says_which_request_is_first() -> None:
     assert tablet_progress(REQUEST, tablet(b"m"), [OTHER, REQUEST]).reason == (
         "request r0 is first here"
     )
@@ -109,7 +109,7 @@ def test_it_is_said_whose_turn_it_is() -> None:
     assert tablet_progress(REQUEST, over, [OTHER, REQUEST]).reason == "its next step is under way"
 
 
-def test_what_has_ended_needs_no_more_time() -> None:
+def test_an_ended_request_needs_no_more_time() -> None:
     progress = request_progress(replace(REQUEST, state=RequestState.DONE), [tablet(b"m")])
     assert (progress.eta_s, progress.bytes_left) == (0.0, 0)
     assert request_progress(REQUEST, [tablet(b"m")]).eta_s is None

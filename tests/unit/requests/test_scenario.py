@@ -58,7 +58,7 @@ async def told(**deaths: Any) -> Tale:
     return tale
 
 
-def test_nobody_dies() -> None:
+def test_the_scenario_without_deaths_runs_each_job_once() -> None:
     async def story() -> None:
         tale = await told()
         history = await tale.store.history("t1", 1000)
@@ -92,7 +92,7 @@ def test_where_no_request_waits_the_next_system_job_is_wanted() -> None:
 @pytest.mark.parametrize(
     "victims", [("coordinator",), ("compactor",), ("coordinator", "compactor")]
 )
-def test_somebody_dies_at_every_change(victims: tuple[str, ...]) -> None:
+def test_the_scenario_ends_the_same_after_a_death_at_any_change(victims: tuple[str, ...]) -> None:
     """Whoever dies, and when: the end is the same, and no job is done again that was done."""
 
     async def story(at: int) -> bool:

@@ -71,11 +71,13 @@ def choose(name: str, files: tuple[DataFile, ...] = FILES, **options: str) -> li
         ("schema", {}, ["a/one", "a/two"]),
     ],
 )
-def test_what_is_chosen(name: str, options: Mapping[str, str], chosen: list[str]) -> None:
+def test_each_selector_chooses_the_expected_files(
+    name: str, options: Mapping[str, str], chosen: list[str]
+) -> None:
     assert choose(name, **options) == chosen
 
 
-def test_what_is_tagged_for_its_layout_is_chosen() -> None:
+def test_the_layout_selector_chooses_tagged_files() -> None:
     assert choose("layout", LAID_OUT) == ["c/six"]
     assert choose("layout", LAID_OUT, min_files="2") == []
     assert choose("layout") == []
@@ -104,7 +106,7 @@ def test_of_no_file_none_is_chosen(name: str) -> None:
     assert choose(name, (), **options.get(name, {})) == []
 
 
-def test_nothing_expires_without_a_ttl() -> None:
+def test_without_a_ttl_the_expired_selector_chooses_nothing() -> None:
     selector = registry.load_selector("expired")
     table = replace(TABLE, settings=TableSettings())
     parameters = SelectorParameters(tablet=TABLET, table=table, files=FILES, now_s=NOW_S)

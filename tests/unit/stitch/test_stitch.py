@@ -142,7 +142,7 @@ def test_a_stitched_file_can_be_stitched_again(tmp_path: Path) -> None:
     assert file.read().equals(pa.concat_tables([rows_of(1), rows_of(2), rows_of(1)]))
 
 
-def test_nothing_but_empty_files(tmp_path: Path) -> None:
+def test_stitching_empty_files_gives_an_empty_file(tmp_path: Path) -> None:
     pq.write_table(rows_of(1, 0), tmp_path / "0.parquet")
     result, file = stitched(tmp_path, ["0.parquet", "0.parquet"])
     assert (result.rows, result.row_groups, result.copied_bytes) == (0, 0, 0)
@@ -191,6 +191,6 @@ def test_a_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "s.parquet").read_bytes() == b"mine"
 
 
-def test_a_missing_piece(tmp_path: Path) -> None:
+def test_a_missing_piece_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"file no\.parquet does not exist"):
         stitched(tmp_path, ["no.parquet"])
