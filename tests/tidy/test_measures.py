@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
+from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files
 
 MODULES_MAX = 313
 SMALL_LINES = 80
@@ -57,7 +57,7 @@ def importers() -> Mapping[str, frozenset[str]]:
     """Return which modules import a module."""
     found = defaultdict(set)
     for name, path in modules().items():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             for imported in imported_names(node):
                 if imported in modules() and imported != name:
                     found[imported].add(name)
@@ -108,7 +108,7 @@ def test_half_of_the_functions_are_short() -> None:
     lengths = [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for path in python_files(*PACKAGES)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     median = statistics.median(lengths)
@@ -136,7 +136,7 @@ def steps_of(flow: str) -> list[tuple[str, str, str | None]]:
 def words_of(path: str) -> frozenset[str]:
     """Return the names that a file defines, imports or uses; texts do not count."""
     words = set()
-    for node in ast.walk(tree_of(ROOT / path)):
+    for node in nodes_of(ROOT / path):
         if not isinstance(node, ast.Constant):
             words.update(value for value in vars(node).values() if isinstance(value, str))
     return frozenset(words)

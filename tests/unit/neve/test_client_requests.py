@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from common.clock import ManualClock
 from neve.api import requests as api
 from neve.client import requests
 from neve.client.errors import (
@@ -32,13 +33,12 @@ TOLD: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "POLL_FIRST_S", 0.001)
-    monkeypatch.setattr(requests, "POLL_MAX_S", 0.002)
 
 
 def following(*answers: dict[str, Any] | int) -> Request:
     """Return a request whose looks get these answers, the last one for ever."""
     left: Iterator[dict[str, Any] | int] = iter(answers)
-    last = answers[-1]
+    last, clock = answers[-1], ManualClock()
 
     def answer(_: httpx.Request) -> httpx.Response:
         told = next(left, last)
@@ -47,7 +47,8 @@ def following(*answers: dict[str, Any] | int) -> Request:
     made = Connection(
         "http://service",
         None,
-        sleep=lambda _: None,
+        sleep=clock.advance,
+        clock=clock.now_s,
         transport=httpx.MockTransport(answer),
     )
     return Request(made, "events", "req-1")
