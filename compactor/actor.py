@@ -42,7 +42,7 @@ PIN_AMOUNT = 0.001
 """Enough of a node's own resource to be placed on that node."""
 
 
-class RayCoordinator:
+class RayWorkSource:
     """The coordinator's actor, looked up by name whenever it does not answer.
 
     Everything that Ray may raise leaves as UnavailableError.
@@ -112,7 +112,7 @@ class CompactorActor:
             own,
             group=group,
             node=context.get_node_id(),
-            coordinator=RayCoordinator(),
+            coordinator=RayWorkSource(),
             engine=self._engine,
             store=store,
             files=TableStorage(store.store_id, clock),

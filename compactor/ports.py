@@ -18,12 +18,12 @@ from compactor.core.progress import (
 )
 
 __all__ = [
-    "Coordinator",
     "Engine",
     "EngineHealth",
     "OwnFiles",
     "RewriteProgress",
     "RewriteResult",
+    "WorkSource",
 ]
 
 
@@ -85,7 +85,7 @@ class Engine(Protocol):
         ...
 
 
-class Coordinator(Protocol):
+class WorkSource(Protocol):
     """The coordinator as a compactor sees it; an adapter over Ray or a simulation.
 
     Every call raises UnavailableError when the coordinator does not answer.

@@ -19,7 +19,7 @@ from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.backoff import Backoff
-from compactor.core.progress import AttemptState, Progress, RewriteResult
+from compactor.core.progress import AttemptPhase, Progress, RewriteResult
 
 CONFLICTS_MAX = 8
 """Rounds of lost races at commit before the attempt fails; each has tries of its own."""
@@ -32,7 +32,7 @@ _NOBODYS_FAILURE = {"released": AttemptEnd.LOST, "resurface": AttemptEnd.CONFLIC
 a word, or a file came meanwhile that may hold older rows of what it has dropped."""
 
 
-class Attempt:
+class AttemptStateMachine:
     """One attempt: told events, it says what to do next.
 
     At most one action that awaits an answer is open at a time. `progress` may be read
@@ -131,7 +131,7 @@ class Attempt:
             reason=job.reason,
         )
         self._asked_s = now_s
-        self.progress = self.progress.at(AttemptState.COMMITTING)
+        self.progress = self.progress.at(AttemptPhase.COMMITTING)
         return [do.SendCommit(self._commit)]
 
     def _rewrite_failed(self, event: on.RewriteFailed) -> list[do.Action]:

@@ -27,7 +27,7 @@ from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, table_location
 from compactor.rewrite.general_merge import TaskResult
 from compactor.rewrite.output_writer import WrittenFile
-from compactor.rewrite.parquet_bytes.relocation import OutputFooter, StitchPiece
+from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.throttle import allowance_of
@@ -82,7 +82,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan, _answers: object = No
 
     purge = plan.purge.hex() if plan.purge else ""
     known = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
-    footing = OutputFooter(metadata={**dict(plan.footer), **known}, schema=plan.schema)
+    footing = StitchedFooter(metadata={**dict(plan.footer), **known}, schema=plan.schema)
     made = stitch(
         location,
         list(map(StitchPiece, stitching.paths)),

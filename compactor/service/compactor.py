@@ -17,10 +17,10 @@ from common.wire import (
     TakeRequest,
 )
 from compactor.core import events as on
-from compactor.core.attempt import Attempt
+from compactor.core.attempt import AttemptStateMachine
 from compactor.core.backoff import Backoff
 from compactor.core.progress import StallWatch
-from compactor.ports import Coordinator, Engine, OwnFiles
+from compactor.ports import Engine, OwnFiles, WorkSource
 from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
@@ -45,7 +45,7 @@ class CompactorService:
         settings: CompactorSettings,
         *,
         node: str,
-        coordinator: Coordinator,
+        coordinator: WorkSource,
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,
@@ -68,7 +68,7 @@ class CompactorService:
         )
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted one starts with nothing held."""
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, AttemptStateMachine] = {}
         self._stalls = StallWatch(settings.attempt_stall_s)
         self._draining = asyncio.Event()
         self._ready = asyncio.Event()
@@ -243,7 +243,7 @@ class CompactorService:
                 await self._draining.wait()
 
     async def _run_attempt(self, assignment: Assignment) -> None:
-        attempt = Attempt(assignment, self._clock.now_s())
+        attempt = AttemptStateMachine(assignment, self._clock.now_s())
         if attempt.id in self._attempts:
             return  # The same answer to a call that was repeated.
         self._attempts[attempt.id] = attempt

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files
+from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
 MODULES_MAX = 313
 SMALL_LINES = 80
@@ -32,6 +32,10 @@ SMALL_MODULES = {
     "neve/row_reader.py": "opens files for the command line, which may not import `common` readers",
 }
 """Why a module below `SMALL_LINES` that one other imports is a module of its own."""
+
+# The wire models say the same as the values of `common.model`, in the words of HTTP.
+TWINS_ON_PURPOSE = ("neve/api/", "neve/client/")
+ONE_NAME_ON_PURPOSE = {"BySize": "a selector and a configurer, each by the name that users write"}
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 FLOWS = ("Flow: an append until it is compacted", "Flow: a request until it is done")
@@ -82,7 +86,7 @@ def line_count(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
 
 
-# --------------------------------------------------------------------------- Modules and functions
+# ------------------------------------------------------------------- Modules, functions and classes
 
 
 def test_there_are_few_modules() -> None:
@@ -115,6 +119,20 @@ def test_half_of_the_functions_are_short() -> None:
     print(f"median length of {len(lengths)} functions: {median:g} lines")
 
     assert median <= FUNCTION_LINES_MEDIAN_MAX
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    places = defaultdict(list)
+    for path in python_files(*PACKAGES):
+        if name_of(path).startswith(TWINS_ON_PURPOSE):
+            continue
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name_of(path))
+    print(f"public classes: {len(places)}")
+
+    doubled = {name: paths for name, paths in sorted(places.items()) if len(paths) > 1}
+    assert doubled.keys() == ONE_NAME_ON_PURPOSE.keys(), doubled
 
 
 # --------------------------------------------------------------------------------------- The flows
