@@ -147,8 +147,13 @@ def outputs(life: Life, result: TaskResult) -> pa.Table:
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
+FEW, MANY = range(40), range(40, 150)
+
+
 @pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize(
+    "seed", [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
+)
 def test_files_merge_like_the_general_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
 ) -> None:
