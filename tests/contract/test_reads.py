@@ -26,7 +26,7 @@ from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, 
 pytestmark = pytest.mark.anyio
 
 
-async def test_many_tablets_in_order(harness: Harness) -> None:
+async def test_many_tablets_are_read_in_key_order(harness: Harness) -> None:
     ends = tuple(number.to_bytes(2, "big") for number in range(600))
     table = await harness.table(splits=ends)
     ids = [TabletId(table.id, end) for end in (*ends, PLUS_INFINITY)]
@@ -295,7 +295,7 @@ async def test_unknown_fields_of_a_record_are_kept(harness: Harness) -> None:
     assert after.files == 1
 
 
-async def test_other_damage_is_named(harness: Harness) -> None:
+async def test_damaged_records_and_paths_are_named(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
     await harness.write(hset(keys.record, {"f": "many"}))

@@ -98,7 +98,7 @@ def test_a_key_with_all_rights_passes_every_step(use: Use, keys: Keys) -> None:
     assert list_location(open_location("s3://tables/t")) == {}
 
 
-def test_only_reading_is_allowed(use: Use, keys: Keys) -> None:
+def test_a_key_that_may_only_read_fails_at_writing(use: Use, keys: Keys) -> None:
     use(keys["reader"])
     said = trial("s3://tables/t")
     assert said.startswith("s3://tables/t: write failed: the credentials in use do not allow it")

@@ -313,7 +313,7 @@ def test_tables_that_came_to_share_files_are_told_by_a_check(
         client.gc("one", delete=True)
 
 
-def test_other_names_of_a_location(client: Client, tmp_path: Path) -> None:
+def test_other_names_of_a_used_location_are_refused(client: Client, tmp_path: Path) -> None:
     create(client, "one", tmp_path / "real/one")
     (tmp_path / "link").symlink_to("real")
     for place in (

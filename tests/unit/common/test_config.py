@@ -171,7 +171,7 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
 
 
-def test_without_a_group_there_is_one(tmp_path: Path) -> None:
+def test_without_named_groups_there_is_a_default_group(tmp_path: Path) -> None:
     settings = load_settings(environ={})
     assert list(settings.compactor_names()) == [("default", "default-1")]
     assert settings.only_group("--slots") == "default"

@@ -44,7 +44,7 @@ APART = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_one_location_by_two_names(one: str, other: str) -> None:
+def test_two_names_of_one_location_have_one_identity(one: str, other: str) -> None:
     assert identity_of_uri(one) == identity_of_uri(other)
 
 

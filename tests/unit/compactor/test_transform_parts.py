@@ -119,7 +119,7 @@ class TestTouching:
         )
         assert left.column("x").to_pylist() == [1.0]
 
-    def test_values_go_into_their_places(self) -> None:
+    def test_computed_values_go_into_their_rows(self) -> None:
         values = pa.chunked_array([[7.0], [None]], pa.float64())
         changed = with_values(rows(), matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2],
                               {"x": values})  # fmt: skip

@@ -37,7 +37,7 @@ def test_a_flood_of_one_table_does_not_keep_another_waiting() -> None:
     assert takes(queue, 6) == ["flood", "quiet"] * 3
 
 
-def test_without_shares_the_flood_goes_first() -> None:
+def test_without_fair_shares_the_higher_priority_always_goes_first() -> None:
     queue = JobQueue(GIB, 10_000)
     fill(queue, "flood", 5, priority=90)
     fill(queue, "quiet", 1, priority=10)

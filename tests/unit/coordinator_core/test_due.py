@@ -122,7 +122,7 @@ def test_deferred_tablets_are_looked_at_by_a_coordinator_that_is_new() -> None:
     assert not is_recheck_due(deferred, 100.0)
 
 
-def test_only_tablets_without_anybody_at_work_rest() -> None:
+def test_only_tablets_without_work_under_way_rest() -> None:
     plan = TabletPlan()
     assert scan_verdict(tablet(), TABLE, plan) is ScanVerdict.RESTS
     held = tablet(selection=Selection(request="r1", files=("a",)))

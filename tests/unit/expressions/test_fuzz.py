@@ -69,7 +69,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from(["", " "]))
-def test_any_words_of_the_language(words: list[str], between: str) -> None:
+def test_any_words_of_the_language_are_parsed_or_refused(words: list[str], between: str) -> None:
     outcome(between.join(words))
 
 

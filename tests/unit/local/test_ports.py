@@ -50,7 +50,7 @@ def test_insisting_on_a_taken_port_is_an_error(sockets: ExitStack) -> None:
         start_on_free_port(lambda wanted: listen(sockets, wanted), port, insisted=True)
 
 
-def test_another_reason_is_not_tried_again() -> None:
+def test_only_a_taken_port_is_tried_again() -> None:
     tried: list[int] = []
 
     def start(port: int) -> None:

@@ -339,7 +339,7 @@ def test_a_split_that_something_came_over_does_not_end() -> None:
     assert may_end([plain]) is None
 
 
-def test_two_drop_the_same_table() -> None:
+def test_two_drops_of_one_table_end_as_one() -> None:
     async def story() -> None:
         harness = memory()
         table = await harness.table()

@@ -224,7 +224,7 @@ BIG = file("b", b"a", b"y", 101 * MB)
         (tablet(BIG, record=Record(abandoned_s=NOW_S - REST_S)), TABLE, True),
     ],
 )
-def test_when_a_tablet_is_split(given: Tablet, table: Table, wanted: bool) -> None:
+def test_a_large_quiet_tablet_is_split(given: Tablet, table: Table, wanted: bool) -> None:
     why = core.why_split(given, table, NOW_S, REST_S)
     assert (why is not None) is wanted
     if why is not None:
@@ -248,7 +248,7 @@ NEXT = tablet(file("n", b"n", b"y", 29 * MB), start=b"m")
         (SMALL, replace(NEXT, record=Record(abandoned_s=NOW_S - 1)), TABLE, False),
     ],
 )
-def test_when_neighbours_are_merged(
+def test_small_quiet_neighbours_are_merged(
     left: Tablet, right: Tablet, table: Table, wanted: bool
 ) -> None:
     why = core.why_merge(left, right, table, NOW_S, REST_S)

@@ -156,7 +156,7 @@ LOSSES: list[tuple[str, tuple[str, str, str], list[AttemptOutputs], str]] = [
 
 
 @pytest.mark.parametrize(("story", "where", "attempts", "files"), LOSSES)
-def test_files_of_a_time_of_lost_changes_are_all_counted(
+def test_no_file_of_a_time_of_lost_changes_is_lost(
     story: str, where: tuple[str, str, str], attempts: list[AttemptOutputs], files: str
 ) -> None:
     found = traced(*where, *attempts, loss=FORGOTTEN)
@@ -172,7 +172,7 @@ def test_outside_of_the_lost_time_the_manifest_counts(
     assert found.files == ("a",)
 
 
-def test_why_a_file_does_not_count() -> None:
+def test_lineage_says_why_a_file_does_not_count() -> None:
     found = traced("x0 e", "a x0 v0 e w0", "d", X, attempt("v", "g"), attempt("w", "e"))
     assert found.files == ("w0", "x0")
     assert found.left == {

@@ -69,7 +69,7 @@ def test_the_scenario_without_deaths_runs_each_job_once() -> None:
     run(story())
 
 
-def test_where_no_request_waits_the_next_system_job_is_wanted() -> None:
+def test_without_a_request_the_next_system_job_runs() -> None:
     """The job that the hold prevents in step 5: without the hold it would run."""
 
     async def story() -> None:

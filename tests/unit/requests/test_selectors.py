@@ -84,7 +84,7 @@ def test_the_layout_selector_chooses_tagged_files() -> None:
 
 
 @pytest.mark.parametrize("case", CASES["too_many_deletes"], ids=str)
-def test_too_many_deletes_as_in_accumulo(case: Mapping[str, Any]) -> None:
+def test_the_deletes_selector_follows_accumulo(case: Mapping[str, Any]) -> None:
     rows = case["puts"] + case["deletes"]
     halves = (
         file("f1", rows=rows // 2, tombstones=case["deletes"] // 2),
@@ -99,7 +99,7 @@ def test_tombstones_alone_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("name", registry.SELECTORS.names())
-def test_of_no_file_none_is_chosen(name: str) -> None:
+def test_selectors_choose_nothing_from_no_files(name: str) -> None:
     options = {
         "name": {"pattern": "*"}, "size": {"larger_than": "0"}, "age": {"older_than": "0"}
     }  # fmt: skip

@@ -250,7 +250,7 @@ def changed(folder: Path, sound: FooterLayout, at: str, number: int, field: Fiel
         ("chunk", ids.OFFSET_INDEX, number_field(4), "offset index is damaged"),
     ],
 )
-def test_one_field_that_is_wrong(
+def test_a_file_with_one_wrong_field_is_not_stitched(
     tmp_path: Path, sound: FooterLayout, at: str, number: int, field: Field | None, cause: str
 ) -> None:
     changed(tmp_path, sound, at, number, field)
