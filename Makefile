@@ -19,9 +19,13 @@ TEST_BUDGET_S := 4800
 # Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
 TEST_WORKERS := 2
 FAST := not (integration or e2e or slow)
+# Whole files to each worker, in the order of tests/conftest.py: long ones first.
+PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 export PATH := $(BIN):$(PATH)
 export PYTHON
+# Without stored bytecode, each of a few hundred processes compiles the code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## List the targets
@@ -53,7 +57,7 @@ demo: install  ## See a table being compacted, on this machine
 
 .PHONY: test
 test: install  ## Run every test; needs neither Java nor Redis on the machine
-	@$(PY) -m pytest tests -n $(TEST_WORKERS) --dist loadfile --session-timeout=$(TEST_BUDGET_S)
+	@$(PY) -m pytest tests $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
 
 .PHONY: lint
 lint: install  ## Format, lint, types, layers and spelling; no tests
@@ -65,7 +69,7 @@ lint: install  ## Format, lint, types, layers and spelling; no tests
 
 .PHONY: check
 check: lint  ## What `make lint` does, and the fast tests
-	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)"
+	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)" $(PARALLEL)
 
 .PHONY: sim
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed

@@ -1,4 +1,4 @@
-"""Marks by folder, and the switch that rewrites golden conversations."""
+"""Marks and order by folder, and the switch that rewrites golden conversations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tests.support.datadriven import Answer, converse
 
 TESTS = Path(__file__).parent
 LEVELS = ("unit", "property", "contract", "sim", "integration", "e2e", "tidy")
+LONGEST_FIRST = ("chaos", "e2e", "sim", "hostile", "integration", "property", "contract", "unit")
+"""Folders by how long their files take: a long file that comes last is what a run waits for."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,11 +24,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with the folder it lives in."""
+    """Mark every test with the folder it lives in, and put long ones first."""
     for item in items:
-        level = item.path.relative_to(TESTS).parts[0]
-        if level in LEVELS:
-            item.add_marker(level)
+        if folder_of(item) in LEVELS:
+            item.add_marker(folder_of(item))
+    items.sort(key=rank_of)
+
+
+def folder_of(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
+
+
+def rank_of(item: pytest.Item) -> int:
+    """Return the place of a test's folder in the order; others, such as `tidy`, come last."""
+    folder = folder_of(item)
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
 from common.wire import Assignment, AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
-from compactor.core.progress import AttemptState, Progress, RewriteResult
+from compactor.core.progress import AttemptPhase, Progress, RewriteResult
 
 STORE_BACKOFF = Backoff()
 CONFLICTS_MAX = 8
@@ -36,7 +36,7 @@ _NOBODYS_FAILURE = {
 a word, or a file came meanwhile that may hold older rows of what it has dropped."""
 
 
-class Attempt:
+class AttemptStateMachine:
     """One attempt: told events, it says what to do next.
 
     At most one action that awaits an answer is open at a time. `progress` may be read
@@ -136,7 +136,7 @@ class Attempt:
             reason=job.reason,
         )
         self._asked_s = now_s
-        self.progress = self.progress.at(AttemptState.COMMITTING)
+        self.progress = self.progress.at(AttemptPhase.COMMITTING)
         return [do.SendCommit(self._commit)]
 
     def _rewrite_failed(self, event: on.RewriteFailed) -> list[do.Action]:

@@ -57,7 +57,7 @@ class RewriteResult:
 # -------------------------------------------------------------------------- Progress of one attempt
 
 
-class AttemptState(StrEnum):
+class AttemptPhase(StrEnum):
     """Where an attempt is, as heartbeats tell it; an attempt only moves forward."""
 
     PREPARING = "preparing"
@@ -66,7 +66,7 @@ class AttemptState(StrEnum):
     COMMITTING = "committing"
 
 
-_ORDER = tuple(AttemptState)
+_ORDER = tuple(AttemptPhase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Progress:
     attempt: str
     bytes_total: int
     since_s: float
-    state: AttemptState = AttemptState.PREPARING
+    state: AttemptPhase = AttemptPhase.PREPARING
     fraction: float = 0.0
     bytes_done: int = 0
     rows_done: int = 0
@@ -95,7 +95,7 @@ class Progress:
         done = (self.bytes_done, self.rows_done, self.moved_bytes, self.synced_bytes, self.steps)
         return (self.state, self.fraction, self.waited_s, *done)
 
-    def at(self, state: AttemptState) -> Self:
+    def at(self, state: AttemptPhase) -> Self:
         """Return the progress in a later state; an earlier one changes nothing."""
         if _ORDER.index(state) <= _ORDER.index(self.state):
             return self
@@ -104,7 +104,7 @@ class Progress:
     def advanced(self, news: RewriteProgress) -> Self:
         """Return the progress after what the engine told, stragglers included."""
         known = news.state in set(_ORDER[:-1])
-        moved = self.at(AttemptState(news.state)) if known else self
+        moved = self.at(AttemptPhase(news.state)) if known else self
         return replace(
             moved,
             fraction=max(self.fraction, min(news.fraction, 1.0)),
@@ -195,7 +195,7 @@ class StallWatch:
         """
         gap_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
-        watched = [each for each in held if each.state is not AttemptState.COMMITTING]
+        watched = [each for each in held if each.state is not AttemptPhase.COMMITTING]
         now_seen = {each.attempt: each.work for each in watched} | {_ENGINE_KEY: health.signs}
         passed_s = gap_s if health.up and gap_s <= CHECK_GAP_MAX_S else 0.0
         self._seen = {key: self._aged(key, what, passed_s) for key, what in now_seen.items()}
@@ -225,7 +225,7 @@ class StallWatch:
     def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:
         if self.quiet_s(each.attempt) < self._stall_s:
             return False
-        if each.state is not AttemptState.REWRITING or each.attempt in health.busy:
+        if each.state is not AttemptPhase.REWRITING or each.attempt in health.busy:
             return True
         others = [other.attempt for other in watched if other.attempt != each.attempt]
         return all(self.quiet_s(other) >= self._stall_s for other in others)

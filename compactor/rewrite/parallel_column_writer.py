@@ -25,8 +25,8 @@ from compactor.rewrite.parquet_bytes.footer import (
 )
 from compactor.rewrite.parquet_bytes.relocation import (
     MovedGroup,
-    OutputFooter,
     SortColumn,
+    StitchedFooter,
     file_tail,
 )
 from compactor.rewrite.parquet_bytes.sources import BufferSource, read_footer_of
@@ -100,7 +100,7 @@ class ParallelColumnWriter:
         self._closed = True
         nothing = self._schema.empty_table()
         whole = _encode_columns(nothing, range(len(self._schema)), self._options).layout
-        footing = OutputFooter(metadata=self._metadata, sorting=self._sorting)
+        footing = StitchedFooter(metadata=self._metadata, sorting=self._sorting)
         end = file_tail(self._groups, [whole], footing, whole.arrow_schema, self._position)
         self._write(end)
 

@@ -26,7 +26,7 @@ from common.wire import Assignment
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, table_location
 from compactor.rewrite.output_writer import WrittenFile
-from compactor.rewrite.parquet_bytes.relocation import OutputFooter, StitchPiece
+from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.task_result import TaskResult
@@ -82,7 +82,9 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
 
     purge = plan.output.purge.hex() if plan.output.purge else ""
     known = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
-    footing = OutputFooter(metadata={**dict(plan.output.footer), **known}, schema=plan.rules.schema)
+    footing = StitchedFooter(
+        metadata={**dict(plan.output.footer), **known}, schema=plan.rules.schema
+    )
     made = stitch(
         location,
         list(map(StitchPiece, stitching.paths)),

@@ -29,7 +29,7 @@ from common.telemetry import Log
 from common.wire import AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
-from compactor.core.attempt import Attempt
+from compactor.core.attempt import AttemptStateMachine
 from compactor.core.progress import RewriteProgress, Stall
 from compactor.ports import Engine, OwnFiles
 
@@ -73,7 +73,7 @@ class AttemptRunner:
         """Wait no longer for a coordinator that does not answer: the process ends soon."""
         self._hurry.set()
 
-    async def run(self, attempt: Attempt) -> None:
+    async def run(self, attempt: AttemptStateMachine) -> None:
         """Return when the attempt is over and its end has been reported."""
         actions = attempt.handle(on.AttemptStarted(), self._clock.now_s())
         while not attempt.over:
@@ -81,7 +81,7 @@ class AttemptRunner:
             answer = await self._perform(attempt, action)
             actions = attempt.handle(answer, self._clock.now_s())
 
-    async def cancel(self, attempt: Attempt, asked: on.CancelRequested) -> None:
+    async def cancel(self, attempt: AttemptStateMachine, asked: on.CancelRequested) -> None:
         """Tell an attempt and its engine that somebody wants it back."""
         for action in attempt.handle(asked, self._clock.now_s()):
             assert isinstance(action, do.CancelRewrite), action
@@ -99,13 +99,13 @@ class AttemptRunner:
             if (rewrite := self._rewrites.get(attempt)) is not None:
                 rewrite.cancel()
 
-    async def grant(self, attempt: Attempt, bytes_s: float | None) -> None:
+    async def grant(self, attempt: AttemptStateMachine, bytes_s: float | None) -> None:
         """Tell an attempt and its engine what it may move from now on."""
         for action in attempt.handle(on.GrantReceived(bytes_s), self._clock.now_s()):
             assert isinstance(action, do.ApplyGrant), action
             await self._engine.grant(attempt.id, action.bytes_s)
 
-    async def _perform(self, attempt: Attempt, action: do.Action) -> on.Event:
+    async def _perform(self, attempt: AttemptStateMachine, action: do.Action) -> on.Event:
         match action:
             case do.Rewrite():
                 return await self._rewrite(attempt)
@@ -125,7 +125,7 @@ class AttemptRunner:
             case _:
                 assert_never(action)
 
-    async def _rewrite(self, attempt: Attempt) -> on.Event:
+    async def _rewrite(self, attempt: AttemptStateMachine) -> on.Event:
         """Let the engine rewrite; return early if the attempt is given up."""
         rewrite = self._rewrites[attempt.id] = asyncio.create_task(self._rewritten(attempt))
         try:
@@ -136,7 +136,7 @@ class AttemptRunner:
             del self._rewrites[attempt.id]
             self._stalled.pop(attempt.id, None)
 
-    async def _rewritten(self, attempt: Attempt) -> on.Event:
+    async def _rewritten(self, attempt: AttemptStateMachine) -> on.Event:
         def on_progress(progress: RewriteProgress) -> None:
             if attempt.end is None:
                 attempt.handle(on.RewriteProgressed(progress), self._clock.now_s())
@@ -154,7 +154,9 @@ class AttemptRunner:
         except CompactionError as error:
             return self._failed(attempt, error)
 
-    def _failed(self, attempt: Attempt, error: CompactionError | None = None) -> on.RewriteFailed:
+    def _failed(
+        self, attempt: AttemptStateMachine, error: CompactionError | None = None
+    ) -> on.RewriteFailed:
         """Return how a rewrite has failed; one that was given up has stalled, whatever ended it."""
         if error is None or attempt.id in self._stalled:
             error = AttemptStalledError(self._stalled[attempt.id])
@@ -182,7 +184,7 @@ class AttemptRunner:
             case _:
                 assert_never(outcome)
 
-    async def _read_outcome(self, attempt: Attempt) -> on.Event:
+    async def _read_outcome(self, attempt: AttemptStateMachine) -> on.Event:
         try:
             mark = await self._store.outcome(attempt.assignment.table.id, attempt.id)
         except (MetadataError, UnavailableError) as error:

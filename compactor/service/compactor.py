@@ -19,7 +19,7 @@ from common.wire import (
     TakeRequest,
 )
 from compactor.core import events as on
-from compactor.core.attempt import Attempt
+from compactor.core.attempt import AttemptStateMachine
 from compactor.core.progress import StallWatch
 from compactor.ports import Engine, OwnFiles
 from compactor.service.attempt_runner import AttemptRunner
@@ -73,7 +73,7 @@ class CompactorService:
         )
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted one starts with nothing held."""
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, AttemptStateMachine] = {}
         self._stalls = StallWatch(settings.attempt_stall_s)
         self._draining = asyncio.Event()
         self._ready = asyncio.Event()
@@ -275,7 +275,7 @@ class CompactorService:
                 await self._draining.wait()
 
     async def _run_attempt(self, assignment: Assignment) -> None:
-        attempt = Attempt(assignment, self._clock.now_s())
+        attempt = AttemptStateMachine(assignment, self._clock.now_s())
         if attempt.id in self._attempts:
             return  # The same answer to a call that was repeated.
         self._attempts[attempt.id] = attempt

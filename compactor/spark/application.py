@@ -52,7 +52,7 @@ OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class EngineSession:
     """An open Spark session; on Ray, its application and what that one's parts know."""
 
     spark: Any
@@ -84,7 +84,7 @@ class Session:
             jvm.kill()
 
 
-def open_session(settings: DriverSettings, namespace: str) -> Session:
+def open_session(settings: DriverSettings, namespace: str) -> EngineSession:
     """Return a Spark session.
 
     Args:
@@ -175,7 +175,7 @@ def executor_bytes(settings: DriverSettings) -> int:
     return heap + beside + settings.executor_cores * settings.task_bytes
 
 
-def _open_on_raydp(settings: DriverSettings, namespace: str) -> Session:
+def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     """Join the Ray cluster and open a session with executors in it."""
     import ray  # only a driver on Ray may load it
 
@@ -202,10 +202,10 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> Session:
         enable_hive=False,
         configs={**AUTHENTICATION, **configs},
     )
-    return Session(application.get_spark_session(), application, secret)
+    return EngineSession(application.get_spark_session(), application, secret)
 
 
-def _open_local(settings: DriverSettings) -> Session:
+def _open_local(settings: DriverSettings) -> EngineSession:
     """Open a session whose tasks run in the driver's JVM, which draws a secret of its own."""
     from pyspark.sql import SparkSession
 
@@ -217,7 +217,7 @@ def _open_local(settings: DriverSettings) -> Session:
     here = {"spark.authenticate": "true", "spark.driver.host": "127.0.0.1"}
     for name, value in {**spark_configs(settings), **here, **heap}.items():
         builder = builder.config(name, value)
-    return Session(builder.getOrCreate())
+    return EngineSession(builder.getOrCreate())
 
 
 def _project_path() -> str:

@@ -96,7 +96,7 @@ async def test_the_mark_of_a_call_outlives_the_call_id(harness: Harness) -> None
     refused(await harness.add(tablet, file("b"), call=call), "call-too-old")
 
 
-async def test_what_an_add_requires(harness: Harness) -> None:
+async def test_each_condition_of_an_add_is_enforced(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     refused(await harness.add(tablet, file("a")), "exists")
     refused(await harness.add(tablet), "files")

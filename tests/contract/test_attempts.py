@@ -87,7 +87,7 @@ async def test_a_job_from_reservation_to_history(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("inputs", [(), ("a", "b"), ("b", "a"), ("x",)])
-async def test_what_a_commit_says_of_its_inputs_is_a_hint(
+async def test_the_input_list_of_a_commit_is_only_a_hint(
     harness: Harness, inputs: tuple[str, ...]
 ) -> None:
     tablet = await harness.tablet_with("a", "b")
@@ -104,7 +104,7 @@ async def test_a_second_reservation_of_a_file_is_refused(harness: Harness) -> No
     assert sorted((await present(harness, tablet)).running) == ["t1", "t3"]
 
 
-async def test_what_a_reservation_requires(harness: Harness) -> None:
+async def test_each_condition_of_a_reservation_is_enforced(harness: Harness) -> None:
     tablet = await harness.tablet_with("a", "b")
     table = await harness.store.table(tablet.table)
     assert table is not None

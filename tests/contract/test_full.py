@@ -175,7 +175,7 @@ async def test_a_commit_waits_for_a_disk_that_takes_writes(full: Full) -> None:
     applied(await full.apply(commit(tablet, "t1")))
 
 
-async def test_what_an_operator_should_know(full: Full) -> None:
+async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> None:
     await full.tablet_with("a")
     health = await full.store.health()
     health.check()

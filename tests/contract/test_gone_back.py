@@ -92,7 +92,7 @@ async def test_a_table_that_is_gone_is_told_as_such(harness: Harness) -> None:
     refused(await harness.apply(nowhere), "table")
 
 
-async def test_what_ends_without_a_commit_stays_to_be_looked_at(harness: Harness) -> None:
+async def test_attempts_that_end_without_a_commit_stay_in_the_history(harness: Harness) -> None:
     tablet = await harness.tablet_with("a", "b", "c", "d")
     await submitted(harness, tablet.table)
     keys = TabletKeys.of(tablet)
@@ -118,7 +118,7 @@ async def test_what_ends_without_a_commit_stays_to_be_looked_at(harness: Harness
     assert {each.attempt: each.inputs for each in found} == {"t3": ("c",), "t4": ("d",)}
 
 
-async def test_of_which_time_changes_were_lost_is_remembered(harness: Harness) -> None:
+async def test_the_time_of_lost_changes_is_remembered(harness: Harness) -> None:
     table = (await harness.table()).id
     applied(await harness.apply(AcceptGeneration(table=table, generation=3)))
     assert await harness.store.generation(table) == 3

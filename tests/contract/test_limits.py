@@ -39,14 +39,14 @@ async def test_no_more_limits_than_are_looked_at(
     assert await harness.store.limits() == {GROUP: 2 << 20}
 
 
-async def test_what_is_no_limit_is_not_taken_for_none(harness: Harness) -> None:
+async def test_a_damaged_limit_is_an_error_and_not_no_limit(harness: Harness) -> None:
     await harness.write(hset(LIMITS, {GROUP.text: "much"}))
     with pytest.raises(MetadataError, match=r"neve:limits group:.* cannot be decoded: .*much"):
         await harness.store.limits()
     await harness.write(delete(LIMITS))
 
 
-async def test_what_is_no_name_limits_nothing_and_nobody_else(harness: Harness) -> None:
+async def test_a_limit_with_a_damaged_name_limits_nothing(harness: Harness) -> None:
     for name in ("shelf:a", "group:A/b", b"\xff", ""):
         await harness.write(hset(LIMITS, {name: 5}))
     await harness.write(hset(LIMITS, {GROUP.text: 1 << 20}))

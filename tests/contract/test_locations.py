@@ -84,7 +84,7 @@ def write(location: Location, path: str, rows: pa.Table = ROWS) -> RowRules:
     return rules
 
 
-def test_whose_it_is(location: Location) -> None:
+def test_a_location_belongs_to_the_store_that_claimed_it_first(location: Location) -> None:
     assert owner_of(location) is None
     claim_location(location, "store-1")
     claim_location(location, "store-1")
@@ -94,7 +94,7 @@ def test_whose_it_is(location: Location) -> None:
     assert asyncio.run(ArrowStorage(ManualClock()).store_id(location.uri)) == "store-1"
 
 
-def test_the_generation_counts_up(location: Location) -> None:
+def test_a_generation_is_written_and_read_back(location: Location) -> None:
     assert written_generation(location) == 0
     for number in (1, 2):
         write_generation(location, number)
@@ -119,7 +119,7 @@ def test_rows_are_written_looked_into_and_read(location: Location) -> None:
     assert read_footer(location, facts.path).num_rows == 5000
 
 
-def test_what_is_listed_has_been_written(location: Location) -> None:
+def test_a_listing_shows_the_files_that_were_written(location: Location) -> None:
     assert list_location(location) == {}
     names = ["a.parquet", "b/c.parquet", "_neve/append/x.parquet"]
     for name in names:
@@ -170,7 +170,7 @@ def test_an_output_is_an_only_copy_if_it_is_whole_and_an_input_is_not_there(
         found("../in-0.parquet")
 
 
-def test_files_that_are_not_there(location: Location) -> None:
+def test_a_missing_file_is_named_by_every_reader(location: Location) -> None:
     write(location, "a/b.parquet", ROWS.slice(0, 1))
     rules = RowRules.of(table_at(location))
     for path in ("no.parquet", "a/no.parquet"):
@@ -249,7 +249,9 @@ def test_a_missing_piece_leaves_nothing(location: Location) -> None:
     assert sorted(list_location(location)) == ["a.parquet"]
 
 
-def test_no_bucket_at_all(location: Location, server: S3Server) -> None:
+def test_a_missing_bucket_has_no_owner_and_takes_no_file(
+    location: Location, server: S3Server
+) -> None:
     if location.is_local:
         return
     nowhere = open_location("s3://no-such-bucket/t")

@@ -62,7 +62,7 @@ async def layout(harness: Harness, table: str) -> list[tuple[bytes | None, bytes
     return [(tile.bounds.start, tile.bounds.end, sorted(tile.files)) for tile in tiles]
 
 
-async def test_a_split(harness: Harness) -> None:
+async def test_a_split_moves_files_and_watermarks_to_both_sides(harness: Harness) -> None:
     tablet = await harness.tablet_with()
     left = TabletId(tablet.table, b"c")
     files = (file("l", b"a", b"c"), file("r", b"ca", b"d"), file("x", b"b", b"d"))
@@ -109,7 +109,7 @@ async def test_a_split(harness: Harness) -> None:
     assert await harness.store.locate(tablet.table, b"b") == left
 
 
-async def test_a_merge(harness: Harness) -> None:
+async def test_a_merge_joins_files_and_watermarks_of_two_tablets(harness: Harness) -> None:
     table = await harness.table()
     left, right = TabletId(table.id, MIDDLE), TabletId(table.id, PLUS_INFINITY)
     applied(await harness.add(left, file("l", b"a", b"m")))
@@ -153,7 +153,7 @@ async def test_a_merge(harness: Harness) -> None:
     ]
 
 
-async def test_what_an_operation_requires_to_begin(harness: Harness) -> None:
+async def test_each_condition_to_begin_an_operation_is_enforced(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     right = TabletId(tablet.table, PLUS_INFINITY)
     refused(await harness.apply(split(TabletId("tbl-none", b"q"))), "table")

@@ -70,7 +70,9 @@ async def test_tablets_that_rest_are_noted_and_cost_one_read_from_then_on(
     assert (await scan(harness, later)).planned == 40
 
 
-async def test_what_only_the_coordinator_can_judge_is_asked(harness: Harness) -> None:
+async def test_a_scan_range_returns_tablets_that_the_coordinator_must_judge(
+    harness: Harness,
+) -> None:
     table = await filled(harness, t3=2, t5=2)
     ids = [TabletId(table.id, bytes([number])) for number in (3, 5)]
     applied(await harness.apply(reserve(ids[0], "att", "t3-0", "t3-1")))

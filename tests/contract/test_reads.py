@@ -26,7 +26,7 @@ from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, 
 pytestmark = pytest.mark.anyio
 
 
-async def test_many_tablets_in_order(harness: Harness) -> None:
+async def test_many_tablets_are_read_in_key_order(harness: Harness) -> None:
     ends = tuple(number.to_bytes(2, "big") for number in range(600))
     table = await harness.table(splits=ends)
     ids = [TabletId(table.id, end) for end in (*ends, PLUS_INFINITY)]
@@ -62,7 +62,7 @@ async def test_ends_page_by_page_and_by_key(harness: Harness) -> None:
     assert await harness.store.locate("tbl-none", b"a") is None
 
 
-async def test_a_range(harness: Harness) -> None:
+async def test_read_range_returns_the_tablets_that_meet_the_range(harness: Harness) -> None:
     table = await harness.table(splits=(b"c", b"f", MIDDLE))
 
     async def ends(start: bytes | None, end: bytes | None) -> list[bytes]:
@@ -271,7 +271,7 @@ async def test_an_entry_of_a_change_stream_that_cannot_be_read_hides_no_other(
     assert position < odd.position < known.position
 
 
-async def test_what_a_newer_release_has_written_into_a_record_is_kept(harness: Harness) -> None:
+async def test_unknown_fields_of_a_record_are_kept(harness: Harness) -> None:
     tablet = await harness.tablet_with("a", "b")
     keys = TabletKeys.of(tablet)
     (before,) = await harness.store.records([tablet])
@@ -285,7 +285,7 @@ async def test_what_a_newer_release_has_written_into_a_record_is_kept(harness: H
     assert after.files == 1
 
 
-async def test_other_damage_is_named(harness: Harness) -> None:
+async def test_damaged_records_and_paths_are_named(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
     await harness.write(hset(keys.record, {"f": "many"}))

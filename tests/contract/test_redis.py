@@ -89,7 +89,7 @@ async def test_how_an_attempt_ended_is_known_for_a_day(direct: Harness) -> None:
     assert 86_000_000 < life_ms <= 86_400_000
 
 
-async def test_nobody_there() -> None:
+async def test_a_store_that_cannot_be_reached_is_unavailable() -> None:
     store = connect(StoreSettings(url=f"redis://127.0.0.1:{free_port()}", tries_max=2))
     with pytest.raises(UnavailableError, match=r"cannot connect to 127\.0\.0\.1"):
         await store.tables()
@@ -185,7 +185,7 @@ async def test_an_add_is_acknowledged_only_with_its_replicas() -> None:
             await each.close()
 
 
-async def test_a_login(redis_server: RedisServer) -> None:
+async def test_user_and_password_of_the_url_are_used(redis_server: RedisServer) -> None:
     with running(append_only=False) as server:
         keyspace = RedisKeyspace(server.url, timeout_s=5.0)
         await keyspace.fetch([[("CONFIG", "SET", "requirepass", "secret")]])
@@ -201,7 +201,7 @@ async def test_a_login(redis_server: RedisServer) -> None:
             await closed.close()
 
 
-def test_addresses() -> None:
+def test_a_url_is_parsed_and_its_password_is_hidden() -> None:
     address = parse_address("redis://user:p%40ss@example:7000/2")
     assert (address.host, address.port, address.database) == ("example", 7000, 2)
     assert (address.username, address.password, address.tls) == ("user", "p@ss", None)

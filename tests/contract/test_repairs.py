@@ -154,7 +154,7 @@ async def test_a_file_is_moved_to_where_its_keys_are(harness: Harness) -> None:
     assert await files_of(harness, target) == {"a": 10}
 
 
-async def test_what_is_said_of_a_file_is_corrected(harness: Harness) -> None:
+async def test_a_repair_corrects_the_entry_of_a_file(harness: Harness) -> None:
     tablet = await harness.tablet_with("a", "b")
     found = await harness.store.tablet(tablet)
     assert found is not None
@@ -269,7 +269,7 @@ async def test_a_hole_is_filled(harness: Harness, number: int) -> None:
     assert [each.bounds.end for each in tiles] == [*ends]
 
 
-async def test_what_is_no_hole_is_not_filled(harness: Harness) -> None:
+async def test_only_a_hole_between_tablets_is_filled(harness: Harness) -> None:
     table = await harness.table(splits=(b"g", b"p"))
 
     def fill(start: bytes | None, end: bytes) -> FillHole:
@@ -325,7 +325,7 @@ async def test_a_generation_is_accepted(harness: Harness) -> None:
     refused(await harness.apply(AcceptGeneration(table="none", generation=3)), "table")
 
 
-async def test_what_cannot_be_decoded_is_told(harness: Harness) -> None:
+async def test_undecodable_fields_of_a_tablet_are_named(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     await harness.write(hset(TabletKeys.of(tablet).files, {"b": b"\x09junk"}))
     found = await seen(harness, tablet)

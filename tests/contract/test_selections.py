@@ -82,7 +82,7 @@ async def test_a_user_job_takes_files_of_its_own_selection_only(harness: Harness
         refused(await harness.apply(change), "selected")
 
 
-async def test_what_waiting_and_selecting_require(harness: Harness) -> None:
+async def test_each_condition_of_waiting_and_selecting_is_enforced(harness: Harness) -> None:
     tablet = await harness.tablet_with("a", "b")
     other = TabletId(tablet.table, b"q")
     keys = TabletKeys.of(tablet)

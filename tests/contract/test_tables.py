@@ -226,7 +226,7 @@ async def test_a_drop_remembers_what_was_asked_first(harness: Harness) -> None:
     assert await garbage_emptied(harness, table) == ["a"]
 
 
-async def test_notes(harness: Harness) -> None:
+async def test_an_analysis_is_written_only_for_the_version_that_was_read(harness: Harness) -> None:
     table = await harness.table()
     tablet = TabletId(table.id, MIDDLE)
     applied(await harness.add(tablet, file("a")))
@@ -342,7 +342,7 @@ async def test_two_tables_do_not_share_files_by_other_names(harness: Harness) ->
     )
 
 
-async def test_what_is_known_of_others_now_counts_more_than_what_was_stored(
+async def test_a_given_location_of_another_table_overrides_the_stored_one(
     harness: Harness,
 ) -> None:
     first = harness.new_table(location="file:///data/t")

@@ -86,7 +86,7 @@ async def test_an_add_to_a_thousand_tablets_gets_through_beside_a_hundred_adds_a
     await large.keyspace.close()
 
 
-async def test_who_always_loses_takes_the_turn_and_others_let_it_through(harness: Harness) -> None:
+async def test_a_change_that_always_loses_takes_a_turn_and_others_wait(harness: Harness) -> None:
     tablets = 3
     table = await table_of(harness, tablets)
     store, keyspace = harness.flaky()
@@ -135,7 +135,7 @@ async def test_others_wait_for_the_end_of_a_turn(harness: Harness) -> None:
         assert (waits, outcome.tries) == (5, 1)
 
 
-async def test_nobody_waits_for_ever(harness: Harness) -> None:
+async def test_waiting_for_a_lost_turn_is_bounded(harness: Harness) -> None:
     table = await table_of(harness, 3)
     await harness.write(set_string(TableKeys(table).turn, 1, 600.0))
     waits = 0

@@ -35,7 +35,7 @@ async def interrupted(harness: Harness, transactions: int) -> Table:
 
 
 @pytest.mark.parametrize("transactions", [1, 2])
-async def test_what_an_interrupted_creation_left_is_removed(
+async def test_an_interrupted_creation_is_removed_after_the_grace(
     harness: Harness, transactions: int
 ) -> None:
     table, living = await interrupted(harness, transactions), await harness.table()

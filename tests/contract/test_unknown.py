@@ -183,7 +183,7 @@ async def test_a_reservation_found_by_its_mark_shows_the_files_of_now(harness: H
     assert reserved.tries == 2
 
 
-async def test_silence_for_ever(harness: Harness) -> None:
+async def test_a_store_that_never_answers_leaves_the_outcome_unknown(harness: Harness) -> None:
     tablet = await harness.tablet_with("a")
     store, keyspace = harness.flaky()
     await store.store_id()

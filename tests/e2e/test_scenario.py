@@ -59,7 +59,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             yield Service(stack, folder)
 
 
-def test_fifteen_steps(service: Service) -> None:
+def test_a_user_request_goes_through_all_fifteen_steps(service: Service) -> None:
     stage = Stage(service, "scenario")
     wish = from_one_job_to_a_hold(stage)
     from_selection_to_six_jobs(stage, wish)

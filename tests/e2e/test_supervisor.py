@@ -64,7 +64,7 @@ def test_a_part_of_rays_head_dies(service: Service, role: str) -> None:
     assert LocalStack.attach(home=service.folder, name="supervised") is not None
 
 
-def test_nothing_rises_after_the_end(service: Service) -> None:
+def test_the_supervisor_restarts_nothing_once_the_stack_is_stopped(service: Service) -> None:
     (redis,) = service.redis()
     redis.kill()
     service.stack.stop()

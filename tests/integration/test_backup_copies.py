@@ -69,7 +69,7 @@ def refused(client: Client, tmp_path: Path, copy_to: str, *tables: str) -> str:
     return str(caught.value)
 
 
-def test_no_table_is_written_over(client: Client, tmp_path: Path) -> None:
+def test_copies_into_the_location_of_a_table_are_refused(client: Client, tmp_path: Path) -> None:
     (tmp_path / "copies").mkdir()
     (tmp_path / "copies/events").symlink_to(tmp_path / "users")
     (tmp_path / "up").symlink_to(tmp_path)

@@ -91,35 +91,35 @@ def trial(uri: str) -> str:
     return str(caught.value)
 
 
-def test_everything_is_allowed(use: Use, keys: Keys) -> None:
+def test_a_key_with_all_rights_passes_every_step(use: Use, keys: Keys) -> None:
     use(keys["all"])
     took = try_location(open_location("s3://tables/t"), "_neve/doctor-1", lambda: 0.0)
     assert list(took) == ["write", "list", "read", "delete"]
     assert list_location(open_location("s3://tables/t")) == {}
 
 
-def test_only_reading_is_allowed(use: Use, keys: Keys) -> None:
+def test_a_key_that_may_only_read_fails_at_writing(use: Use, keys: Keys) -> None:
     use(keys["reader"])
     said = trial("s3://tables/t")
     assert said.startswith("s3://tables/t: write failed: the credentials in use do not allow it")
 
 
-def test_an_unknown_key(use: Use, keys: Keys) -> None:
+def test_an_unknown_access_key_is_named(use: Use, keys: Keys) -> None:
     use(("AKIAUNKNOWN", "x"))
     assert "the access key is not known there" in trial("s3://tables/t")
 
 
-def test_a_wrong_secret(use: Use, keys: Keys) -> None:
+def test_a_wrong_secret_key_is_named(use: Use, keys: Keys) -> None:
     use((keys["all"][0], "wrong"))
     assert "the secret key does not fit the access key" in trial("s3://tables/t")
 
 
-def test_no_bucket(use: Use, keys: Keys) -> None:
+def test_a_missing_bucket_is_named(use: Use, keys: Keys) -> None:
     use(keys["all"])
     assert "there is no such bucket" in trial("s3://no-such-bucket/t")
 
 
-def test_the_verb(use: Use, keys: Keys, tmp_path: Path) -> None:
+def test_the_doctor_command_reports_each_location(use: Use, keys: Keys, tmp_path: Path) -> None:
     use(keys["all"])
     shell = Shell(tmp_path)
     place = ("doctor", "--compactors", "0", "--location")
@@ -127,7 +127,7 @@ def test_the_verb(use: Use, keys: Keys, tmp_path: Path) -> None:
     shell.run(*place, "s3://no-such-bucket/t", code=1, says="there is no such")
 
 
-def test_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     client = s3_filesystem("b", environ)
     with pytest.raises(OSError, match="NETWORK_CONNECTION") as caught:
@@ -148,11 +148,11 @@ def test_an_endpoint_that_is_no_url() -> None:
         ("AWS Error EXPIRED_TOKEN during HeadObject operation", "have expired"),
     ],
 )
-def test_what_amazon_says(said: str, wanted: str) -> None:
+def test_errors_of_s3_have_advice_and_are_not_transient(said: str, wanted: str) -> None:
     assert wanted in (error_advice(OSError(said)) or "")
     assert not is_transient(OSError(said))
 
 
-def test_what_may_pass() -> None:
+def test_slow_down_and_network_errors_of_s3_are_transient() -> None:
     assert is_transient(OSError("AWS Error SLOW_DOWN during PutObject operation"))
     assert is_transient(OSError("AWS Error NETWORK_CONNECTION during HeadObject operation"))

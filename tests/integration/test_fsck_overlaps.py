@@ -135,7 +135,7 @@ async def test_two_become_one_where_a_file_lies_on_both_sides(site: Site) -> Non
     assert (await site.check()).checked.findings == []
 
 
-async def test_one_that_reaches_over_several_is_joined_with_each(site: Site) -> None:
+async def test_a_file_over_several_tablets_joins_them_all(site: Site) -> None:
     await site.start(2, None)
     await site.put(2, "over.parquet", 50, 220)
     assert all(each.done for each in (await site.repair()).settled)
@@ -144,7 +144,7 @@ async def test_one_that_reaches_over_several_is_joined_with_each(site: Site) -> 
     assert (await site.check()).checked.findings == []
 
 
-async def test_what_could_let_rows_rise_is_refused(site: Site) -> None:
+async def test_an_overlap_repair_that_could_revive_rows_is_refused(site: Site) -> None:
     await site.start(2, 120)
     await site.put(2, "over.parquet", 180, 220)
     purge = TabletKeys.of(site.tablet(1)).purge

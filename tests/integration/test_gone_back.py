@@ -274,7 +274,7 @@ async def test_a_drop_without_files_leaves_what_a_rebuild_needs(
     assert site.rows() == WANTED
 
 
-async def test_what_was_replaced_before_the_last_manifest_goes_with_a_drop(ground: Ground) -> None:
+async def test_a_drop_deletes_files_replaced_before_the_last_manifest(ground: Ground) -> None:
     table = await ground.table()
     site = Site(ground, table, publishes=True)
     tablet = await ground.add(table, "_neve/append/a.parquet", 1)
@@ -292,7 +292,9 @@ async def test_what_was_replaced_before_the_last_manifest_goes_with_a_drop(groun
     assert not ground.place(table, "b.parquet").exists()
 
 
-async def test_what_gave_up_is_waste_although_its_inputs_are_gone_since(ground: Ground) -> None:
+async def test_outputs_of_an_abandoned_attempt_are_orphans_though_its_inputs_are_gone(
+    ground: Ground,
+) -> None:
     """No roll-back: an attempt wrote its output late, others have replaced its inputs."""
     table = await ground.table()
     site = Site(ground, table)

@@ -126,7 +126,7 @@ def test_a_sound_one_is_restored(client: Client, tmp_path: Path, archive: bytes)
     assert client.fsck("days").sound
 
 
-def test_no_stranger_is_sent_anything(
+def test_credentials_are_sent_to_no_endpoint_that_an_archive_names(
     gateway: Gateway,
     redis: RedisServer,
     tmp_path: Path,
@@ -280,7 +280,9 @@ def test_tablets_and_files_are_what_the_store_could_hold(
         raise refused(gateway, redis, tmp_path, lie)
 
 
-def test_tablets_tile(gateway: Gateway, redis: RedisServer, tmp_path: Path, archive: bytes) -> None:
+def test_archives_whose_tablets_leave_a_gap_or_overlap_are_refused(
+    gateway: Gateway, redis: RedisServer, tmp_path: Path, archive: bytes
+) -> None:
     def number(lines: list[Line], kind: str) -> int:
         table = lines.index(of_kind(lines, "table", 1))
         return next(n for n, line in enumerate(lines) if n > table and line["kind"] == kind)
@@ -336,7 +338,7 @@ async def planned(gateway: Gateway, name: str) -> None:
         recheck_at_s(tablet, table, plan(tablet, table, 1e9))
 
 
-def test_whatever_it_says_the_service_goes_on(
+def test_the_service_survives_any_scrambled_archive(
     gateway: Gateway, client: Client, tmp_path: Path, archive: bytes
 ) -> None:
     """What is let in can be read, checked and dropped; what is not is refused in a sentence."""
@@ -357,7 +359,9 @@ def test_whatever_it_says_the_service_goes_on(
     assert not [event for event in gateway.log if event[0] == "request failed"]
 
 
-def test_the_content_type_and_junk(gateway: Gateway, client: Client, tmp_path: Path) -> None:
+def test_junk_and_truncated_archives_are_refused(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
     for junk in (b"", b"junk\n", b"{}\n", b"[1]\n", b"\0" * 100, b'{"kind":"archive"}\n'):
         with pytest.raises(CallerError, match="not whole"):
             restore(client, tmp_path, junk)

@@ -59,7 +59,9 @@ async def rebuilt(ground: Ground, table: Table, *, delay_s: float = 0.0) -> Rebu
 # The sweep.
 
 
-async def test_what_only_a_listing_has_is_no_orphan(ground: Ground, disk: Faults) -> None:
+async def test_a_deleted_file_that_is_still_listed_is_no_orphan(
+    ground: Ground, disk: Faults
+) -> None:
     table = await ground.table()
     ground.write(table, "_neve/append/lost.parquet", rows(1))
     disk.delete(ground.place(table, "_neve/append/lost.parquet"))
@@ -124,7 +126,7 @@ async def test_a_file_that_is_not_listed_is_not_forgotten(ground: Ground, disk: 
 # A rebuild.
 
 
-async def test_what_a_manifest_names_counts_though_it_is_not_listed(
+async def test_a_rebuild_finds_files_of_the_manifest_that_are_not_listed(
     ground: Ground, disk: Faults
 ) -> None:
     table = await ground.table(settings=SETTINGS)
@@ -138,7 +140,7 @@ async def test_what_a_manifest_names_counts_though_it_is_not_listed(
     assert await ground.paths(done.table) == ["a.parquet"]
 
 
-async def test_what_is_listed_late_is_told_and_the_table_stays_paused(
+async def test_a_rebuild_reports_files_listed_late_and_leaves_the_table_paused(
     ground: Ground, disk: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = await ground.table()

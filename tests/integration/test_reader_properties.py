@@ -24,7 +24,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", PROPERTIES)
-def test_what_readers_make_of_a_property(tmp_path: Path, name: str, reader: str) -> None:
+def test_each_reader_treats_each_property_as_the_table_says(
+    tmp_path: Path, name: str, reader: str
+) -> None:
     path = tmp_path / "f.parquet"
     tried = PROPERTIES[name]
     wanted = tried.write(path)
@@ -39,7 +41,7 @@ def test_what_readers_make_of_a_property(tmp_path: Path, name: str, reader: str)
 
 
 @pytest.mark.parametrize("name", [name for name in PROPERTIES if BY_RULE in PROPERTIES[name].cells])
-def test_what_readers_that_split_files_find(tmp_path: Path, name: str) -> None:
+def test_readers_that_split_files_find_every_row(tmp_path: Path, name: str) -> None:
     path = tmp_path / "f.parquet"
     wanted = PROPERTIES[name].write(path)
     assert cell(name, BY_RULE) == YES

@@ -181,7 +181,7 @@ async def test_a_table_that_was_rebuilt_is_rebuilt_again(ground: Ground) -> None
     assert [len(each) for each in (first.files, held)] == [1, 2]
 
 
-async def test_without_manifests_nothing_is_begun_with(ground: Ground) -> None:
+async def test_a_rebuild_without_a_manifest_starts_from_the_files(ground: Ground) -> None:
     off = replace(SETTINGS, manifest_interval_s=None)
     table = await ground.table(settings=off)
     await ground.add(table, "a.parquet", 1)

@@ -209,7 +209,7 @@ async def test_a_sound_table_has_nothing_to_mend(site: Site) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda each: each.__name__)
-async def test_found_mended_gone(site: Site, damage: Damage) -> None:
+async def test_each_damage_is_found_repaired_and_then_gone(site: Site, damage: Damage) -> None:
     await damage(site)
     before, files = await site.ground.dump(), site.ground.files()
 
@@ -231,7 +231,9 @@ async def test_found_mended_gone(site: Site, damage: Damage) -> None:
     [(missing, "forget_missing"), (foreign, "adopt"), (rolled_back, "accept")],
     ids=lambda each: getattr(each, "__name__", each),
 )
-async def test_what_needs_a_word_of_its_own(site: Site, damage: Damage, option: str) -> None:
+async def test_a_repair_with_an_option_of_its_own_needs_that_option(
+    site: Site, damage: Damage, option: str
+) -> None:
     await damage(site)
     before = await site.ground.dump()
 
@@ -325,7 +327,7 @@ async def test_files_of_which_spark_misses_rows_are_found_and_tagged(
     assert (await run(site, RepairOptions(deep=deep))).checked.findings == []
 
 
-async def test_what_a_footer_says_of_row_groups_is_looked_at_by_decoding(site: Site) -> None:
+async def test_wrong_offsets_of_row_groups_are_found_by_decoding(site: Site) -> None:
     """Arrow does not show it: the row group is said to begin where its second column does."""
     site.ground.write(site.table, "w.parquet", rows(10, 20))
     content = site.place("w.parquet").read_bytes()
@@ -394,7 +396,7 @@ async def test_work_that_goes_on_is_no_damage(site: Site) -> None:
     assert (await check_and_repair(old, EVERYTHING)).checked.findings == []
 
 
-async def test_what_cannot_be_decoded_is_told(site: Site) -> None:
+async def test_an_undecodable_entry_is_a_finding(site: Site) -> None:
     await site.write(hset(site.keys.files, {"a.parquet": b"\x09"}))
 
     assert FindingCode.UNDECODABLE in codes(await run(site, EVERYTHING))

@@ -63,7 +63,7 @@ async def worked_on(ground: Ground) -> tuple[Table, list[str]]:
     return table, await ground.paths(table)
 
 
-async def test_what_was_held_is_held_again(ground: Ground) -> None:
+async def test_a_rebuild_restores_the_files_that_the_table_held(ground: Ground) -> None:
     table, held = await worked_on(ground)
     (first, last) = await ground.store.read_range(table.id)
     await lose_redis(ground)
@@ -257,7 +257,7 @@ async def test_outputs_of_two_tables_are_told_apart_by_the_description(ground: G
         await rebuilt(ground, table, given={"key": ("id",), "version_column": "v"})
 
 
-async def test_partitions_come_back(ground: Ground) -> None:
+async def test_a_rebuild_brings_partitions_back(ground: Ground) -> None:
     table = await ground.table(splits=(), partition_by=("name",), key=("id", "name"))
     ground.write(table, "name=n1/a.parquet", rows(1))
     ground.write(table, "_neve/append/b.parquet", rows(2))

@@ -162,7 +162,7 @@ def serving_again(redis: RedisServer) -> Iterator[Client]:
         yield made
 
 
-def test_there_and_back_again(client: Client, gateway: Gateway, tmp_path: Path) -> None:
+def test_a_backup_with_copies_is_restored(client: Client, gateway: Gateway, tmp_path: Path) -> None:
     texts: list[str] = []
     archive = tmp_path / "all.neve"
     copies = tmp_path / "copies"
@@ -233,7 +233,7 @@ def test_errors_are_what_they_are(client: Client, gateway: Gateway, tmp_path: Pa
     assert httpx.post(f"{gateway.url}/v1/backup", json={}).status_code == 401
 
 
-def test_what_breaks_off_is_no_answer() -> None:
+def test_an_answer_that_breaks_off_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="no line of JSON"):
         checked_line(b"{")
     with pytest.raises(ProtocolError, match="no kind"):
@@ -246,7 +246,9 @@ def test_what_breaks_off_is_no_answer() -> None:
         _write_archive(iter([b'{"kind":"end","lines":1}\n']), lambda _line: None, None)
 
 
-def test_the_command_line(neve: Shell, location: Path, tmp_path: Path) -> None:
+def test_fsck_gc_rebuild_and_backup_run_from_the_command_line(
+    neve: Shell, location: Path, tmp_path: Path
+) -> None:
     neve.run("fsck", "events", says="events: 2 tablets, 2 files")
     path = orphan(location)
     neve.run("gc", "events", says="1 files would go")
@@ -276,7 +278,9 @@ def test_the_command_line_brings_tables_back(neve: Shell, location: Path, tmp_pa
     neve.run("scan", "three", "--count", says="2")
 
 
-def test_what_cannot_be_written_or_read_is_one_sentence(neve: Shell, tmp_path: Path) -> None:
+def test_archives_that_cannot_be_written_or_read_give_one_sentence(
+    neve: Shell, tmp_path: Path
+) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "junk").write_bytes(b"junk\n")
     (tmp_path / "kept").write_bytes(b"kept")

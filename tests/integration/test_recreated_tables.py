@@ -191,7 +191,7 @@ def test_an_output_of_a_dropped_table_is_left_by_its_footer(
     assert "written for table t-of-before" in finding.sentence
 
 
-def test_what_a_rebuilt_table_had_written_before_is_its_own(
+def test_files_of_a_rebuilt_table_s_former_ids_are_its_own(
     gateway: Gateway, client: Client, location: Path
 ) -> None:
     used_and_dropped(gateway, client, location)
@@ -314,7 +314,7 @@ def test_tables_that_came_to_share_files_are_told_by_a_check(
         client.gc("one", delete=True)
 
 
-def test_other_names_of_a_location(client: Client, tmp_path: Path) -> None:
+def test_other_names_of_a_used_location_are_refused(client: Client, tmp_path: Path) -> None:
     create(client, "one", tmp_path / "real/one")
     (tmp_path / "link").symlink_to("real")
     for place in (

@@ -125,7 +125,7 @@ async def reserved(server: RedisServer) -> TabletId:
 # ---------------------------------------------------------------- LOADING
 
 
-async def test_loading() -> None:
+async def test_a_commit_waits_for_a_redis_that_is_loading() -> None:
     with running(append_only=False) as server:
         tablet = await reserved(server)
         async with harness_on(server) as harness:
@@ -167,7 +167,7 @@ async def follow(replica: RedisServer, primary: RedisServer) -> None:
     await until(is_up)
 
 
-async def test_readonly() -> None:
+async def test_a_commit_waits_until_a_replica_is_promoted() -> None:
     with pair() as (primary, replica):
         tablet = await reserved(primary)
         await follow(replica, primary)
@@ -177,7 +177,7 @@ async def test_readonly() -> None:
         await committed(replica, tablet)
 
 
-async def test_masterdown() -> None:
+async def test_a_commit_waits_for_a_replica_without_its_primary() -> None:
     with pair("--replica-serve-stale-data", "no") as (primary, replica):
         tablet = await reserved(primary)
         await follow(replica, primary)
@@ -226,7 +226,7 @@ async def slot_of(node: RedisServer, tablet: TabletId) -> int:
     ("coverage", "reason"),
     [("yes", "CLUSTERDOWN The cluster is down"), ("no", "CLUSTERDOWN Hash slot not served")],
 )
-async def test_clusterdown(coverage: str, reason: str) -> None:
+async def test_a_commit_waits_for_a_cluster_that_is_down(coverage: str, reason: str) -> None:
     with cluster(1, "--cluster-require-full-coverage", coverage) as (node,):
         await all_slots(node)
         tablet = await reserved(node)
@@ -260,7 +260,7 @@ async def migrating(source: RedisServer, target: RedisServer, tablet: TabletId) 
     return slot
 
 
-async def test_tryagain() -> None:
+async def test_a_commit_gives_up_on_tryagain_while_a_slot_migrates() -> None:
     with cluster(2) as (source, target):
         await all_slots(source)
         async with harness_on(source) as harness:
@@ -275,7 +275,7 @@ async def test_tryagain() -> None:
         await committed(source, tablet)
 
 
-async def test_ask() -> None:
+async def test_a_commit_gives_up_on_ask_while_a_slot_migrates() -> None:
     with cluster(2) as (source, target):
         await all_slots(source)
         tablet = await reserved(source)

@@ -340,7 +340,7 @@ class TestFailures:
             run(assignment)
         assert {path: path.read_bytes() for path in folder.rglob("*.parquet")} == before
 
-    def test_a_missing_input(self, tmp_path: Path) -> None:
+    def test_a_missing_input_fails_the_rewrite(self, tmp_path: Path) -> None:
         paths = fill(tmp_path, 1)
         assignment = assignment_over(keyed_table(tmp_path), paths)
         (tmp_path / paths[2]).unlink()
@@ -376,7 +376,7 @@ class TestFailures:
         assignment = assignment_over(keyed_table(tmp_path), ["y.parquet"])
         self.broken(tmp_path, InputError, assignment, r"y\.parquet has a column 'h', which")
 
-    def test_more_parts_than_reserved_outputs(self, tmp_path: Path) -> None:
+    def test_more_parts_than_reserved_outputs_fail_the_rewrite(self, tmp_path: Path) -> None:
         cuts = (encode_key([1], RowRules.of(keyed_table(tmp_path)).key_types),)
         paths = fill(tmp_path, 1)
         assignment = assignment_over(keyed_table(tmp_path), paths, cuts=cuts, outputs_max=1)

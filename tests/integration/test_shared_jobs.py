@@ -71,7 +71,7 @@ def run_all(assignments: Sequence[Assignment]) -> list[RewriteResult | BaseExcep
         return list(threads.map(run, range(len(assignments))))
 
 
-def test_those_that_wait_share_a_job_and_one_that_fails_fails_alone(
+def test_waiting_attempts_share_a_spark_job_and_fail_alone(
     tmp_path: Path, handed: list[int]
 ) -> None:
     count = CORES + WAITING

@@ -134,7 +134,7 @@ async def compact(folder: Path, table: Table, *paths: str) -> tuple[int, pa.Tabl
     return before, pa.concat_tables([read_output(table, file.path) for file in commit.outputs])
 
 
-def test_what_is_deleted_gives_its_space_back(tmp_path: Path) -> None:
+def test_deleted_rows_give_their_space_back(tmp_path: Path) -> None:
     table = keyed_table(
         tmp_path,
         SCHEMA,
@@ -149,7 +149,7 @@ def test_what_is_deleted_gives_its_space_back(tmp_path: Path) -> None:
     assert stored_bytes(tmp_path) < 0.52 * before
 
 
-def test_what_has_expired_gives_its_space_back(tmp_path: Path) -> None:
+def test_expired_rows_give_their_space_back(tmp_path: Path) -> None:
     table = bag_table(tmp_path, SCHEMA, settings=settings(ttl_s=3600.0))
     write_file(tmp_path, "a.parquet", rows(range(5_000), at=int(NOW_S) - 7200))
     write_file(tmp_path, "b.parquet", rows(range(5_000), 2))

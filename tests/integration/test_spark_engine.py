@@ -243,7 +243,7 @@ def test_a_lost_application_takes_its_driver_along(tmp_path: Path) -> None:
     with_engine(tmp_path, body)
 
 
-def test_who_stops_waiting_cancels(tmp_path: Path) -> None:
+def test_cancelling_the_call_cancels_the_attempt(tmp_path: Path) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = await sleeping(engine, "a")
         waiting.cancel()

@@ -81,7 +81,7 @@ def test_two_interleaved_files_are_merged(tmp_path: Path) -> None:
     check(outputs(tmp_path, result), 2 * ROWS)
 
 
-def test_lineitem_is_merged(tmp_path: Path) -> None:
+def test_engines_that_split_files_read_merged_lineitem(tmp_path: Path) -> None:
     parts = [lineitem(range(at, at + 40_000)) for at in (0, 20_000)]
     for at, rows in enumerate(parts):
         write_file(tmp_path, f"{at}.parquet", rows, compression="snappy")

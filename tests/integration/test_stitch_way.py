@@ -167,7 +167,9 @@ def test_outputs_are_stitched_again(tmp_path: Path) -> None:
     ],
     ids=["meet", "tombstone", "expired", "no time", "codec", "columns", "unsorted"],
 )
-def test_what_has_to_be_read(tmp_path: Path, tables: list[pa.Table], more: Any) -> None:
+def test_jobs_whose_rows_must_be_read_are_not_stitched(
+    tmp_path: Path, tables: list[pa.Table], more: Any
+) -> None:
     table = keyed_table(tmp_path, settings=small_groups(**more))
     result = run(table, fill(tmp_path, tables))
     assert result.kernel != "stitch"

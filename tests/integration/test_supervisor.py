@@ -181,7 +181,7 @@ def test_nothing_is_started_for_a_stack_that_is_over(stack: Stack, how: str) -> 
     assert stack.folder.state_file.exists() is (how == "started anew")
 
 
-def test_what_was_started_while_the_stack_ended_is_ended_again(stack: Stack) -> None:
+def test_a_process_started_while_the_stack_ends_is_ended(stack: Stack) -> None:
     """`neve down` holds the lock while it ends everything."""
     stack.kill_redis()
     with stack.folder.locked(), pytest.raises(StackOverError):

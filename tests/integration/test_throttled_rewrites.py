@@ -101,7 +101,7 @@ def test_inputs_and_outputs_are_counted(
     assert told.waited_s == 0.0
 
 
-def test_what_is_copied_counts_twice(tmp_path: Path) -> None:
+def test_copied_bytes_count_as_read_and_written(tmp_path: Path) -> None:
     assignment = stitchable(tmp_path)
     result, told = run(assignment)
     assert result.kernel == "stitch"

@@ -92,7 +92,7 @@ def test_ranges_tile_the_keys_and_know_whatever_may_be_in_them(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_what_is_held_at_once_is_never_more_than_said(seed: int) -> None:
+def test_no_more_bytes_are_held_at_once_than_computed(seed: int) -> None:
     chance = random.Random(seed)
     groups = draw_groups(chance)
     held = [

@@ -148,8 +148,13 @@ def outputs(life: Life, result: TaskResult) -> pa.Table:
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
+FEW, MANY = range(40), range(40, 150)
+
+
 @pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize(
+    "seed", [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
+)
 def test_files_merge_like_the_general_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
 ) -> None:
@@ -402,7 +407,9 @@ class TestRowGroupsThatMeetNoOthers:
         assert [facts.key_min, facts.key_max, facts.version_min, facts.version_max] == wanted
         assert (facts.rows, facts.clean) == (40, True)
 
-    def test_cuts_part_copies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cuts_divide_copied_row_groups_among_outputs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         plan = simple_plan(tmp_path, self.rows(0, 40), row_group_size=10, compression="zstd")
         cuts = tuple(encode_value(at, KeyType.INT) for at in (19, 33))
         paths = tuple(f"_neve/last/{at}.parquet" for at in range(3))
@@ -418,7 +425,7 @@ class TestRowGroupsThatMeetNoOthers:
         assert (looked, result.counts.rows_out) == (0, 80)
 
 
-def test_what_cannot_fit_is_not_tried(tmp_path: Path) -> None:
+def test_a_merge_that_cannot_fit_is_refused_before_it_starts(tmp_path: Path) -> None:
     rows = pa.table({"k": range(1000), "v": range(1000)})
     plan = simple_plan(tmp_path, rows, rows)
     small = replace(plan.memory, task_bytes=1, halvings=3)

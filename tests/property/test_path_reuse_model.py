@@ -130,14 +130,14 @@ def _lines(told: dict[State, tuple[State, str] | None], state: State) -> list[st
     return lines
 
 
-def test_with_both_guards_nothing_is_lost() -> None:
+def test_with_both_guards_no_file_in_use_is_deleted() -> None:
     assert story(Guards()) is None
 
 
 @pytest.mark.parametrize(
     "guards", [Guards(looks_again=False), Guards(retires=False), Guards(False, False)]
 )
-def test_without_either_there_is_a_story(guards: Guards) -> None:
+def test_without_the_guards_a_file_in_use_can_be_deleted(guards: Guards) -> None:
     told = story(guards)
     assert told is not None
     assert told[-1].endswith("deletes")

@@ -105,7 +105,9 @@ def chunked(values: list[object], arrow: pa.DataType) -> pa.ChunkedArray:
 
 @pytest.mark.parametrize("nulls", [0.0, 0.3])
 @pytest.mark.parametrize(("arrow", "key_type", "draw"), COLUMNS, ids=lambda part: str(part)[:24])
-def test_one_column(arrow: pa.DataType, key_type: KeyType, draw: Draw, nulls: float) -> None:
+def test_one_key_column_is_encoded_as_its_values_are(
+    arrow: pa.DataType, key_type: KeyType, draw: Draw, nulls: float
+) -> None:
     values = drawn(random.Random(str(arrow)), draw, 200, nulls)
     table = pa.table({"k": chunked(values, arrow)})
     assert table["k"].to_pylist() == values or key_type is KeyType.FLOAT
@@ -117,7 +119,7 @@ def test_one_column(arrow: pa.DataType, key_type: KeyType, draw: Draw, nulls: fl
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_several_columns(seed: int) -> None:
+def test_several_key_columns_are_encoded_as_their_values_are(seed: int) -> None:
     chance = random.Random(seed)
     chosen = chance.choices(COLUMNS, k=chance.randint(2, 4))
     names = [f"c{at}" for at in range(len(chosen))]

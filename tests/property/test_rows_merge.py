@@ -138,7 +138,7 @@ def assert_within(parts: DroppedRows | None, whole: DroppedRows | None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_merge_is_the_reference(seed: int) -> None:
+def test_a_merge_gives_the_rows_of_the_reference_model(seed: int) -> None:
     chance = random.Random(seed)
     rules = draw_rules(chance)
     rows = [draw_row(chance, rules) for _ in range(chance.randint(0, 60))]

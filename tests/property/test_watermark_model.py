@@ -126,7 +126,7 @@ def test_by_settled_versions_alone_one_does(table: Table) -> None:
     assert story[-1] == "the tombstone is dropped"
 
 
-def test_what_all_recent_adds_have_passed_is_dropped_one_retention_later() -> None:
+def test_tombstones_are_dropped_one_retention_after_all_adds_passed_them() -> None:
     """The rule keeps nothing of a writer whose clock is right any longer than before."""
     state = State()
     for now in range(1, 12):

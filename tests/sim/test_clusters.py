@@ -149,7 +149,7 @@ def test_many_more_clusters_keep_their_promises() -> None:
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+def test_recorded_seeds_of_clusters_hold(seed: int) -> None:
     simulate(seed)
 
 

@@ -50,15 +50,15 @@ def test_every_reader_sees_what_it_should_at_any_time() -> None:
 
 
 @pytest.mark.slow
-def test_they_do_in_many_more() -> None:
+def test_every_promise_holds_in_many_more_lakes() -> None:
     lived(MANY, live_by)
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+def test_recorded_seeds_of_lakes_hold(seed: int) -> None:
     live_by(seed, NO_FAULTS)
 
 
 @pytest.mark.parametrize("seed", OF_STORAGE)
-def test_what_a_storage_once_broke_stays_mended(seed: int) -> None:
+def test_recorded_seeds_of_storage_faults_hold(seed: int) -> None:
     live_by(seed)

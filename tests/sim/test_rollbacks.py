@@ -28,5 +28,5 @@ def test_no_last_copy_is_deleted_in_many_more() -> None:
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_a_seed_once_found_stays_found(seed: int) -> None:
+def test_recorded_seeds_of_rollbacks_hold(seed: int) -> None:
     go_back(seed)

@@ -78,7 +78,7 @@ class Following(Protocol):
 
 
 class Link:
-    """The coordinator as one compactor sees it; satisfies `compactor.ports.Coordinator`."""
+    """The coordinator as one compactor sees it; satisfies `compactor.ports.WorkSource`."""
 
     def __init__(
         self, compactor: str, process: SimLoop, network: Network, following: Following

@@ -34,7 +34,7 @@ def offences(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-def test_no_path_of_a_machine() -> None:
+def test_no_file_names_a_path_of_this_machine() -> None:
     here = "|".join(rf"(?<![\w.-]){re.escape(place)}" for place in places_of_this_machine())
 
     assert not offences(re.compile(here))
@@ -49,5 +49,5 @@ def test_no_address_of_a_package_index() -> None:
         )
 
 
-def test_no_credentials() -> None:
+def test_no_file_holds_credentials() -> None:
     assert not offences(KEY)

@@ -72,7 +72,7 @@ def test_every_requirement_is_locked_with_hashes(lock: str) -> None:
     assert required(lock) <= set(pins_of(lock))
 
 
-def test_both_locks_agree() -> None:
+def test_both_locks_pin_the_same_versions() -> None:
     main, bench = pins_of("lock.txt"), pins_of("bench.txt")
 
     assert {name: main.get(name, version) for name, version in bench.items()} == bench
@@ -143,7 +143,7 @@ def complaints(lock: str, where: dict[str, str]) -> Iterator[str]:
 @pytest.mark.parametrize("lock", LOCKS)
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize(("system", "machine"), MACHINES)
-def test_the_lists_are_complete_everywhere(
+def test_each_lock_is_complete_on_every_platform(
     lock: str, python: str, system: str, machine: str
 ) -> None:
     assert list(complaints(lock, environment(python, system, machine))) == []

@@ -18,7 +18,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(part) for line in lines for part in line.split("&&") if part.strip()]
 
 
-def test_it_is_one_page() -> None:
+def test_the_readme_is_one_page() -> None:
     assert len(README.splitlines()) <= LINES_MAX
 
 

@@ -14,7 +14,7 @@ from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
 from common.settings import GroupSettings
 from coordinator.plugins.planners.ratio import RatioPlanner
-from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
+from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files
 
 READERS = {
     "store": ("common/metadata/redis/",),
@@ -45,7 +45,7 @@ def reads(paths: Iterable[Path]) -> set[str]:
     return {
         node.attr
         for path in paths
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
 

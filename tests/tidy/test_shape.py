@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
+from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
 FILE_LINES_MAX = 800
 TEST_FILE_LINES_MAX = 800
@@ -23,7 +23,7 @@ def lines_max(path: Path) -> int:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -72,7 +72,7 @@ def test_fakes_satisfy_ports_and_nothing_is_patched() -> None:
     assert not [
         f"{name_of(path)}:{node.lineno}: write a fake in tests/support"
         for path in python_files()
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unittest"))
         or (isinstance(node, ast.Import) and any(n.name.startswith("unittest") for n in node.names))
     ]

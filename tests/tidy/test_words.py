@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
+from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -82,7 +82,7 @@ def names() -> Iterator[tuple[Path, int, str]]:
     """Yield every name that the packages define: modules, classes, functions, arguments, fields."""
     for path in python_files(*PACKAGES):
         yield path, 1, path.stem
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             for line, name in _defined(node):
                 yield path, line, name
 

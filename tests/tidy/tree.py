@@ -41,6 +41,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a Python file; several tests look at them all."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def _below(folders: tuple[str, ...]) -> Iterator[Path]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):

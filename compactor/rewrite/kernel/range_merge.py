@@ -199,7 +199,7 @@ def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
+class MergedStep:
     """What became of the rows of a step."""
 
     counts: RowCounts
@@ -210,7 +210,7 @@ class StepResult:
 
 def merge_step(
     layout: RowLayout, slices: Sequence[RowSlice], now_s: float, drop: DropRule | None
-) -> StepResult:
+) -> MergedStep:
     """Settle a step.
 
     Args:
@@ -235,7 +235,7 @@ def merge_step(
         tombstones_dropped=tombstones,
         expired_dropped=expired,
     )
-    return StepResult(counts, dropped, step.table(chosen) if len(chosen) else None)
+    return MergedStep(counts, dropped, step.table(chosen) if len(chosen) else None)
 
 
 def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Sequence[RowSlice]:
@@ -354,7 +354,7 @@ class RangeMerge:
             if settled.table is not None:
                 yield settled.table
 
-    def _calls(self) -> Iterator[Callable[[], StepResult]]:
+    def _calls(self) -> Iterator[Callable[[], MergedStep]]:
         """Yield calls that settle a step each, decoding what they need before."""
         while self._waiting or self._held:
             limit = self._load()

@@ -65,7 +65,7 @@ from compactor.rewrite.output_writer import (
     output_footer,
     purge_after,
 )
-from compactor.rewrite.parquet_bytes.relocation import OutputFooter, StitchPiece
+from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.output_options import RowGroupSize, worth_copying
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
@@ -227,7 +227,7 @@ def join_outputs(
         outputs = written if path == written[-1] else None
         metadata = output_footer(plan, purge_after(plan, dropped), outputs)
         pieces = [piece for seam, _ in found for piece in seam.pieces]
-        footing = OutputFooter(metadata=metadata, schema=plan.rules.schema)
+        footing = StitchedFooter(metadata=metadata, schema=plan.rules.schema)
         # What is copied of inputs was paid for when it was looked at; parts are our own.
         made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
         allowance.synced(made.synced_bytes, made.sync_s)

@@ -246,7 +246,7 @@ _LEFT_OUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FlatColumn:
     """A column that is not nested."""
 
     element: Struct
@@ -255,26 +255,32 @@ class Column:
     """Its number among the columns that hold values."""
 
 
-def flat_columns(layout: FooterLayout) -> dict[str, Column]:
+def flat_columns(layout: FooterLayout) -> dict[str, FlatColumn]:
     """Return the columns of a file that are not nested, by name.
 
     Raises:
         ThriftError: The schema is damaged.
     """
     schema = elements(layout.struct, ids.SCHEMA)
-    found: dict[str, Column] = {}
+    found: dict[str, FlatColumn] = {}
     leaf, within = 0, 0
     for element in schema[1:]:
         children = integer(element, CHILDREN) or 0
         if within == 0 and not children and integer(element, REPETITION) != REPEATED:
-            found[(binary(element, NAME) or b"").decode(errors="replace")] = Column(element, leaf)
+            found[(binary(element, NAME) or b"").decode(errors="replace")] = FlatColumn(
+                element, leaf
+            )
         within += children - (1 if within else 0)
         leaf += not children
     return found
 
 
 def file_of_pages(
-    layout: FooterLayout, chunk: Chunk, column: Column, pages: tuple[bytes, bytes], field: pa.Field
+    layout: FooterLayout,
+    chunk: Chunk,
+    column: FlatColumn,
+    pages: tuple[bytes, bytes],
+    field: pa.Field,
 ) -> tuple[bytes, int]:
     """Return a Parquet file with some pages, and how many rows they hold.
 
@@ -334,7 +340,9 @@ def _rows_and_bytes(pages: tuple[bytes, bytes]) -> tuple[int, int]:
     return rows, decoded_bytes
 
 
-def _file_struct(layout: FooterLayout, column: Column, group: Struct, field: pa.Field) -> Struct:
+def _file_struct(
+    layout: FooterLayout, column: FlatColumn, group: Struct, field: pa.Field
+) -> Struct:
     root, *_ = elements(layout.struct, ids.SCHEMA)
     told: Struct = {
         ids.KEY: binary_field(ids.ARROW_SCHEMA),
@@ -386,7 +394,7 @@ class Excerpts:
         """
         self._location, self._path = location, path
         self._layout: FooterLayout | None = None
-        self._columns: dict[str, Column] | None = None
+        self._columns: dict[str, FlatColumn] | None = None
         self._pages: dict[tuple[int, str], Pages] = {}
 
     def columns(self) -> frozenset[str]:
@@ -451,7 +459,7 @@ class _ExcerptColumn:
 
     layout: FooterLayout
     chunk: Chunk
-    column: Column
+    column: FlatColumn
     field: pa.Field
 
 

@@ -71,7 +71,7 @@ class SortColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFooter:
+class StitchedFooter:
     """What the footer of the output says beside its row groups."""
 
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -333,7 +333,7 @@ _PARQUET_VERSION = 2
 def file_tail(
     groups: Sequence[MovedGroup],
     layouts: Sequence[FooterLayout],
-    footing: OutputFooter,
+    footing: StitchedFooter,
     arrow_schema: bytes | None,
     position: int,
 ) -> bytes:
@@ -377,7 +377,7 @@ def encode_footer(struct: Struct) -> bytes:
 
 
 def arrow_schema_of(
-    pieces: Sequence[tuple[str, bytes | None]], footing: OutputFooter
+    pieces: Sequence[tuple[str, bytes | None]], footing: StitchedFooter
 ) -> bytes | None:
     """Return the schema that readers who know Arrow are told; None: they go by Parquet's.
 
@@ -421,7 +421,7 @@ def _file_struct(
     groups: Sequence[MovedGroup],
     described: Sequence[Struct],
     layouts: Sequence[FooterLayout],
-    footing: OutputFooter,
+    footing: StitchedFooter,
     arrow_schema: bytes | None,
 ) -> Struct:
     """Return the FileMetaData.

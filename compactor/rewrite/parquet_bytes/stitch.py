@@ -22,9 +22,9 @@ from compactor.rewrite.parquet_bytes.relocation import (
     BLOOM_HEADER_BYTES_MAX,
     ROW_GROUPS_MAX,
     MovedGroup,
-    OutputFooter,
     PlacedPiece,
     StitchedFile,
+    StitchedFooter,
     StitchPiece,
     arrow_schema_of,
     bloom_size,
@@ -223,7 +223,7 @@ def stitch(
     pieces: Sequence[StitchPiece],
     output: str,
     *,
-    footing: OutputFooter | None = None,
+    footing: StitchedFooter | None = None,
     on_copied: OnCopied = lambda _: None,
 ) -> StitchedFile:
     """Write row groups of some files into a new file, one after the other, as bytes.
@@ -247,7 +247,7 @@ def stitch(
         VerificationError: The output does not hold the bytes that were read.
         UnavailableError: The storage does not answer.
     """
-    footing = footing or OutputFooter()
+    footing = footing or StitchedFooter()
     if not pieces:
         raise NotStitchableError("there is nothing to stitch, wanted one piece at least")
     with _open_target(location, output, on_copied) as target:
@@ -295,7 +295,7 @@ def _inspect_and_copy(
     return looked
 
 
-def _tail_of_output(looked: Sequence[InspectedPiece], footing: OutputFooter) -> bytes:
+def _tail_of_output(looked: Sequence[InspectedPiece], footing: StitchedFooter) -> bytes:
     """Return what follows the bytes of pieces that have been looked at."""
     schema = arrow_schema_of(
         [(each.piece.path, each.layout.arrow_schema) for each in looked], footing

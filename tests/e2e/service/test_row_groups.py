@@ -58,7 +58,7 @@ def test_two_appends_of_interleaved_rows(service: Service, key: list[str] | None
     check_counts([output], 2 * ROWS)
 
 
-def test_lineitem(service: Service) -> None:
+def test_interleaved_appends_of_lineitem_are_merged_in_row_groups(service: Service) -> None:
     client = service.client
     key = ["l_orderkey", "l_linenumber"]
     name, folder = make(service, "lineitem", lineitem(range(1)).schema, key)

@@ -80,7 +80,7 @@ def asked_of(given: PlanParameters) -> Asked:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_plans_what_the_pseudo_code_plans(seed: int) -> None:
+def test_the_planner_plans_what_its_pseudo_code_plans(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(DRAWS):
         given = draw(chance)

@@ -26,7 +26,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_nothing_said_gives_the_defaults() -> None:
+def test_without_file_and_environment_the_defaults_hold() -> None:
     assert load_settings(environ={}) == Settings()
 
 
@@ -171,7 +171,7 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
 
 
-def test_without_a_group_there_is_one(tmp_path: Path) -> None:
+def test_without_named_groups_there_is_a_default_group(tmp_path: Path) -> None:
     settings = load_settings(environ={})
     assert list(settings.compactor_names()) == [("default", "default-1")]
     assert settings.only_group("--slots") == "default"
@@ -257,7 +257,7 @@ def test_every_setting_says_what_it_is_for() -> None:
     assert all(row.doc.endswith(".") for row in rows)
 
 
-def test_lists_of_texts(tmp_path: Path) -> None:
+def test_a_list_of_texts_comes_from_file_or_environment(tmp_path: Path) -> None:
     file = tmp_path / "neve.toml"
     file.write_text('[gateway]\nlocations = ["/data", "s3://lake/a,b"]\n')
     assert load_settings(file, environ={}).gateway.locations == ("/data", "s3://lake/a,b")

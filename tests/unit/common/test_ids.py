@@ -27,7 +27,7 @@ def test_a_call_id_carries_its_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "0" * 32, "g" * 12 + "7" + "0" * 19])
-def test_what_is_no_call_id_has_no_time(text: str) -> None:
+def test_a_text_that_is_no_call_id_has_no_time(text: str) -> None:
     assert call_time_s(text) is None
 
 

@@ -44,12 +44,12 @@ APART = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_one_location_by_two_names(one: str, other: str) -> None:
+def test_two_names_of_one_location_have_one_identity(one: str, other: str) -> None:
     assert identity_of_uri(one) == identity_of_uri(other)
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
-def test_two_locations(one: str, other: str) -> None:
+def test_different_locations_do_not_overlap(one: str, other: str) -> None:
     assert not identity_of_uri(one).overlaps(identity_of_uri(other))
 
 

@@ -49,7 +49,7 @@ def test_a_small_file_and_one_of_another_part_stay(tmp_path: Path) -> None:
     assert logs.path("redis").stat().st_size == BOUND + 1
 
 
-def test_nothing_may_be_kept(tmp_path: Path) -> None:
+def test_with_no_bytes_allowed_a_log_is_emptied_and_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"x")
     put_aside(path, 0)
@@ -77,7 +77,7 @@ def test_crashes_of_a_jvm_do_not_fill_the_disk(tmp_path: Path) -> None:
     assert [path.name for path in newest_first(tmp_path)][-1] == "hs_err_pid4.log"
 
 
-def test_whatever_a_process_writes_goes_to_the_file_of_its_part(tmp_path: Path) -> None:
+def test_all_output_of_a_process_goes_to_the_log_of_its_part(tmp_path: Path) -> None:
     code = (
         "import os, sys; from common.log_files import LogFiles; from common.settings import *;"
         "from common.telemetry import event_log; log = event_log('gateway');"

@@ -53,7 +53,7 @@ def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_does_not_load_says_why() -> None:
+def test_a_configurer_that_does_not_load_says_why() -> None:
     assert isinstance(plugins.load_configurer("mine"), BySize)
     with pytest.raises(PluginError, match=r"\(their_plugins:Broken\) does not load: OSError: no"):
         plugins.load_configurer("broken")
@@ -85,9 +85,7 @@ class Stubborn:
         (RequestError("selector odd: no size"), "^selector odd: no size$"),
     ],
 )
-def test_whatever_a_check_raises_is_a_refusal_that_names_the_plug_in(
-    error: Exception, says: str
-) -> None:
+def test_an_error_in_an_option_check_names_the_plug_in(error: Exception, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         plugins.require_options("selector", "odd", Stubborn(error), {})
 

@@ -73,7 +73,7 @@ def test_errors_come_as_they_are() -> None:
     play(story())
 
 
-def test_what_stands_still_leaves_its_places_to_others_but_gets_no_more_threads() -> None:
+def test_a_stuck_location_frees_its_places_but_gets_no_more_threads() -> None:
     release, begun = threading.Event(), list[str]()
 
     async def story() -> None:
@@ -118,7 +118,7 @@ def test_work_that_waits_for_what_stands_still_is_refused_with_it() -> None:
     play(story())
 
 
-def test_locations_take_turns() -> None:
+def test_threads_serve_locations_in_turn() -> None:
     release, order = threading.Event(), list[str]()
 
     async def story() -> None:

@@ -18,7 +18,7 @@ PLUGIN = TransformSpec(kind=TransformKind.PLUGIN, name="mask", options={"a": "b"
 NO_KEY: dict[str, Any] = {"key": (), "version_column": None, "tombstone_column": None}
 
 
-def test_nothing_wanted_is_nothing() -> None:
+def test_an_empty_transform_is_none() -> None:
     assert parse_transform(TransformSpec(), a_table(**NO_KEY), KeyRange(b"\x01")) is None
 
 
@@ -54,14 +54,14 @@ def test_rows_may_have_wider_columns_than_the_table() -> None:
         (TransformSpec(kind=TransformKind.DELETE_WHERE, text="s"), {}, KeyRange(), "predicate"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_a_transform_that_does_not_fit_the_table_is_refused(
     spec: TransformSpec, table: dict[str, Any], key_range: KeyRange, says: str
 ) -> None:
     with pytest.raises(RequestError, match=says):
         parse_transform(spec, a_table(**table), key_range)
 
 
-def test_what_says_which_row_it_is_and_where_stays() -> None:
+def test_key_time_tombstone_and_partition_columns_are_protected() -> None:
     table = a_table(time_column="v", partition_by=("s",))
     assert protected_columns(table) == {"k", "v", "dead", "s"}
     assert protected_columns(a_table(**NO_KEY)) == frozenset()

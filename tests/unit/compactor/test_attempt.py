@@ -11,7 +11,7 @@ from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts
 from common.wire import AttemptReport, OutsideFile
 from compactor.core import actions as do
 from compactor.core import events as on
-from compactor.core.attempt import CONFLICTS_MAX, RESOLVE_MAX_S, Attempt
+from compactor.core.attempt import CONFLICTS_MAX, RESOLVE_MAX_S, AttemptStateMachine
 from compactor.core.progress import RewriteProgress, RewriteResult
 from tests.support.assignments import an_assignment
 
@@ -24,27 +24,27 @@ RESULT = RewriteResult(
 OUTSIDE = OutsideFile(path="c.parquet", key_min=None, key_max=None, version_min=None)
 
 
-def started() -> Attempt:
-    attempt = Attempt(an_assignment(outside=(OUTSIDE,)), now_s=10.0)
+def started() -> AttemptStateMachine:
+    attempt = AttemptStateMachine(an_assignment(outside=(OUTSIDE,)), now_s=10.0)
     assert attempt.handle(on.AttemptStarted(), 10.0) == [do.Rewrite()]
     return attempt
 
 
-def committing() -> tuple[Attempt, do.SendCommit]:
+def committing() -> tuple[AttemptStateMachine, do.SendCommit]:
     attempt = started()
     (action,) = attempt.handle(on.RewriteDone(RESULT), 15.0)
     assert isinstance(action, do.SendCommit)
     return attempt, action
 
 
-def reported(attempt: Attempt, event: on.Event, now_s: float = 20.0) -> AttemptReport:
+def reported(attempt: AttemptStateMachine, event: on.Event, now_s: float = 20.0) -> AttemptReport:
     (action,) = attempt.handle(event, now_s)
     assert isinstance(action, do.SendReport), action
     return action.report
 
 
 def after_deleting(
-    attempt: Attempt, event: on.Event, now_s: float = 20.0
+    attempt: AttemptStateMachine, event: on.Event, now_s: float = 20.0
 ) -> tuple[tuple[str, ...], AttemptReport]:
     (action,) = attempt.handle(event, now_s)
     assert isinstance(action, do.DeleteOutputs), action
@@ -113,7 +113,7 @@ def test_a_failed_rewrite_deletes_all_it_may_have_written_and_reports() -> None:
 
 
 def test_a_report_says_with_how_little_memory_it_was_tried() -> None:
-    attempt = Attempt(replace(an_assignment(), halvings=2), now_s=10.0)
+    attempt = AttemptStateMachine(replace(an_assignment(), halvings=2), now_s=10.0)
     attempt.handle(on.AttemptStarted(), 10.0)
     failure = on.RewriteFailed(error_class="MemoryShortError", cause="too much")
     _, report = after_deleting(attempt, failure)

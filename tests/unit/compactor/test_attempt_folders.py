@@ -24,7 +24,7 @@ def dead_process() -> int:
     return process.pid
 
 
-def test_it_is_gone_whatever_happens(tmp_path: Path) -> None:
+def test_an_attempt_folder_is_removed_after_an_error_too(tmp_path: Path) -> None:
     def failing() -> None:
         with attempt_folder() as folder:
             Path(folder, "part-0.parquet").write_bytes(b"x")
@@ -35,7 +35,7 @@ def test_it_is_gone_whatever_happens(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_those_of_dead_drivers_are_removed_and_no_others(tmp_path: Path) -> None:
+def test_only_attempt_folders_of_dead_drivers_are_removed(tmp_path: Path) -> None:
     dead = dead_process()
     left = tmp_path / f"neve-attempt-{dead}-x"
     elsewhere = tmp_path / f"neve-attempt-{dead}-y"

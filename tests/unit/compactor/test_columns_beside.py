@@ -155,9 +155,7 @@ def test_units_hold_each_column_once_and_are_not_much_larger_than_their_share(se
         ([], []),
     ],
 )
-def test_what_would_be_encoded_alone_at_the_end_is_begun_first(
-    sizes: list[int], order: list[int]
-) -> None:
+def test_the_largest_column_is_encoded_first(sizes: list[int], order: list[int]) -> None:
     assert parallel_column_writer._work_order(sizes) == order
 
 

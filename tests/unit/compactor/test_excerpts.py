@@ -137,7 +137,7 @@ def test_few_rows_are_few_bytes(tmp_path: Path) -> None:
     assert len(excerpt.content) < stored / 10
 
 
-def test_what_is_nested_has_no_excerpts(tmp_path: Path) -> None:
+def test_nested_columns_have_no_excerpts(tmp_path: Path) -> None:
     rows = pa.table(
         {
             "before": [1, 2],

@@ -75,7 +75,7 @@ def test_by_size_refuses_options(options: dict[str, str], says: str) -> None:
         BySize().check(options)
 
 
-def test_what_comes_later_wins() -> None:
+def test_request_settings_override_configurer_and_table() -> None:
     table: dict[str, Any] = {"codec": "zstd", "codec_level": 5, "row_group_bytes": 9000}
     assert chosen(**table) == OutputSettings("zstd", 5, 9000)
     table |= {"configurer": "by-size", "configurer_options": BY_SIZE}

@@ -58,7 +58,7 @@ def test_row_groups_come_whatever_the_order_and_no_more_is_ahead_than_fits() -> 
     assert sorted(decoder.asked) == list(range(20))
 
 
-def test_what_the_merge_lets_go_of_makes_room() -> None:
+def test_released_row_groups_make_room_for_the_next() -> None:
     decoder, wanted, room = Decoder(), groups(6), MemoryInUse(30)
     with Prefetcher(dict.fromkeys(range(6), decoder), wanted, room) as ahead:
         for group in wanted[:3]:
@@ -159,7 +159,7 @@ def test_calls_are_made_in_order_and_their_errors_are_raised() -> None:
             behind.settle()
 
 
-def test_who_leaves_with_an_error_waits_for_the_call_under_way() -> None:
+def test_leaving_with_an_error_waits_for_the_running_call() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def slow(_: pa.Table) -> None:
@@ -248,9 +248,7 @@ class TestSmallFiles:
             False,
         ]
 
-    def test_what_cannot_be_read_together_is_left_to_who_reads_one_by_one(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_batched_read_that_fails_is_left_to_single_reads(self, tmp_path: Path) -> None:
         plan = self.plan(tmp_path)
         (tmp_path / "3.parquet").write_bytes(b"PAR1 not any more")
         assert self.together(plan).read(plan.inputs.row_groups) is None

@@ -118,7 +118,7 @@ def test_rows_are_carried_and_restored(tmp_path: Path) -> None:
     assert row_hash(from_spark_rows(batch, KEYED)).tolist() == row_hash(rows).tolist()
 
 
-def test_what_spark_does_not_know_inside_of_lists_is_refused() -> None:
+def test_nested_types_unknown_to_spark_are_refused() -> None:
     inner = pa.struct([pa.field("at", pa.timestamp("ns"))])
     for arrow in (pa.list_(inner), pa.map_(pa.string(), inner), inner):
         with pytest.raises(InputError, match="column c of type"):
@@ -207,7 +207,9 @@ class TestOwnFiles:
 
         return TableStorage(store_id, clock)
 
-    def test_our_location(self, tmp_path: Path) -> None:
+    def test_a_location_of_another_store_is_refused_before_the_rewrite(
+        self, tmp_path: Path
+    ) -> None:
         clock = ManualClock()
         files, table = self.files(clock), keyed_table(tmp_path)
         claim_location(open_location(table.location), "store-1")
@@ -260,7 +262,7 @@ class TestOwnFiles:
             asyncio.run(self.files(ManualClock()).delete(table, ("_neve/last/job-1.parquet",)))
             assert output.exists() is left
 
-    def test_deleting_is_generous(self, tmp_path: Path) -> None:
+    def test_deleting_outputs_ignores_missing_files_and_locations(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)
         write_file(tmp_path, "_neve/last/a.parquet", KEYED.empty_table())
         paths = ("_neve/last/a.parquet", "_neve/last/b.parquet")

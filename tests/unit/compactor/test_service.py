@@ -161,7 +161,7 @@ def test_an_attempt_that_stands_still_is_given_up_with_the_engine() -> None:
     assert (said["stalled"], said["cause"]) == (["a"], cause)
 
 
-def test_what_keeps_moving_is_never_given_up() -> None:
+def test_an_attempt_with_progress_is_never_given_up() -> None:
     async def script(world: World, _: CompactorService) -> None:
         await until(lambda: world.engine.running)
         await asyncio.sleep(4 * STALL_S)

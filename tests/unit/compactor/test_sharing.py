@@ -68,14 +68,14 @@ def results(asked: Sequence[Future[int]]) -> list[int]:
     return [each.result(PATIENCE_S) for each in asked]
 
 
-def test_whoever_comes_to_a_free_core_goes_at_once_and_alone(place: Place) -> None:
+def test_a_task_that_finds_a_free_core_starts_at_once_and_alone(place: Place) -> None:
     asked = place.ask_busy()
     assert sorted(place.engine.given) == [[0], [1]]
     place.engine.go_on.release(MOST)
     assert results(asked) == [0, 2]
 
 
-def test_those_who_had_to_wait_go_together(place: Place) -> None:
+def test_tasks_that_had_to_wait_run_as_one_job(place: Place) -> None:
     asked = place.ask_busy() + place.ask_waiting([5, 6, 7])
     assert len(place.engine.given) == MOST
     place.engine.go_on.release(MOST + 1)

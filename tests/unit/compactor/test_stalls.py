@@ -8,7 +8,7 @@ import pytest
 
 from compactor.core.progress import (
     CHECK_GAP_MAX_S,
-    AttemptState,
+    AttemptPhase,
     EngineHealth,
     Progress,
     RewriteProgress,
@@ -17,13 +17,13 @@ from compactor.core.progress import (
 )
 
 STALL_S = 10.0
-STATES = [AttemptState.PREPARING, AttemptState.REWRITING, AttemptState.VERIFYING]
+STATES = [AttemptPhase.PREPARING, AttemptPhase.REWRITING, AttemptPhase.VERIFYING]
 
 
 class Life:
     """An engine and its attempts, looked at every second."""
 
-    def __init__(self, stall_s: float = STALL_S, **states: AttemptState) -> None:
+    def __init__(self, stall_s: float = STALL_S, **states: AttemptPhase) -> None:
         self.watch = StallWatch(stall_s)
         self.held = {
             name: Progress(attempt=name, bytes_total=100, since_s=0.0, state=state)
@@ -50,7 +50,7 @@ class Life:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_an_attempt_that_stands_still_is_found_in_time(state: AttemptState) -> None:
+def test_an_attempt_that_stands_still_is_found_in_time(state: AttemptPhase) -> None:
     life = Life(a=state)
     assert life.pass_time(STALL_S) is None
     stall = life.pass_time(1.0)
@@ -60,11 +60,11 @@ def test_an_attempt_that_stands_still_is_found_in_time(state: AttemptState) -> N
 
 
 def test_a_commit_is_up_to_the_store() -> None:
-    assert Life(a=AttemptState.COMMITTING).pass_time(10 * STALL_S) is None
+    assert Life(a=AttemptPhase.COMMITTING).pass_time(10 * STALL_S) is None
 
 
-def test_nothing_stalls_where_nothing_may() -> None:
-    assert Life(0.0, a=AttemptState.REWRITING).pass_time(1000.0) is None
+def test_without_a_stall_limit_no_attempt_stalls() -> None:
+    assert Life(0.0, a=AttemptPhase.REWRITING).pass_time(1000.0) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_nothing_stalls_where_nothing_may() -> None:
     ids=str,
 )
 def test_every_kind_of_progress_counts(news: RewriteProgress) -> None:
-    life = Life(a=AttemptState.REWRITING)
+    life = Life(a=AttemptPhase.REWRITING)
     assert life.pass_time(STALL_S) is None
     life.held["a"] = life.held["a"].advanced(news)
     assert life.pass_time(STALL_S) is None
@@ -91,14 +91,14 @@ def test_every_kind_of_progress_counts(news: RewriteProgress) -> None:
 
 
 def test_another_grant_is_no_progress() -> None:
-    life = Life(a=AttemptState.REWRITING)
+    life = Life(a=AttemptPhase.REWRITING)
     assert life.pass_time(STALL_S) is None
     life.held["a"] = replace(life.held["a"], granted_bytes_s=1e6)
     assert life.pass_time(1.0) is not None
 
 
-def test_who_waits_for_a_core_is_left_alone_while_others_move() -> None:
-    life = Life(a=AttemptState.REWRITING, b=AttemptState.REWRITING)
+def test_an_attempt_waiting_for_a_core_does_not_stall_while_others_move() -> None:
+    life = Life(a=AttemptPhase.REWRITING, b=AttemptPhase.REWRITING)
     life.health = replace(life.health, busy=frozenset("b"))
     assert life.pass_time(10 * STALL_S, moving="b") is None
     assert life.watch.quiet_s("a") > 9 * STALL_S
@@ -109,8 +109,8 @@ def test_who_waits_for_a_core_is_left_alone_while_others_move() -> None:
     assert stall.attempts == ("a",)
 
 
-def test_who_waits_for_one_that_stands_still_is_given_up_with_it() -> None:
-    life = Life(a=AttemptState.REWRITING, b=AttemptState.REWRITING)
+def test_an_attempt_waiting_for_a_stalled_one_is_given_up_too() -> None:
+    life = Life(a=AttemptPhase.REWRITING, b=AttemptPhase.REWRITING)
     life.health = replace(life.health, busy=frozenset("b"))
     life.pass_time(3.0, moving="b")
     stall = life.pass_time(2 * STALL_S)
@@ -118,9 +118,9 @@ def test_who_waits_for_one_that_stands_still_is_given_up_with_it() -> None:
     assert stall.attempts == ("a", "b")
 
 
-@pytest.mark.parametrize("state", [AttemptState.PREPARING, AttemptState.VERIFYING])
-def test_only_tasks_wait_for_cores(state: AttemptState) -> None:
-    life = Life(a=state, b=AttemptState.REWRITING)
+@pytest.mark.parametrize("state", [AttemptPhase.PREPARING, AttemptPhase.VERIFYING])
+def test_only_tasks_wait_for_cores(state: AttemptPhase) -> None:
+    life = Life(a=state, b=AttemptPhase.REWRITING)
     stall = life.pass_time(2 * STALL_S, moving="b")
     assert stall is not None
     assert stall.attempts == ("a",)
@@ -136,7 +136,7 @@ def test_a_silent_engine_is_found_even_if_it_has_nothing_to_do() -> None:
 
 
 def test_a_silent_engine_takes_all_its_attempts_along() -> None:
-    life = Life(a=AttemptState.REWRITING, b=AttemptState.COMMITTING, c=AttemptState.REWRITING)
+    life = Life(a=AttemptPhase.REWRITING, b=AttemptPhase.COMMITTING, c=AttemptPhase.REWRITING)
     life.silent = True
     stall = life.pass_time(2 * STALL_S, moving="ac")
     assert stall is not None
@@ -144,21 +144,21 @@ def test_a_silent_engine_takes_all_its_attempts_along() -> None:
 
 
 def test_an_engine_that_is_being_started_owes_nothing() -> None:
-    life = Life(a=AttemptState.PREPARING)
+    life = Life(a=AttemptPhase.PREPARING)
     life.health, life.silent = EngineHealth(up=False), True
     assert life.pass_time(10 * STALL_S) is None
     assert life.watch.quiet_s("a") == 0.0
 
 
 def test_time_in_which_nobody_looked_is_nobodys_fault() -> None:
-    life = Life(a=AttemptState.REWRITING)
+    life = Life(a=AttemptPhase.REWRITING)
     life.silent = True
     assert life.pass_time(100 * STALL_S, step_s=CHECK_GAP_MAX_S + 1.0) is None
     assert life.watch.quiet_s("a") == 0.0
 
 
-def test_what_is_over_is_forgotten() -> None:
-    life = Life(a=AttemptState.REWRITING)
+def test_an_attempt_that_comes_back_starts_a_new_stall_clock() -> None:
+    life = Life(a=AttemptPhase.REWRITING)
     life.pass_time(STALL_S)
     progress = life.held.pop("a")
     life.pass_time(1.0)

@@ -35,7 +35,7 @@ def test_a_client_that_speaks_ipv6_is_known_as_java_does(door: socket.socket) ->
             assert peer_owner(link) == os.getuid()
 
 
-def test_another_user_is_told_apart(door: socket.socket) -> None:
+def test_a_connection_of_another_user_is_recognised(door: socket.socket) -> None:
     def knock() -> bytes:
         with socket.create_connection(door.getsockname()) as link:
             return link.recv(1)

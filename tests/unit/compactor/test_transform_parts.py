@@ -75,7 +75,9 @@ class TestTouching:
             ([9], None, []),
         ],
     )
-    def test_meant(self, start: Any, until: Any, wanted: list[int]) -> None:
+    def test_a_transform_matches_the_rows_of_its_range(
+        self, start: Any, until: Any, wanted: list[int]
+    ) -> None:
         ends = (
             None if end is None else encode_key(end, self.rules.key_types) for end in (start, until)
         )
@@ -117,7 +119,7 @@ class TestTouching:
         )
         assert left.column("x").to_pylist() == [1.0]
 
-    def test_values_go_into_their_places(self) -> None:
+    def test_computed_values_go_into_their_rows(self) -> None:
         values = pa.chunked_array([[7.0], [None]], pa.float64())
         changed = with_values(rows(), matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2],
                               {"x": values})  # fmt: skip
@@ -134,7 +136,7 @@ def test_moments_are_cut_off_downwards_and_never_overflow_silently() -> None:
         from_spark(pa.array([2**62], pa.timestamp("us", "UTC")), pa.timestamp("ns"))
 
 
-def test_what_expressions_cannot_look_into_is_there_or_not() -> None:
+def test_types_unknown_to_expressions_become_presence_flags() -> None:
     inner = pa.struct([pa.field("t", pa.time64("us")), pa.field("a`b", pa.uint32())])
     assert spark_type(inner) == "struct<`t`: boolean, `a``b`: bigint>"
     array = pa.array([{"t": 1, "a`b": 2}, None, {"t": None, "a`b": None}], inner)
@@ -158,7 +160,7 @@ class TestAnswers:
         found = answers.below(at, row)
         return [] if found is None else found.column("row").to_pylist()
 
-    def test_piece_by_piece(self) -> None:
+    def test_answers_of_expressions_are_read_in_pieces(self) -> None:
         answers = self.answers(
             [(0, 1), (0, 4)],
             [(0, 5), (0, END_OF_INPUT), (2, END_OF_INPUT), (3, 0)],
@@ -276,7 +278,7 @@ class TestPluggedIn:
         verify(plan, result, lambda: False)
         return result
 
-    def test_it_changes_and_deletes(self, tmp_path: Path) -> None:
+    def test_a_plug_in_transform_changes_and_deletes_rows(self, tmp_path: Path) -> None:
         table = keyed_table(tmp_path)
         result = self.rewritten(table)
         back = read_output(table, result.files[0].path).sort_by([("k", "ascending")])
@@ -301,12 +303,14 @@ class TestPluggedIn:
             ("nothing", "returned NoneType, wanted a pyarrow table"),
         ],
     )
-    def test_it_misbehaves(self, tmp_path: Path, how: str, says: str) -> None:
+    def test_a_plug_in_transform_that_misbehaves_fails_the_rewrite(
+        self, tmp_path: Path, how: str, says: str
+    ) -> None:
         with pytest.raises(TransformError, match=says):
             self.rewritten(keyed_table(tmp_path), how)
         assert list(tmp_path.glob("_neve/**/*.parquet")) == []
 
-    def test_it_may_not_delete_without_tombstones(self, tmp_path: Path) -> None:
+    def test_a_plug_in_transform_deletes_only_with_a_tombstone_column(self, tmp_path: Path) -> None:
         with pytest.raises(TransformError, match="the table has no tombstone column"):
             self.rewritten(keyed_table(tmp_path, tombstone_column=None))
 
@@ -320,7 +324,9 @@ class TestPluggedIn:
             ),
         ],
     )
-    def test_it_is_missing_or_broken(self, tmp_path: Path, name: str, why: str) -> None:
+    def test_a_missing_or_broken_transform_is_named_with_its_host(
+        self, tmp_path: Path, name: str, why: str
+    ) -> None:
         where = re.escape(f"transform {name} cannot be used on compactor host {gethostname()}")
         with pytest.raises(TransformError, match=f"^{where}: neve.transforms: {why}$"):
             self.rewritten(keyed_table(tmp_path), name=name)

@@ -54,7 +54,7 @@ def replaced(output: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_what_was_written_well_passes(tmp_path: Path, keyed: bool) -> None:
+def test_correct_outputs_pass_verification(tmp_path: Path, keyed: bool) -> None:
     plan, result, output = rewritten(tmp_path, keyed=keyed)
     ((size_bytes, facts),) = verify(plan, result, never)
     assert (size_bytes, facts.rows) == (output.stat().st_size, result.counts.rows_out)
@@ -124,7 +124,7 @@ def test_a_file_of_another_attempt_in_its_place(tmp_path: Path) -> None:
         verify(replace(plan, output=replace(plan.output, footer=footer)), result, never)
 
 
-def test_a_lost_output(tmp_path: Path) -> None:
+def test_a_lost_output_fails_verification(tmp_path: Path) -> None:
     plan, result, output = rewritten(tmp_path)
     output.unlink()
     with pytest.raises(VerificationError, match="cannot be read back"):

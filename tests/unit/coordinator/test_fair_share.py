@@ -37,7 +37,7 @@ def test_a_flood_of_one_table_does_not_keep_another_waiting() -> None:
     assert takes(queue, 6) == ["flood", "quiet"] * 3
 
 
-def test_without_shares_the_flood_goes_first() -> None:
+def test_without_fair_shares_the_higher_priority_always_goes_first() -> None:
     queue = JobQueue(GIB, 10_000)
     fill(queue, "flood", 5, priority=90)
     fill(queue, "quiet", 1, priority=10)
@@ -60,7 +60,7 @@ def test_turns_are_by_bytes_not_by_jobs() -> None:
     assert taken["small"] == pytest.approx(10 * taken["large"], rel=0.1)
 
 
-def test_classes_stay_strict() -> None:
+def test_a_higher_priority_class_always_goes_first() -> None:
     queue = queue_of()
     fill(queue, "a", 3, priority=2 * CLASS_WIDTH)
     fill(queue, "b", 3, priority=CLASS_WIDTH)
@@ -68,7 +68,7 @@ def test_classes_stay_strict() -> None:
     assert takes(queue, 9) == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
 
 
-def test_what_has_waited_long_enough_goes_before_a_higher_class() -> None:
+def test_a_job_that_waited_long_enough_overtakes_a_higher_class() -> None:
     queue = JobQueue(GIB, 100, ageing_s=1, shares=FairShare())
     queue.offer(job("patient", 0, tablet=TabletId("a", b"x")), now_s=0)
     later_s = CLASS_WIDTH + 10.0

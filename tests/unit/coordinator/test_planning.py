@@ -245,7 +245,7 @@ def test_a_broken_planner_does_not_stop_the_other_kind() -> None:
     assert plan.left["c"].startswith("planner ratio, tablet t1;last: AssertionError: no idea")
 
 
-def test_what_is_not_there_is_named() -> None:
+def test_a_missing_service_or_planner_is_named() -> None:
     table = replace(TABLE, settings=TableSettings(service="gone"))
     with pytest.raises(PluginError, match="service 'gone' is not configured; there is default"):
         planned(tablet(), table)
@@ -261,7 +261,7 @@ def test_what_is_not_there_is_named() -> None:
         planned(tablet(), dispatcher=Broken())
 
 
-def test_who_holds_files_or_waits_to_is_told_also_where_jobs_are_wanted() -> None:
+def test_a_plan_names_the_requests_that_hold_or_wait_for_files() -> None:
     chosen = Selection(request="auto-1-2", files=("a", "b"), results=("a",), completed_jobs=2)
     plan = planned(tablet(selection=chosen))
     assert sets(plan)[-1][0] == "USER"

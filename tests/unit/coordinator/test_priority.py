@@ -49,7 +49,7 @@ def test_more_files_come_first_within_a_class() -> None:
 
 
 @pytest.mark.parametrize("value", [-5, CLASS_WIDTH * 50])
-def test_any_number_has_a_class(value: int) -> None:
+def test_every_priority_has_a_class(value: int) -> None:
     assert class_of(value) in {PriorityClass.SYSTEM, PriorityClass.URGENT}
 
 

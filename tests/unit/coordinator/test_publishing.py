@@ -40,7 +40,7 @@ def published(at_s: float) -> Manifest:
         (10_000.0, False, False, False),
     ],
 )
-def test_it_is_due_when_something_changed_or_is_awaited(
+def test_a_manifest_is_due_when_the_table_changed_or_it_is_awaited(
     age_s: float, changed: bool, awaited: bool, due: bool
 ) -> None:
     assert (
@@ -100,7 +100,7 @@ def test_files_are_merged_that_are_not_clean_or_overlap(seed: int) -> None:
     assert files_to_merge(bag, files) == frozenset()
 
 
-def test_names_of_files_and_folders() -> None:
+def test_manifest_names_are_absolute_and_carry_version_and_time() -> None:
     local = open_location("file:///data/my%20table")
     assert absolute_name(local, "day=a%2Fb/x.parquet") == "/data/my table/day=a%2Fb/x.parquet"
     folder = manifest_folder_name(12, 1700000000.9, "m-0a1b")

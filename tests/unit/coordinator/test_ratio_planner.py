@@ -25,14 +25,14 @@ Golden = Callable[[Path, Answer], None]
 
 
 @pytest.mark.parametrize("case", CASES["find"], ids=lambda case: case["id"])
-def test_the_set_that_is_found(case: dict[str, Any]) -> None:
+def test_the_planner_finds_the_known_set_of_files(case: dict[str, Any]) -> None:
     files = sorted((size, 0, name) for name, size in case["files"])
     found = find_set(files_within(files, case["max_size"]), case["ratio"], case["max_files"])
     assert {name for _, _, name in found} == set(case["expect"])
 
 
 @pytest.mark.parametrize("case", CASES["plan"], ids=lambda case: case["id"])
-def test_the_plan_of_a_pass(case: dict[str, Any]) -> None:
+def test_one_planning_pass_gives_the_known_jobs(case: dict[str, Any]) -> None:
     asked = case_parameters(case)
     plan = RatioPlanner().plan(asked)
     assert {(job.group, frozenset(job.files)) for job in plan.jobs} == {
@@ -42,7 +42,7 @@ def test_the_plan_of_a_pass(case: dict[str, Any]) -> None:
     assert plan.left.keys() == {file.path for file in asked.candidates} - planned
 
 
-def test_golden_conversations(golden: Golden) -> None:
+def test_the_planner_answers_as_recorded(golden: Golden) -> None:
     golden(HERE / "testdata" / "ratio.txt", answer)
 
 
@@ -124,7 +124,7 @@ def with_options(asked: PlanParameters, options: dict[str, object]) -> PlanParam
     return replace(asked, options=options)
 
 
-def test_no_candidates_no_plan() -> None:
+def test_without_candidates_no_job_is_planned() -> None:
     assert not RatioPlanner().plan(parameters({})).jobs
 
 

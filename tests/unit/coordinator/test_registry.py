@@ -81,7 +81,9 @@ def test_a_planner_of_another_package_is_found() -> None:
         ("ratio", PluginError, "is claimed by .* and .*; uninstall one of them"),
     ],
 )
-def test_what_does_not_load_says_why(name: str, error: type[Exception], message: str) -> None:
+def test_a_planner_that_does_not_load_says_why(
+    name: str, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         registry.load_planner(name)
 

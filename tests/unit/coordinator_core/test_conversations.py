@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "conversations"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.txt")))
-def test_the_core_answers_as_before(name: str, golden: Callable[[Path, Answer], None]) -> None:
+def test_the_core_answers_as_recorded(name: str, golden: Callable[[Path, Answer], None]) -> None:
     conversation = Conversation()
 
     golden(FOLDER / f"{name}.txt", conversation.answer)

@@ -82,7 +82,7 @@ def test_a_tablet_that_goes_quiet_after_a_mark_is_marked_once_more() -> None:
     assert recheck_at_s(settled, TABLE, TabletPlan()) is None
 
 
-def test_what_a_planner_says_counts_and_the_first_time_wins() -> None:
+def test_the_recheck_time_is_the_earliest_of_planner_and_rules() -> None:
     marked = tablet(tombstones=1, version=b"6", record=Record(settled=((100.0, b"5"),)))
     assert recheck_at_s(tablet(), TABLE, TabletPlan()) is None
     assert recheck_at_s(tablet(), TABLE, TabletPlan(due_at_s=900.0)) == 900.0
@@ -122,7 +122,7 @@ def test_deferred_tablets_are_looked_at_by_a_coordinator_that_is_new() -> None:
     assert not is_recheck_due(deferred, 100.0)
 
 
-def test_only_tablets_without_anybody_at_work_rest() -> None:
+def test_only_tablets_without_work_under_way_rest() -> None:
     plan = TabletPlan()
     assert scan_verdict(tablet(), TABLE, plan) is ScanVerdict.RESTS
     held = tablet(selection=Selection(request="r1", files=("a",)))

@@ -40,7 +40,7 @@ def test_the_best_run_up_to_the_limit_and_the_worst_are_shed() -> None:
         assert manager.running == step.get("running", [])
 
 
-def test_what_fits_runs_and_passes_what_does_not() -> None:
+def test_a_job_that_fits_passes_one_that_does_not() -> None:
     case = CASES["task_manager_cost"]
     manager = TaskManager(
         running_jobs_max=case["max_tasks"], running_input_bytes_max=case["max_aggregate_cost"]
@@ -99,7 +99,7 @@ def test_waiting_for_a_job_that_many_outrank_stops_nothing() -> None:
     assert not manager.jobs, "a tablet still wants a job"
 
 
-def test_no_more_run_than_may() -> None:
+def test_no_more_jobs_run_than_the_bound() -> None:
     manager = TaskManager(running_jobs_max=3)
     for number in range(10):
         manager.offer(f"j{number}", number)
@@ -144,7 +144,7 @@ def test_a_queue_under_a_steady_load(case: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("queue_max", [1000, 40])
-def test_what_a_day_leaves_the_night_works_off(queue_max: int) -> None:
+def test_the_queue_is_empty_in_the_morning(queue_max: int) -> None:
     """Five jobs come and three go, by day; the queue is empty in the morning, nothing is lost."""
     manager = TaskManager(queue_jobs_max=queue_max, deferral_max_s=float("inf"))
     lengths: list[int] = []
@@ -183,7 +183,7 @@ def test_a_full_queue_keeps_the_best_of_all_that_came(seed: int) -> None:
     [case for case in CASES["shedding_cost"] if case["state_store"]],
     ids=lambda case: f"{case['chunks']} tablets",
 )
-def test_what_was_shed_is_not_analysed_at_every_scan(case: dict[str, Any]) -> None:
+def test_evicted_jobs_are_not_analysed_at_every_scan(case: dict[str, Any]) -> None:
     manager = TaskManager(queue_jobs_max=case["max_queue"], deferral_max_s=float("inf"))
     for number in range(case["chunks"]):
         manager.offer(str(number), number)

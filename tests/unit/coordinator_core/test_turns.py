@@ -71,7 +71,7 @@ def test_a_turn_passes_over_so_many_jobs_and_no_more() -> None:
     assert all(isinstance(action, do.Replan | do.Reserve) for action in replanned)
 
 
-def test_what_is_planned_again_in_one_turn_is_bounded() -> None:
+def test_replans_per_turn_are_bounded() -> None:
     limits = Limits(queue_jobs_max=10, replans_per_turn_max=3, deferral_max_s=5.0)
     state = CoordinatorState(CoordinatorSettings(), limits=limits)
     state.handle(on.TableSeen(table=TABLE), 0.0)

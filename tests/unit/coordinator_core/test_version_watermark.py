@@ -25,13 +25,13 @@ def test_the_first_sight_is_a_mark() -> None:
     [(500.0, b"5"), (500.0, b"4"), (50.0, b"7"), (5.0, b"7"), (-700.0, b"7")],
     ids=["nothing new", "lower", "too soon", "not later", "gone back"],
 )
-def test_most_sights_change_nothing(now_s: float, highest: bytes) -> None:
+def test_most_versions_seen_leave_the_watermarks_as_they_are(now_s: float, highest: bytes) -> None:
     marks = ((10.0, b"5"),)
 
     assert next_watermarks(marks, now_s, highest, RETENTION_S) is marks
 
 
-def test_without_retention_time_must_have_passed_all_the_same() -> None:
+def test_a_retention_of_zero_still_needs_time_to_pass() -> None:
     marks = ((10.0, b"5"),)
 
     assert next_watermarks(marks, 10.0, b"6", 0.0) is marks

@@ -97,7 +97,9 @@ class FakeStorage:
         (900.0, [(800.0, 999.0)], True),
     ],
 )
-def test_due(stamped_s: float, pins: list[tuple[float, float]], expected: bool) -> None:
+def test_garbage_is_deletable_after_its_grace_and_unpinned(
+    stamped_s: float, pins: list[tuple[float, float]], expected: bool
+) -> None:
     entry = GarbageEntry(path="a", stamped_s=stamped_s)
     entries = [PinEntry(pin="p", since_s=since, until_s=until) for since, until in pins]
     assert is_deletable(entry, entries, 1000.0, RULES) is expected
@@ -242,7 +244,7 @@ def test_a_storage_that_fails_keeps_the_entry_for_the_next_round() -> None:
     asyncio.run(story())
 
 
-def test_who_stood_still_between_look_and_deletion_deletes_nothing() -> None:
+def test_a_collector_that_paused_before_its_deletion_deletes_nothing() -> None:
     """Another collector may have deleted the file, and its name may be another file's by now."""
 
     async def story() -> None:

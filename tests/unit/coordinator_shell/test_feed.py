@@ -58,7 +58,7 @@ def test_a_position_outlives_a_commit() -> None:
 
 
 @pytest.mark.parametrize(("capped", "resets"), [(100, 0), (12, 1)])
-def test_what_was_missed_is_counted_once(
+def test_a_gap_in_the_change_stream_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, capped: int, resets: int
 ) -> None:
     monkeypatch.setattr(effects, "CHANGES_MAX", capped)

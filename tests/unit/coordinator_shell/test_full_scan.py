@@ -205,7 +205,7 @@ def test_a_scan_waits_while_much_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     run(story())
 
 
-def test_what_the_feed_asks_goes_before_what_a_scan_has_found() -> None:
+def test_tablets_from_the_feed_are_planned_before_those_from_a_scan() -> None:
     async def story() -> None:
         scans = Scans(await stored(), Queue())
         ids = [TabletId("t1", end) for end in ENDS]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.unit
     [(CoordinatorSettings(), 40), (CoordinatorSettings(tick_s=2.0), 5)],
     ids=["four times a second", "as it is set"],
 )
-def test_it_turns_as_often_as_it_looks_at_its_clocks_and_no_more(
+def test_an_idle_coordinator_turns_only_for_its_timers(
     settings: CoordinatorSettings, turns: int
 ) -> None:
     world, made = World(1), list[CoordinatorParts]()

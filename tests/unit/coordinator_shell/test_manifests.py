@@ -76,7 +76,7 @@ def test_a_table_without_files_has_a_manifest_that_can_be_read(tmp_path: Path) -
     story(tmp_path, tell)
 
 
-def test_it_is_published_when_the_table_changes_and_old_ones_are_deleted(tmp_path: Path) -> None:
+def test_a_changed_table_is_published_and_old_manifests_are_deleted(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
         await site.add("day=07/a.parquet", 1)
         assert await site.manifests.look(site.table)
@@ -192,7 +192,7 @@ def test_of_two_publishers_the_store_notes_one(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
-def test_what_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_a_manifest_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
         walking = site.store.tablet_ids
 

@@ -181,7 +181,7 @@ def test_all_loops_go_on_beside_a_table_that_nobody_can_work_on(
 
 @pytest.mark.parametrize("from_the_start", [True, False])
 @pytest.mark.parametrize("what", ["table", "record"])
-def test_what_is_stored_of_a_table_and_cannot_be_read_bars_that_table_alone(
+def test_unreadable_records_of_a_table_stop_that_table_alone(
     tmp_path: Path, what: str, from_the_start: bool
 ) -> None:
     key = TableKeys(BAD).table
@@ -387,7 +387,7 @@ def test_success_ends_a_fault() -> None:
     asyncio.run(story())
 
 
-def test_what_was_not_done_is_asked_for_again_once_when_the_pause_is_over() -> None:
+def test_skipped_work_is_asked_for_once_after_the_pause() -> None:
     async def story() -> None:
         faults = TableFaults(lambda *_args, **_fields: None, backoff=Backoff(base_s=0.02))
         work, asked = Work(1), list[str]()
@@ -404,7 +404,7 @@ def test_what_was_not_done_is_asked_for_again_once_when_the_pause_is_over() -> N
     asyncio.run(story())
 
 
-def test_what_is_broken_is_a_fault_also_where_an_absent_store_is_expected() -> None:
+def test_broken_values_are_faults_where_store_errors_are_expected() -> None:
     async def story() -> None:
         faults = TableFaults(lambda *_args, **_fields: None)
 
@@ -449,7 +449,7 @@ def test_the_pause_doubles_up_to_a_bound() -> None:
     asyncio.run(story())
 
 
-def test_who_is_cancelled_is_not_held_up() -> None:
+def test_a_cancelled_call_ends_at_once() -> None:
     async def story() -> None:
         faults = TableFaults(lambda *_args, **_fields: None)
 
@@ -467,7 +467,7 @@ def test_who_is_cancelled_is_not_held_up() -> None:
     asyncio.run(story())
 
 
-def test_what_is_broken_says_nothing_of_the_store() -> None:
+def test_a_broken_value_does_not_mean_that_the_store_is_away() -> None:
     assert is_store_away(MetadataError("no answer"))
     assert not is_store_away(BrokenValueError("no record"))
     assert not is_store_away(ValueError("a plug-in"))

@@ -55,7 +55,7 @@ def test_now_is_fixed_outside_of_strings_and_names_alone() -> None:
 
 
 @pytest.mark.parametrize("text", WIDE, ids=lambda text: text[:30])
-def test_what_is_just_within_the_bounds_is_accepted(text: str) -> None:
+def test_expressions_at_the_bounds_are_accepted(text: str) -> None:
     assert parse_predicate(text, SCHEMA).sql
 
 

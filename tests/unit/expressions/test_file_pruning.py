@@ -64,7 +64,7 @@ def bounds(type_: str, least: object, greatest: object) -> ColumnBounds:
         ("not gone is null", False),
     ],
 )
-def test_a_partition(text: str, meant: bool) -> None:
+def test_a_partition_is_pruned_by_its_values(text: str, meant: bool) -> None:
     known = {
         "month": bounds("int32", 4, 4),
         "day": bounds("date", 20179, 20179),
@@ -148,7 +148,7 @@ AT = "2025-04-01 10:00:00.000001"
         ("not since is null", True),
     ],
 )
-def test_other_types(text: str, meant: bool) -> None:
+def test_files_are_pruned_by_times_dates_and_decimals(text: str, meant: bool) -> None:
     nanos = 1_743_501_600_000_001_000
     at = bounds("timestamp[ns]", nanos + 7, nanos + 999)
     known = {

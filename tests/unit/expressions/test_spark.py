@@ -118,7 +118,7 @@ def test_spark_puts_no_variable_into_a_string(frame: Any) -> None:
 
 
 @pytest.mark.parametrize("text", LOUD)
-def test_what_does_not_fit_fails_and_is_not_made_null(frame: Any, text: str) -> None:
+def test_a_value_that_does_not_fit_fails_instead_of_becoming_null(frame: Any, text: str) -> None:
     (assignment,) = parse_assignments(text, SCHEMA, frozenset())
 
     with pytest.raises(
@@ -128,7 +128,7 @@ def test_what_does_not_fit_fails_and_is_not_made_null(frame: Any, text: str) -> 
 
 
 @pytest.mark.parametrize("text", WIDE, ids=lambda text: text[:30])
-def test_what_is_just_within_the_bounds_runs(frame: Any, text: str) -> None:
+def test_expressions_at_the_bounds_run_in_spark(frame: Any, text: str) -> None:
     expression = parse_predicate(text, SCHEMA)
 
     assert frame.where(expression.at(NOW_US)).count() <= len(ROWS)

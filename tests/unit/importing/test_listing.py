@@ -102,7 +102,7 @@ class TestFooters:
             place(folder), FoundFile(name, size_bytes), ["v", "s", "n", "none"]
         )
 
-    def test_what_a_footer_says(self, tmp_path: Path) -> None:
+    def test_a_footer_gives_rows_schema_and_bounds(self, tmp_path: Path) -> None:
         pq.write_table(ROWS, tmp_path / "a", row_group_size=1)
         said = self.said(tmp_path)
         assert isinstance(said, FooterFacts)
@@ -125,7 +125,9 @@ class TestFooters:
             (b"PAR1 and more PARE", "it is encrypted: the service has no key for it"),
         ],
     )
-    def test_what_is_no_parquet_says_why(self, tmp_path: Path, content: bytes, why: str) -> None:
+    def test_a_file_that_is_not_parquet_says_why(
+        self, tmp_path: Path, content: bytes, why: str
+    ) -> None:
         (tmp_path / "a").write_bytes(content)
         assert why in str(self.said(tmp_path))
 

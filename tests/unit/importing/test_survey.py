@@ -143,7 +143,7 @@ class TestFolders:
         }
         return surveyed(files, ImportOptions(**wanted))
 
-    def test_folders_are_columns(self) -> None:
+    def test_hive_folders_become_partition_columns(self) -> None:
         found = self.of("m=1/d=2024-01-31/a", "m=01/d=2024-02-01/a", "m=1/d=2024-01-31/b")
         assert found.partition_by == ("m", "d")
         types = {each.name: each.type for each in found.columns}

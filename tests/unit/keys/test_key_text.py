@@ -30,7 +30,7 @@ VALUES: dict[KeyType, list[object]] = {
 
 
 @pytest.mark.parametrize("key_type", KeyType)
-def test_what_is_printed_can_be_read_back(key_type: KeyType) -> None:
+def test_a_printed_key_can_be_parsed_again(key_type: KeyType) -> None:
     for value in VALUES[key_type]:
         data = encode_value(value, key_type)
         assert parse_key(format_key(data, [key_type]), [key_type]) == data
@@ -74,7 +74,9 @@ def test_keys_are_printed_for_people() -> None:
         ([5], KeyType.TIME, 5),
     ],
 )
-def test_what_users_write(written: str | list[object], key_type: KeyType, value: object) -> None:
+def test_keys_are_parsed_as_users_write_them(
+    written: str | list[object], key_type: KeyType, value: object
+) -> None:
     assert parse_key(written, [key_type]) == encode_value(value, key_type)
 
 
@@ -103,7 +105,7 @@ def test_several_columns_are_written_with_commas() -> None:
         ([["a"]], KeyType.STRING),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_what_was_wanted(
+def test_a_key_that_cannot_be_parsed_is_refused(
     written: str | list[object], key_type: KeyType
 ) -> None:
     with pytest.raises(RequestError, match="key"):

@@ -96,7 +96,7 @@ def test_a_prefix_sorts_before_every_key_that_it_begins() -> None:
     assert encode_key([], types) == b""
 
 
-def test_the_bytes_are_these() -> None:
+def test_encoded_keys_keep_their_published_bytes() -> None:
     """They live in the store and in other people's code: a change is a new format."""
     types = [KeyType.STRING, KeyType.INT, KeyType.FLOAT, KeyType.TIMESTAMP, KeyType.BOOL]
     key = encode_key(["a\0b", -1, 1.0, 1_500_000_000, None], types)

@@ -65,7 +65,7 @@ def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(broken), "PATH": ""}, wheels=False)
 
 
-def test_the_wheels_have_both() -> None:
+def test_the_installed_wheels_bring_redis_and_java() -> None:
     server = find_redis_server({"PATH": ""})
     assert (server.program.name, server.name, server.missing_fixes) == (
         "valkey-server",

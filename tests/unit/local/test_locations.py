@@ -61,7 +61,7 @@ def test_home_here_and_temporary_files_are_where_tables_may_be(
     assert not admitted(made, "s3://lake/t")
 
 
-def test_what_was_named_once_is_remembered(
+def test_allowed_locations_are_remembered(
     folder: StackFolder,
     environ: Mapping[str, str],
     tmp_path: Path,
@@ -91,7 +91,7 @@ def test_a_setting_is_all_there_is(
 
 
 @pytest.mark.parametrize("place", ["/etc", "/proc/self/root", "s3://k:secret@b", "ftp://x"])
-def test_what_cannot_be_a_place_ends_the_start(
+def test_a_wrong_location_ends_the_start(
     folder: StackFolder, environ: Mapping[str, str], place: str
 ) -> None:
     folder.make()

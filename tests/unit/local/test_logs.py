@@ -96,9 +96,7 @@ def test_a_part_is_followed_also_when_its_file_was_emptied(folder: Path) -> None
     assert list(islice(followed, 3)) == ["four", "five", "six"]
 
 
-def test_what_ray_wrote_is_read_where_it_is_and_kept_when_it_goes(
-    folder: Path, session: Path
-) -> None:
+def test_logs_of_ray_are_read_in_place_and_kept_after_its_end(folder: Path, session: Path) -> None:
     logs = StackLogs(folder, session)
     assert {"Traceback", "ends"} <= set(logs.tail("ray", 100))
     logs.keep_ray()

@@ -43,14 +43,14 @@ def test_two_that_want_the_same_port_both_come_up(sockets: ExitStack) -> None:
     assert not is_free(second)
 
 
-def test_who_insists_on_a_taken_port_is_told(sockets: ExitStack) -> None:
+def test_insisting_on_a_taken_port_is_an_error(sockets: ExitStack) -> None:
     port = free_ports(1)[0]
     listen(sockets, port)
     with pytest.raises(ConfigError, match=f"does not come up at {port}"):
         start_on_free_port(lambda wanted: listen(sockets, wanted), port, insisted=True)
 
 
-def test_another_reason_is_not_tried_again() -> None:
+def test_only_a_taken_port_is_tried_again() -> None:
     tried: list[int] = []
 
     def start(port: int) -> None:

@@ -70,7 +70,7 @@ FILES = st.builds(
 
 @settings(deadline=None)
 @given(FILES)
-def test_files(file: DataFile) -> None:
+def test_a_file_is_packed_and_unpacked(file: DataFile) -> None:
     path, data = file.path.encode(), FILE.pack(file)
     assert unpack_file("key", path, data) == file
     for _ in range(2):  # The second time its shape is known, and the quick way taken.
@@ -193,13 +193,13 @@ VALUES: list[tuple[codec.PackedLayout[object], object, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("layout", "value", "given_"), VALUES)
-def test_values(
+def test_each_value_is_packed_and_unpacked(
     layout: codec.PackedLayout[object], value: object, given_: dict[str, object]
 ) -> None:
     assert layout.unpack("key", layout.pack(value), **given_) == value
 
 
-def test_a_table() -> None:
+def test_a_table_is_packed_and_unpacked() -> None:
     table = Table(
         id="t1",
         name="n",
@@ -227,7 +227,7 @@ def test_settings_of_another_type_are_no_settings() -> None:
             codec_table.unpack_settings("key", codec.pack(wrong))
 
 
-def test_what_is_too_large_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_too_large_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "VALUE_BYTES_MAX", 100)
     with pytest.raises(MetadataError, match="exceeds"):
         codec.pack("x" * 200)
@@ -246,7 +246,7 @@ def test_only_plain_values_go_into_settings(value: object) -> None:
         codec.plain_tree(value)
 
 
-def test_plain_values() -> None:
+def test_plain_values_become_tuples_and_maps() -> None:
     assert codec.plain_tree({"a": [1, "b", None, 1.5, True]}) == {"a": (1, "b", None, 1.5, True)}
 
 
@@ -255,7 +255,7 @@ def test_plain_values() -> None:
     ["x" * (codec.TEXT_BYTES_MAX + 1), b"x" * (codec.TEXT_BYTES_MAX + 1), [0] * 1_000_001],
     ids=["text", "bytes", "items"],
 )
-def test_what_nobody_could_read_is_not_written(value: object) -> None:
+def test_a_value_that_cannot_be_unpacked_is_not_packed(value: object) -> None:
     with pytest.raises(MetadataError, match="nobody could read it"):
         codec.pack(["beside", value])
 

@@ -24,7 +24,7 @@ CASES = [case for case in DATA["commit_effect"] if case["id"] not in {"CE6", "CE
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_commit_effects(case: dict[str, Any]) -> None:
+def test_a_commit_has_the_recorded_effects(case: dict[str, Any]) -> None:
     asyncio.run(commit_effect(case))
 
 

@@ -54,7 +54,7 @@ def promised(table: str, harness: Harness) -> list[Change]:
     ]
 
 
-def test_what_is_acknowledged_outlives_a_fail_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_calls_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     flags: list[bool] = []
 
     async def execute(

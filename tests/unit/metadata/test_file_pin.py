@@ -72,7 +72,7 @@ def test_one_error_does_not_end_the_renewal() -> None:
     story(tell, 500.0)
 
 
-def test_who_was_not_renewed_for_a_whole_lease_says_so() -> None:
+def test_a_pin_that_was_not_renewed_for_a_lease_is_lost() -> None:
     async def tell(store: Troubled, _process: SimLoop) -> None:
         store.silent_s = (25.0, 1000.0)
         async with FilePin(store, "t1", "p1") as pin:
@@ -114,7 +114,7 @@ def test_a_pin_that_the_store_has_forgotten_is_lost() -> None:
     story(tell, 500.0)
 
 
-def test_it_does_not_begin_where_nothing_can_be_held() -> None:
+def test_a_pin_does_not_start_if_the_store_refuses_it() -> None:
     async def tell(store: Troubled, _process: SimLoop) -> None:
         with pytest.raises(RefusedError, match="table none does not exist"):
             await FilePin(store, "none", "p1").__aenter__()
@@ -125,7 +125,7 @@ def test_it_does_not_begin_where_nothing_can_be_held() -> None:
     story(tell, 5.0)
 
 
-def test_it_stays_for_who_copies_the_files_unless_that_failed() -> None:
+def test_a_pin_is_kept_for_copies_unless_the_work_failed() -> None:
     async def tell(store: Troubled, _process: SimLoop) -> None:
         async with FilePin(store, "t1", "kept", keep_s=500.0):
             pass

@@ -213,7 +213,7 @@ def test_a_selection_is_read_back() -> None:
     run(story())
 
 
-def test_names_of_keys() -> None:
+def test_redis_keys_have_their_published_names() -> None:
     table, tablet = TableKeys("tbl-1"), TabletKeys.of(TabletId("tbl-1", PLUS_INFINITY))
     assert tablet.files == "neve:{tbl-1}:tablet:last:files"
     assert table.request("r1") == "neve:{tbl-1}:request:r1"

@@ -96,7 +96,7 @@ def allowed(case: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES["reservation_check"], ids=lambda case: case["id"])
-def test_reservation_cases(case: dict[str, Any]) -> None:
+def test_may_reserve_answers_as_recorded(case: dict[str, Any]) -> None:
     if case["expect"] == "error":
         with pytest.raises(AssertionError):
             allowed(case)
@@ -105,7 +105,7 @@ def test_reservation_cases(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES["commit_check"], ids=lambda case: case["id"])
-def test_commit_cases(case: dict[str, Any]) -> None:
+def test_may_commit_answers_as_recorded(case: dict[str, Any]) -> None:
     empty: dict[str, Any] = {"files": [], "running": {}}
     refusal = may_commit(tablet_of(case["tablet"] or empty), case["compaction_id"])
     assert (refusal is None) is case["expect"], refusal
@@ -138,7 +138,7 @@ PLAIN = Tablet(id=ID, bounds=Bounds(None, PLUS_INFINITY), files={"a": file("a"),
         (replace(PLAIN, waiting={"r": 0.0}), TableState.LIVE, None, "waiting"),
     ],
 )
-def test_a_system_reservation(
+def test_may_reserve_gives_the_code_of_its_refusal(
     tablet: Tablet, state: TableState | None, cuts_at: bytes | None, code: str | None
 ) -> None:
     refusal = may_reserve(
@@ -195,7 +195,9 @@ def test_which_file_may_hold_an_older_row(fields: dict[str, bytes], older: bool)
         (Bounds(None, b"p", "day=1"), {"key_min": b"x", "key_max": b"z"}, True),
     ],
 )
-def test_which_file_fits_a_tablet(bounds: Bounds, fields: dict[str, bytes], fits: bool) -> None:
+def test_may_add_takes_files_within_the_bounds_of_their_tablet(
+    bounds: Bounds, fields: dict[str, bytes], fits: bool
+) -> None:
     refusal = may_add(
         ID, file("f", **fields), bounds=bounds, operation=None, purge=None, late_data=False
     )
@@ -211,7 +213,9 @@ def test_which_file_fits_a_tablet(bounds: Bounds, fields: dict[str, bytes], fits
         ({}, True),
     ],
 )
-def test_which_file_crosses_a_cut(fields: dict[str, bytes], crosses: bool) -> None:
+def test_may_add_refuses_files_across_the_cut_of_a_split(
+    fields: dict[str, bytes], crosses: bool
+) -> None:
     everywhere = Bounds(None, PLUS_INFINITY)
     draining = replace(SPLIT, step=OperationStep.DRAIN)
     merging = replace(draining, kind=OperationKind.MERGE)
@@ -227,7 +231,7 @@ def test_which_file_crosses_a_cut(fields: dict[str, bytes], crosses: bool) -> No
         assert (refusal is not None) is barred, operation
 
 
-def test_rule_five() -> None:
+def test_tables_being_created_or_dropped_may_not_change() -> None:
     assert may_change("t", TableState.PAUSED) is None
     for state in (TableState.NEW, TableState.GOING, None):
         refusal = may_change("t", state)

@@ -297,7 +297,7 @@ def test_only_so_many_parts_are_cancelled_by_themselves() -> None:
         {b"state": b"active", b"value": b"\x01\xc0"},
     ],
 )
-def test_what_is_no_request(stored: dict[bytes, bytes]) -> None:
+def test_unpacking_a_damaged_request_is_an_error(stored: dict[bytes, bytes]) -> None:
     with pytest.raises(MetadataError, match="here"):
         unpack_request("here", "t", "r1", stored)
 
@@ -339,7 +339,7 @@ def test_a_split_that_something_came_over_does_not_end() -> None:
     assert may_end([plain]) is None
 
 
-def test_two_drop_the_same_table() -> None:
+def test_two_drops_of_one_table_end_as_one() -> None:
     async def story() -> None:
         harness = memory()
         table = await harness.table()

@@ -88,7 +88,7 @@ def test_a_store_that_refuses_is_no_better() -> None:
     assert "(NOAUTH)" in play(script).watch.warning
 
 
-def test_once_it_answers_again_all_is_well() -> None:
+def test_a_store_that_answers_again_is_no_longer_silent() -> None:
     async def script(world: World) -> None:
         world.store.error = UnavailableError("connection refused")
         await world.watch.look()

@@ -174,7 +174,7 @@ LIMIT = upkeep.SetLimit(scope=LimitScope.parse("group:g"), bytes_s=0)
 
 
 @pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)
-def test_watches(change: on.Change, words: str) -> None:
+def test_each_change_watches_only_what_it_requires(change: on.Change, words: str) -> None:
     watched = sorted(transaction_for(change).needs.watch)
     others = OF_THE_TABLE | {word for word in words.split() if word.startswith("tablet:")}
     wanted = [(PREFIX if word in others else TABLET) + word for word in words.split()]

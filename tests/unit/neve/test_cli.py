@@ -89,7 +89,7 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
     assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(rows)
 
 
-def test_work_is_shown(neve: Shell, folder: Path) -> None:
+def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
     neve.run("status", says="default 1 4.0 KiB")
     neve.run("jobs", says="att-1 events")
     neve.run("job", "cancel", "att-1", says="asked to cancel att-1")
@@ -148,7 +148,7 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
         (["status", "--token", "wrong"], 2, "the bearer token is missing or wrong"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(
+def test_each_error_is_one_sentence(
     neve: Shell, folder: Path, words: list[str], code: int, says: str
 ) -> None:
     neve.run(*words, code=code, says=says)
@@ -291,7 +291,7 @@ def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> No
         coordinator.more_groups, coordinator.warnings = (), ()
 
 
-def test_what_is_wrong_with_the_store_is_said(gateway: Gateway, neve: Shell) -> None:
+def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
     neve.run("doctor", says="store ok")
     coordinator = gateway.coordinator
     try:

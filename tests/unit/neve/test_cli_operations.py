@@ -12,7 +12,9 @@ from tests.unit.neve.test_gateway_operations import Drives, client, gateway, row
 __all__ = ["client", "gateway"]
 
 
-def test_on_the_command_line(gateway: Gateway, client: Client, tmp_path: Path) -> None:
+def test_splits_and_merges_run_from_the_command_line(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
     neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
     client.append("events", rows(1, 9))
     neve.run("table", "operations", "events", says="none")

@@ -44,7 +44,9 @@ def test_columns_are_added_and_widened(neve: Shell) -> None:
         (["--widen-column", "v:int32"], "is int64 and cannot become int32"),
     ],
 )
-def test_what_is_wrong_is_said(neve: Shell, words: list[str], says: str) -> None:
+def test_a_wrong_schema_change_is_refused_and_changes_nothing(
+    neve: Shell, words: list[str], says: str
+) -> None:
     result = neve.run("table", "set", "events", *words, code=2)
     assert says in " ".join(result.output.replace("│", " ").split())
     assert neve.json("table", "describe", "events")["schema_id"] == 0

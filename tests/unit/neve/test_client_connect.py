@@ -24,13 +24,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_given_wins() -> None:
+def test_arguments_win_over_the_environment() -> None:
     target = find_target("http://a", "t", {"NEVE_URL": "http://b", "NEVE_TOKEN": "u"})
 
     assert (target.url, target.token) == ("http://a", "t")
 
 
-def test_the_environment_comes_second(home: Path) -> None:
+def test_the_environment_wins_over_the_local_stack(home: Path) -> None:
     environ = {"NEVE_URL": "http://b", "NEVE_TOKEN": "u", "NEVE_HOME": str(home)}
 
     assert find_target(environ=environ).url == "http://b"
@@ -83,7 +83,7 @@ def test_of_several_stacks_one_must_be_named(tmp_path: Path) -> None:
         find_target(environ=environ, stack="c")
 
 
-def test_what_the_user_says_beats_what_the_environment_says(tmp_path: Path) -> None:
+def test_a_named_stack_wins_over_the_environment(tmp_path: Path) -> None:
     write_stack(tmp_path, "a", 7)
     environ = {"NEVE_HOME": str(tmp_path), "NEVE_URL": "http://elsewhere:9"}
     assert find_target(environ=environ).url == "http://elsewhere:9"

@@ -31,14 +31,14 @@ def test_a_table_comes_back_with_defaults() -> None:
     assert table.rows is None
 
 
-def test_what_it_was_made_of_comes_back() -> None:
+def test_a_decoded_dataclass_equals_its_source() -> None:
     file = File(path="a.parquet", tablet="last", size_bytes=1, rows=2, tags={"level": "0"})
     added = Added(call="c", files=(file,), rows=2, size_bytes=1)
 
     assert decode(Added, asdict(added)) == added
 
 
-def test_what_a_newer_server_adds_is_left_out() -> None:
+def test_fields_of_a_newer_server_are_ignored() -> None:
     assert decode(Table, TABLE | {"mood": "good"}) == decode(Table, TABLE)
 
 

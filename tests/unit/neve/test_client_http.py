@@ -100,7 +100,7 @@ def test_a_write_without_an_id_is_sent_once() -> None:
     assert len(seen) == 1
 
 
-def test_tries_are_bounded() -> None:
+def test_a_call_is_tried_a_bounded_number_of_times() -> None:
     made, seen, _ = connection(nobody)
 
     with pytest.raises(UnavailableError, match=r"nobody answers at http://service") as caught:
@@ -128,7 +128,7 @@ def test_a_service_that_says_it_cannot_is_asked_a_few_times() -> None:
     assert len(seen) == 1 + TRIES_MIN
 
 
-def test_it_is_not_waited_for_for_ever() -> None:
+def test_the_client_waits_a_bounded_time_for_the_gateway() -> None:
     made, seen, pauses = connection(ok, nobody)
 
     made.call("GET", "/v1/x")

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from common.clock import ManualClock
 from neve.api import requests as api
 from neve.client import http, requests
 from neve.client.errors import (
@@ -38,7 +39,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def following(*answers: dict[str, Any] | int) -> Request:
     """Return a request whose looks get these answers, the last one for ever."""
     left: Iterator[dict[str, Any] | int] = iter(answers)
-    last = answers[-1]
+    last, clock = answers[-1], ManualClock()
 
     def answer(_: httpx.Request) -> httpx.Response:
         told = next(left, last)
@@ -47,7 +48,8 @@ def following(*answers: dict[str, Any] | int) -> Request:
     made = Connection(
         "http://service",
         None,
-        sleep=lambda _: None,
+        sleep=clock.advance,
+        clock=clock.now_s,
         transport=httpx.MockTransport(answer),
     )
     return Request(made, "events", "req-1")
@@ -60,12 +62,12 @@ def test_waiting_ends_when_it_is_done() -> None:
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
-def test_what_was_not_done_is_an_error(state: str) -> None:
+def test_a_request_that_ended_undone_is_an_error(state: str) -> None:
     with pytest.raises(RequestFailedError, match=f"req-1 of table 'events' is {state}: too late"):
         following(TOLD, TOLD | {"state": state, "cause": "too late"}).wait()
 
 
-def test_what_is_done_in_part_is_not_taken_for_done() -> None:
+def test_a_request_done_in_part_is_an_error() -> None:
     cancelled = [{"start": "100", "end": "200"}, {"start": "300", "end_included": False}]
     told = TOLD | {"state": "done_in_part", "cancelled": cancelled}
     with pytest.raises(RequestFailedError, match=r"keys 100 to 200, 300 to last$") as raised:
@@ -115,5 +117,5 @@ def test_a_line_says_how_far_it_is(told: dict[str, Any], line: str) -> None:
     assert sentence(api.Request(**given)) == line
 
 
-def test_it_names_itself() -> None:
+def test_the_repr_of_a_request_names_id_and_table() -> None:
     assert repr(following(TOLD)) == "<request req-1 of table events>"

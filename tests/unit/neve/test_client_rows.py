@@ -131,7 +131,7 @@ def test_no_method_hides_its_arguments() -> None:
     assert open_ended == []
 
 
-def test_the_release_is_told(tmp_path: Path) -> None:
+def test_the_package_tells_its_release(tmp_path: Path) -> None:
     assert neve.__version__ == version("neve")
     Shell(tmp_path).run("--version", says=f"neve {neve.__version__}")
     assert importlib.resources.files("neve").joinpath("py.typed").is_file()

@@ -199,7 +199,7 @@ def test_a_file_that_was_written_over_is_other_content(client: Client, tmp_path:
         client.add_files("bag", ["a.parquet"], call=call)
 
 
-def test_what_was_accepted_is_answered_also_when_nothing_is_accepted_any_more(
+def test_a_repeated_call_is_answered_after_the_table_became_read_only(
     client: Client, tmp_path: Path
 ) -> None:
     """The table has become read-only between the call and its repetition."""
@@ -293,7 +293,7 @@ def test_an_application_can_ask_what_became_of_a_call(
     assert neve.json("call", "bag", added)["state"] == "accepted"
 
 
-def test_who_does_not_know_the_outcome_is_told_the_id(gateway: Gateway, client: Client) -> None:
+def test_an_unknown_outcome_carries_the_call_id(gateway: Gateway, client: Client) -> None:
     class Breaks(httpx.BaseTransport):
         """Sends everything and loses every answer."""
 

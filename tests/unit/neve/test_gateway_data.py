@@ -381,7 +381,9 @@ def test_a_table_without_a_key_keeps_every_row(client: Client, tmp_path: Path) -
         client.scan("bag", start="1")
 
 
-def test_another_store_took_the_location(gateway: Gateway, client: Client, folder: Path) -> None:
+def test_writes_into_a_location_of_another_store_are_refused(
+    gateway: Gateway, client: Client, folder: Path
+) -> None:
     (folder / "_neve" / "store").write_text("store-of-others")
     write(folder, "a.parquet", rows(1))
 

@@ -144,7 +144,7 @@ def test_no_content_type_makes_other_bodies_larger(kind: str) -> None:
             assert (answer.status_code, answer.json()["error"]) == (413, "TooLargeError")
 
 
-def test_whoever_asks_whether_it_is_ready_costs_the_coordinator_nothing(
+def test_readiness_probes_do_not_call_the_coordinator_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, ask = [0], FakeCoordinator.status

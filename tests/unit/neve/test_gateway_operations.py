@@ -154,12 +154,12 @@ def test_keys_are_chosen_that_balance_and_a_range_becomes_one(
     assert client.count("events") == 16
 
 
-def test_the_middle_comes_first() -> None:
+def test_split_keys_are_tried_from_the_middle() -> None:
     keys = [bytes([number]) for number in range(7)]
     assert [key[0] for key in middle_first(keys)] == [3, 1, 0, 2, 5, 4, 6]
 
 
-def test_what_a_split_waits_for_and_that_it_may_be_abandoned(client: Client) -> None:
+def test_a_split_says_what_it_waits_for_and_can_be_abandoned(client: Client) -> None:
     client.append("events", rows(1, 9))
     client.split("events", at="5")
     (found,) = client.operations("events")
@@ -203,7 +203,9 @@ def test_wishes_that_are_not_clear(client: Client) -> None:
         client.merge("events", start="9", end="1")
 
 
-def test_what_cannot_begin_is_refused(gateway: Gateway, client: Client, tmp_path: Path) -> None:
+def test_a_split_or_merge_that_cannot_begin_is_refused(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
     with pytest.raises(RefusedError, match="no key that is known from its files divides"):
         client.split("events", tablet="last")
     client.split("events", at="5")

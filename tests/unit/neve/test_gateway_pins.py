@@ -159,7 +159,7 @@ def test_a_slow_reader_is_protected_through_short_troubles(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("freezes", [True, False])
-def test_who_is_not_protected_any_more_is_told_so(tmp_path: Path, freezes: bool) -> None:
+def test_a_scan_that_lost_its_pin_says_so(tmp_path: Path, freezes: bool) -> None:
     """Not that a file is missing, as if that were damage."""
 
     async def tell(stage: Stage) -> None:

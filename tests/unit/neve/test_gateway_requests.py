@@ -103,7 +103,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "message"), REFUSED)
-def test_what_is_wrong_is_refused_at_the_door(
+def test_a_wrong_request_is_refused_and_not_stored(
     client: Client, wanted: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(CallerError, match=message):
@@ -120,7 +120,7 @@ def test_a_name_that_nobody_knows_is_refused_on_both_sides(client: Client) -> No
         client.compact("event")
 
 
-def test_what_was_asked_for_is_told(client: Client) -> None:
+def test_a_request_shows_what_was_asked_for(client: Client) -> None:
     request = client.compact(
         "events",
         start="7",
@@ -312,7 +312,7 @@ def test_a_deletion_takes_only_files_that_may_have_such_rows(
     assert client.dry_run("events", delete_where="id > 6").files == 1
 
 
-def test_what_the_retention_keeps_is_said(client: Client) -> None:
+def test_a_request_notes_what_the_retention_keeps(client: Client) -> None:
     client.append("events", rows(1))
     for found in (
         client.dry_run("events", selector="expired"),

@@ -141,7 +141,7 @@ def test_a_body_that_is_too_large_is_refused(gateway: Gateway, kind: str, *, hon
     assert (answer.status_code, answer.json()["error"]) == (413, "TooLargeError")
 
 
-def test_what_nobody_expected_is_logged_and_tells_nothing(gateway: Gateway) -> None:
+def test_an_unexpected_error_is_logged_and_its_text_hidden(gateway: Gateway) -> None:
     async def fail() -> None:
         raise ZeroDivisionError("password: secret")
 
@@ -219,7 +219,7 @@ def test_the_documents_load_nothing_from_elsewhere(gateway: Gateway) -> None:
     assert "https://" not in page.text
 
 
-def test_work_is_told(gateway: Gateway, client: Client) -> None:
+def test_the_client_lists_jobs_queue_and_compactors(gateway: Gateway, client: Client) -> None:
     assert client.status().committed == 7
     assert [job.attempt for job in client.jobs()] == ["att-1"]
     (queued,) = client.queue("default")

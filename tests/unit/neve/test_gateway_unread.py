@@ -90,7 +90,7 @@ def test_scans_that_nobody_reads_hold_little_and_are_cut(tmp_path: Path) -> None
         assert not rest_of(begun[0]).endswith(LAST_CHUNK)
 
 
-def test_who_reads_slowly_is_not_cut(tmp_path: Path) -> None:
+def test_a_slow_reader_is_not_cut_off(tmp_path: Path) -> None:
     with serving(answer_wait_s=3.0) as gateway, gateway.client() as client:
         large_table(client, tmp_path)
         with unread_scan(gateway) as connection:

@@ -262,7 +262,7 @@ def test_a_damaged_file_stops_the_import_which_then_goes_on(client: Client, tmp_
         ({"partition_types": {"id": "int64"}}, "no folder names such a column"),
     ],
 )
-def test_what_is_written_wrongly_is_refused_dry_or_not(
+def test_a_wrong_import_is_refused_in_a_dry_run_too(
     client: Client, tmp_path: Path, options: dict[str, Any], says: str
 ) -> None:
     hive(tmp_path)
@@ -299,7 +299,7 @@ def test_places_that_are_others_are_refused(client: Client, tmp_path: Path) -> N
         client.import_table(str(tmp_path / "void"), "void", **OPTIONS)
 
 
-def test_what_comes_later_joins_by_a_repetition(client: Client, tmp_path: Path) -> None:
+def test_a_repeated_import_adds_new_files(client: Client, tmp_path: Path) -> None:
     hive(tmp_path, files=1)
     client.import_table(str(tmp_path), "lake", **OPTIONS)
     rows = hive(tmp_path, files=2)
@@ -313,7 +313,7 @@ def test_what_comes_later_joins_by_a_repetition(client: Client, tmp_path: Path) 
 
 
 class TestExport:
-    def test_the_manifest_of_now(self, client: Client, tmp_path: Path) -> None:
+    def test_the_manifest_lists_the_files_of_now(self, client: Client, tmp_path: Path) -> None:
         hive(tmp_path / "lake")
         client.import_table(str(tmp_path / "lake"), "lake", **OPTIONS)
         found = client.manifest("lake")
@@ -332,7 +332,7 @@ class TestExport:
         assert sum(pq.read_metadata(name).num_rows for name in names) == 18
         assert not list(tmp_path.glob("*.part"))
 
-    def test_an_empty_table(self, client: Client, tmp_path: Path) -> None:
+    def test_an_empty_table_has_an_empty_manifest(self, client: Client, tmp_path: Path) -> None:
         client.create_table("empty", str(tmp_path), schema=pa.schema([("x", pa.int64())]))
         assert client.manifest("empty")["files"] == []
         assert client.export("empty", names=True) == 0
@@ -363,7 +363,7 @@ class TestCommandLine:
     def neve(self, gateway: Gateway, tmp_path: Path) -> Shell:
         return Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
 
-    def test_there_and_out_again(self, neve: Shell, tmp_path: Path) -> None:
+    def test_a_directory_is_imported_and_exported_again(self, neve: Shell, tmp_path: Path) -> None:
         hive(tmp_path / "lake")
         words = [str(tmp_path / "lake"), "--name", "lake", "--key", "day,id", "--version", "v"]
         neve.run("table", "import", *words, "--dry-run", says="dry run: nothing was written")

@@ -28,14 +28,16 @@ def locations(folder: Path) -> Locations:
     return Locations(allowed, (str(folder / "service"),))
 
 
-def test_what_is_named_is_let_in(locations: Locations, folder: Path) -> None:
+def test_locations_below_a_named_place_are_admitted(locations: Locations, folder: Path) -> None:
     for path in ("data", "data/t", "data/new/x", "service/tables/t"):
         assert locations.admitted(str(folder / path)).uri == (folder / path).as_uri()
     assert locations.admitted("s3a://lake/tables/x/").uri == "s3://lake/tables/x"
 
 
 @pytest.mark.parametrize("path", ["other", "data2", "service", "service/redis", "service/x", ""])
-def test_what_is_not_named_is_refused(locations: Locations, folder: Path, path: str) -> None:
+def test_locations_outside_of_named_places_are_refused(
+    locations: Locations, folder: Path, path: str
+) -> None:
     with pytest.raises(RefusedError, match=r"neve up --allow|keeps its own files"):
         locations.admitted(str(folder / path))
     with pytest.raises(RefusedError, match=r"is not where tables may be .*s3://lake/tables"):
@@ -80,12 +82,12 @@ def test_a_setting_that_is_no_location_ends_the_start(written: str) -> None:
         Locations((written,))
 
 
-def test_nothing_is_named(folder: Path) -> None:
+def test_without_named_places_no_location_is_admitted(folder: Path) -> None:
     with pytest.raises(RefusedError, match=r"nowhere: no place is named.*gateway\.locations"):
         Locations(()).admitted(str(folder))
 
 
-def test_everything_is_named(folder: Path) -> None:
+def test_a_root_place_admits_every_location_of_its_scheme(folder: Path) -> None:
     everywhere = Locations(("/", "s3://"))
     assert everywhere.admitted(str(folder))
     assert everywhere.admitted("s3n://any/where").uri == "s3://any/where"

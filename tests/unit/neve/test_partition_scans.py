@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,8 +26,12 @@ def gateway() -> Iterator[Gateway]:
         yield served
 
 
-@pytest.fixture(params=KEYS.values(), ids=KEYS)
-def neve(request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path) -> Iterator[Shell]:
+@pytest.fixture(scope="module", params=KEYS.values(), ids=KEYS)
+def neve(
+    request: pytest.FixtureRequest, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shell]:
+    """A shell beside a table that is only read, so that one of each key serves all tests."""
+    tmp_path = tmp_path_factory.mktemp("sales")
     shell = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
     pq.write_table(ROWS, tmp_path / "rows.parquet")
     keyed = ["--key", request.param, "--version", "v"] if request.param else []
@@ -52,7 +55,9 @@ def neve(request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path) -> It
         (["--start", "2027"], []),
     ],
 )
-def test_partitions(neve: Shell, span: list[str], seen: list[tuple[int, int]]) -> None:
+def test_a_range_of_partitions_is_scanned_and_counted(
+    neve: Shell, span: list[str], seen: list[tuple[int, int]]
+) -> None:
     rows = neve.json("scan", "sales", "--limit", "0", *span)
 
     assert sorted((row["year"], row["month"]) for row in rows) == sorted(2 * seen)

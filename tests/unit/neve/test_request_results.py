@@ -47,7 +47,7 @@ def entry(
     )
 
 
-def test_what_lies_between_two_jobs_counts_on_neither_side() -> None:
+def test_intermediate_files_count_neither_before_nor_after() -> None:
     history = [
         entry("xc", "y", (8, 7), deleted=1),
         entry("ab", "x", (9, 5), expired=4),

@@ -14,6 +14,7 @@ import pytest
 from common.model.keys import encode_key, key_before
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
+from common.parquet import row_batches
 from common.parquet.file_inspection import ProbedFiles, read_rows
 from common.parquet.location import open_location
 from common.parquet.write import write_table
@@ -230,10 +231,11 @@ def test_bytes_before_a_key_leave_nothing_between() -> None:
 def test_pieces_are_small_also_where_long_texts_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_files, "PIECE_BYTES", 6 * MEBI)
+    monkeypatch.setattr(table_files, "PIECE_BYTES", MEBI)
+    monkeypatch.setattr(row_batches, "BATCH_BYTES", 10 * MEBI)
     table = keyed_table(tmp_path)
     tablet = tablet_of(
-        table, *(numbered(*range(5_000), name=["x" * 20_000] * 5_000) for _ in range(2))
+        table, *(numbered(*range(5_000), name=["x" * 4_000] * 5_000) for _ in range(2))
     )
     assert sum(file.size_bytes for file in tablet.files.values()) < MEBI
     reader = TabletReader(table, NOW_S, KEYED.names, ProbedFiles(), ScanWeights())
@@ -241,8 +243,8 @@ def test_pieces_are_small_also_where_long_texts_come_again(
     sizes = [piece.nbytes for piece in reader.read(tablet, None, None)]
 
     # Each of two rows with one key weighs.
-    assert 100e6 < sum(sizes) < 110e6
-    assert max(sizes) < 64 * MEBI
+    assert 20e6 < sum(sizes) < 22e6
+    assert max(sizes) < 12 * MEBI
 
 
 def test_weights_are_remembered_and_the_oldest_forgotten(

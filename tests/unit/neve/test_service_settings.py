@@ -116,7 +116,7 @@ def test_a_port_is_of_no_group() -> None:
     assert settings.gateway.port == 1234
 
 
-def test_what_is_odd_is_said_and_allowed() -> None:
+def test_odd_settings_are_remarked_and_allowed() -> None:
     assert setting_remarks(load_service_settings(environ={})) == []
     said = setting_remarks(load_service_settings(environ={}, flags=["groups.big.compactors=1"]))
     assert [each.partition(":")[0] for each in said] == [

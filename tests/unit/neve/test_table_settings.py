@@ -31,7 +31,7 @@ def test_options_are_a_mapping_or_a_text(written: object) -> None:
     assert unpack_settings("here", pack_settings(settings)) == settings
 
 
-def test_sizes_of_tablets() -> None:
+def test_split_and_merge_sizes_of_tablets_are_parsed() -> None:
     settings = changed(split="2GB", merge="1GB")
     assert (settings.split_bytes, settings.merge_bytes) == (2 * 1024**3, 1024**3)
     assert changed(merge_bytes="1GB").split_bytes == 0
@@ -61,6 +61,6 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
         ({"configurer_options": 7}, "7 is no list of options"),
     ],
 )
-def test_what_is_wrong_is_refused(wanted: dict[str, Any], says: str) -> None:
+def test_a_wrong_table_setting_is_refused(wanted: dict[str, Any], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         changed(**wanted)

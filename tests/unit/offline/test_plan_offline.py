@@ -19,7 +19,7 @@ CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").r
 FOUR = [{"path": name, "size": 10} for name in "abcd"]
 
 
-def test_a_plan() -> None:
+def test_an_offline_plan_lists_jobs_and_what_is_left() -> None:
     document = {"files": [*FOUR, {"path": "big", "size": "1G"}], "groups": [{"group": "all"}]}
     assert plan_offline(document) == {
         "jobs": [
@@ -39,7 +39,7 @@ def test_a_plan() -> None:
 
 
 @pytest.mark.parametrize("case", CASES["plan"], ids=lambda case: case["id"])
-def test_known_plans(case: dict[str, Any]) -> None:
+def test_offline_plans_match_the_recorded_ones(case: dict[str, Any]) -> None:
     document = {
         "table": {
             name: case[name] for name in ("ratio", "max_files", "lowest_ratio", "file_limit")
@@ -59,7 +59,7 @@ def test_known_plans(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES["find"], ids=lambda case: case["id"])
-def test_known_sets(case: dict[str, Any]) -> None:
+def test_offline_plans_find_the_recorded_sets(case: dict[str, Any]) -> None:
     group = {"group": "only", "max_size": case["max_size"]}
     document = {
         "table": {"ratio": case["ratio"], "max_files": case["max_files"], "file_limit": 0},
@@ -135,7 +135,7 @@ def test_facts_of_a_file_are_read() -> None:
         ({"files": FOUR, "table": 5}, "table is 5, expected an object"),
     ],
 )
-def test_what_is_wrong_is_named(document: Any, message: str) -> None:
+def test_a_wrong_plan_document_is_refused(document: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         plan_offline(document)
 
@@ -146,7 +146,7 @@ def test_an_unknown_planner_is_named() -> None:
 
 
 @pytest.mark.parametrize("case", CASES["config_validation"], ids=lambda case: case["note"])
-def test_known_group_lists(case: dict[str, Any]) -> None:
+def test_group_lists_are_accepted_or_refused_as_recorded(case: dict[str, Any]) -> None:
     try:
         groups = json.loads(case["groups"])
     except ValueError:

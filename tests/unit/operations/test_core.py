@@ -156,7 +156,7 @@ def test_an_operation_that_stands_still_is_abandoned(
     assert found == core.AbandonStep(change, reason)
 
 
-def test_what_crosses_is_cut_in_as_few_jobs_as_may_be() -> None:
+def test_crossing_files_are_cut_in_few_jobs() -> None:
     files = [file(f"x{number}", b"a", b"y", 10 + number) for number in range(5)]
     busy, unfinished = file("busy", b"a", b"y"), file("open", b"a", b"y", open=True)
     given = tablet(*files, LEFT, busy, unfinished, operation=split(CUT), running=running("busy"))
@@ -224,7 +224,7 @@ BIG = file("b", b"a", b"y", 101 * MB)
         (tablet(BIG, record=Record(abandoned_s=NOW_S - REST_S)), TABLE, True),
     ],
 )
-def test_when_a_tablet_is_split(given: Tablet, table: Table, wanted: bool) -> None:
+def test_a_large_quiet_tablet_is_split(given: Tablet, table: Table, wanted: bool) -> None:
     why = core.why_split(given, table, NOW_S, REST_S)
     assert (why is not None) is wanted
     if why is not None:
@@ -248,7 +248,7 @@ NEXT = tablet(file("n", b"n", b"y", 29 * MB), start=b"m")
         (SMALL, replace(NEXT, record=Record(abandoned_s=NOW_S - 1)), TABLE, False),
     ],
 )
-def test_when_neighbours_are_merged(
+def test_small_quiet_neighbours_are_merged(
     left: Tablet, right: Tablet, table: Table, wanted: bool
 ) -> None:
     why = core.why_merge(left, right, table, NOW_S, REST_S)
@@ -283,7 +283,7 @@ def records(*sizes: int | Record) -> list[tuple[TabletId, Record]]:
         (records(5, Record(abandoned_s=NOW_S - REST_S), 5), [(0, 1)]),
     ],
 )
-def test_which_neighbours_look_small(
+def test_small_quiet_neighbours_are_paired_for_a_merge(
     given: list[tuple[TabletId, Record]], pairs: list[tuple[int, int]]
 ) -> None:
     found = core.pairs_to_merge(given, TABLE, NOW_S, REST_S)
@@ -291,7 +291,7 @@ def test_which_neighbours_look_small(
     assert core.pairs_to_merge(given, replace(TABLE, key=()), NOW_S, REST_S) == []
 
 
-def test_what_is_merged_is_never_near_a_split() -> None:
+def test_merged_tablets_stay_well_below_the_split_size() -> None:
     greedy = TableSettings(split_bytes=100, merge_bytes=99)
     assert core.merge_bytes(replace(TABLE, settings=greedy)) == 50
     assert core.merge_bytes(replace(TABLE, settings=TableSettings(merge_bytes=99))) == 99

@@ -96,7 +96,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_long_life(seed: int) -> None:
+def test_splits_and_merges_lose_no_row_over_long_lives(seed: int) -> None:
     async def story() -> None:
         life = Life(seed)
         await life.land.found()

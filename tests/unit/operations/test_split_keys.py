@@ -75,7 +75,7 @@ def test_a_key_that_begins_another() -> None:
     assert split_keys(ALL, files, samples) == (prefix + b"\x00",)
 
 
-def test_several_parts() -> None:
+def test_several_cuts_divide_the_rows_evenly() -> None:
     samples = {"a": [key(value) for value in range(0, 1001, 10)]}
     cuts = split_keys(ALL, [file("a", 0, 1000, 1000)], samples, parts=4)
     values = [int.from_bytes(cut[2:], "big") for cut in cuts]

@@ -38,7 +38,7 @@ def test_columns_that_follow_each_other_are_found_by_everybody() -> None:
     assert layout_fault([FIRST, SECOND], DATA_END) is None
 
 
-def test_what_a_footer_does_not_say_is_not_wrong() -> None:
+def test_missing_footer_fields_are_no_fault() -> None:
     silent = replace(FIRST, file_offset=None, total_compressed_size=None, ordinal=None)
     assert layout_fault([silent, replace(SECOND, ordinal=None)], DATA_END) is None
 
@@ -65,7 +65,7 @@ def test_row_groups_without_rows_may_point_anywhere() -> None:
         ([FIRST, replace(SECOND, ordinal=0)], "row group 1 is said to be number 0"),
     ],
 )
-def test_what_misleads_readers_is_told(groups: list[RowGroupPlaces], says: str) -> None:
+def test_a_layout_that_misleads_readers_is_a_fault(groups: list[RowGroupPlaces], says: str) -> None:
     fault = layout_fault(groups, DATA_END)
     assert fault is not None
     assert says in fault

@@ -35,7 +35,7 @@ def test_links_lead_to_the_same_location(folder: Path) -> None:
     assert identity(folder / "link").overlaps(identity(folder / "real/t"))
 
 
-def test_what_lies_behind_a_link_is_above_what_it_leads_to(folder: Path) -> None:
+def test_the_parent_of_a_link_is_that_of_its_target(folder: Path) -> None:
     (folder / "deep/a/b").mkdir(parents=True)
     (folder / "down").symlink_to("deep/a/b")
     for up in ("down/..", "down/../../a", "down/../x/.."):
@@ -82,7 +82,7 @@ def test_numbers_of_folders_tell_where_nobody_tells_of_mounts(folder: Path) -> N
     assert other.lies_in(renamed), "the folder's number is known on the way to it"
 
 
-def test_what_is_mounted_here_is_read(tmp_path: Path) -> None:
+def test_mount_points_are_read_from_mountinfo(tmp_path: Path) -> None:
     assert any(mount.point == "" for mount in read_mounts())
     told = tmp_path / "mountinfo"
     told.write_text("36 35 98:0 /a\\040b /mnt\\011c rw shared:1 - ext4 /dev/x rw\nodd\n")

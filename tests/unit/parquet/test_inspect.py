@@ -167,7 +167,7 @@ def test_a_schema_that_does_not_fit_is_refused(
     assert not [word for word in words if word not in str(refused.value)]
 
 
-def test_what_is_not_parquet_is_refused(location: Location) -> None:
+def test_a_file_that_is_not_parquet_is_refused(location: Location) -> None:
     Path(location.root, "f.csv").write_text("a,b\n1,2\n")
     Path(location.root, "empty").touch()
     for path in ("f.csv", "empty"):

@@ -86,7 +86,7 @@ def test_other_locations_are_refused(uri: str) -> None:
         open_location(uri)
 
 
-def test_the_size_of_a_file(tmp_path: Path) -> None:
+def test_size_of_gives_bytes_and_refuses_folders(tmp_path: Path) -> None:
     location = open_location(f"file://{tmp_path}")
     (tmp_path / "x").write_bytes(b"123")
     (tmp_path / "d").mkdir()

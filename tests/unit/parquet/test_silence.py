@@ -68,12 +68,12 @@ def disk() -> Iterator[Faults]:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=str)
-def test_what_a_storage_says_of_itself(error: OSError) -> None:
+def test_errors_of_a_silent_storage_are_recognised(error: OSError) -> None:
     assert is_silence(error)
 
 
 @pytest.mark.parametrize("error", OF_THE_FILE, ids=str)
-def test_what_is_said_of_a_file(error: OSError) -> None:
+def test_errors_of_one_file_are_no_silence(error: OSError) -> None:
     assert not is_silence(error)
 
 
@@ -114,7 +114,7 @@ def sweeps(table: Table, _disk: Faults) -> None:
 
 
 @pytest.mark.parametrize("work", [opens, reads_manifest, verifies, appends, sweeps])
-def test_whoever_meets_silence_says_so(
+def test_storage_that_does_not_answer_is_unavailable(
     disk: Faults, tmp_path: Path, work: Callable[[Table, Faults], None]
 ) -> None:
     table = table_in(tmp_path)

@@ -89,7 +89,7 @@ def test_marked_work_is_done_in_another_process_again_and_again() -> None:
         (lambda: work.answer_at_length("x", 2 * MIB), r"^file x cannot be read: the process"),
     ],
 )
-def test_what_ends_readers_is_the_files_fault(deed: Callable[[], object], said: str) -> None:
+def test_a_file_that_kills_its_reader_is_blamed(deed: Callable[[], object], said: str) -> None:
     with reading() as deaths:
         work.own_process("before")
         with pytest.raises(ReaderDeathError, match=said):
@@ -99,7 +99,7 @@ def test_what_ends_readers_is_the_files_fault(deed: Callable[[], object], said: 
         assert work.own_process("after")[0] == "after"
 
 
-def test_what_takes_too_long_is_not_tried_again() -> None:
+def test_a_read_that_takes_too_long_is_not_retried() -> None:
     with reading(ReaderLimits(wait_s=1.0)) as deaths:
         with pytest.raises(ReaderDeathError, match=r"^file x .* took longer than 1 s"):
             work.never_end("x")
@@ -127,7 +127,7 @@ def test_errors_of_the_work_end_no_reader(
         assert deaths == []
 
 
-def test_who_was_killed_from_outside_is_given_another_try(tmp_path: Path) -> None:
+def test_a_reader_killed_once_is_retried(tmp_path: Path) -> None:
     with reading() as deaths:
         assert work.killed_once(str(tmp_path / "mark")) != os.getpid()
 

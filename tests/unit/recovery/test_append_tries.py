@@ -46,12 +46,12 @@ def test_a_name_tells_its_try() -> None:
         "_neve/last/job-1-att-2-0.parquet",
     ],
 )
-def test_other_names_tell_none(path: str) -> None:
+def test_other_file_names_belong_to_no_append_try(path: str) -> None:
     assert append_try_of(path) is None
     assert left([path, *names("a")], []) == set()
 
 
-def test_one_try_counts_whatever_is_missing_of_it() -> None:
+def test_a_single_try_counts_even_if_files_are_missing() -> None:
     assert left(names("a"), []) == set()
     assert left(names("a")[:1], []) == set()
 
@@ -63,7 +63,7 @@ def test_the_one_counts_that_was_in_the_table() -> None:
     assert left(second, first[1:]) == {*second}, "the other has been compacted and deleted since"
 
 
-def test_where_nothing_tells_the_newest_whole_one_counts() -> None:
+def test_without_other_evidence_the_newest_complete_try_counts() -> None:
     first, second = names("a"), names("b")
 
     assert left([*first, *second], [], newest="try-a") == {*second}

@@ -83,7 +83,7 @@ async def place(tmp_path: Path) -> Place:
     return made
 
 
-async def test_it_is_counted_up_and_written(place: Place) -> None:
+async def test_the_generation_is_counted_up_in_store_and_location(place: Place) -> None:
     for number in (1, 2, 3):
         await place.generations.count_up(place.table)
         assert (place.written, await place.store.generation(place.table.id)) == (number, number)
@@ -157,7 +157,7 @@ def context_of(place: Place, generations: Generations) -> ShellContext:
     )
 
 
-async def test_what_was_seen_is_required_of_the_store(place: Place) -> None:
+async def test_changes_require_the_generation_that_was_read(place: Place) -> None:
     """Between two looks a store that goes back refuses by itself."""
     for _ in range(3):
         await place.generations.count_up(place.table)
@@ -218,7 +218,7 @@ async def test_a_scribble_bars_the_table(place: Place) -> None:
     assert "no number" in (await place.generations.refusal(place.table.id) or "")
 
 
-async def test_the_description_follows_the_settings(place: Place) -> None:
+async def test_a_change_of_settings_rewrites_the_description(place: Place) -> None:
     location = open_location(place.table.location)
     await place.generations.count_up(place.table)
     assert read_description(location) == place.table
@@ -283,7 +283,7 @@ async def test_a_store_that_goes_back_between_look_and_change_is_not_counted_up(
     assert await place.another().look(place.table) is not None
 
 
-async def test_who_stood_still_does_not_tell_a_location_a_lower_number(
+async def test_a_paused_coordinator_writes_no_lower_generation(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply = place.store.apply

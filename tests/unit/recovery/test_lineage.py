@@ -90,7 +90,9 @@ CASES: list[tuple[str, str, list[AttemptOutputs], str, str]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_what_counts(base: str, attempts: list[AttemptOutputs], files: str, lost: str) -> None:
+def test_lineage_finds_live_and_lost_files(
+    base: str, attempts: list[AttemptOutputs], files: str, lost: str
+) -> None:
     found = traced(base, *attempts)
 
     assert {*found.files} == {*files.split()}

@@ -124,7 +124,7 @@ CASES: list[tuple[str, tuple[str, str, str], list[AttemptOutputs], str, str]] = 
 
 
 @pytest.mark.parametrize(("story", "where", "attempts", "files", "lost"), CASES)
-def test_which_files_count(
+def test_lineage_since_a_manifest_finds_live_and_lost_files(
     story: str, where: tuple[str, str, str], attempts: list[AttemptOutputs], files: str, lost: str
 ) -> None:
     found = traced(*where, *attempts)
@@ -156,7 +156,7 @@ LOSSES: list[tuple[str, tuple[str, str, str], list[AttemptOutputs], str]] = [
 
 
 @pytest.mark.parametrize(("story", "where", "attempts", "files"), LOSSES)
-def test_what_counts_of_the_time_of_which_the_store_has_lost_changes(
+def test_no_file_of_a_time_of_lost_changes_is_lost(
     story: str, where: tuple[str, str, str], attempts: list[AttemptOutputs], files: str
 ) -> None:
     found = traced(*where, *attempts, loss=FORGOTTEN)
@@ -165,14 +165,14 @@ def test_what_counts_of_the_time_of_which_the_store_has_lost_changes(
 
 
 @pytest.mark.parametrize("loss", [BEFORE, AFTER, None])
-def test_what_was_written_at_another_time_is_as_the_manifest_says(
+def test_outside_of_the_lost_time_the_manifest_counts(
     loss: AcceptedLoss | None,
 ) -> None:
     found = traced("a", "", "a b x0", attempt("x", "c"), loss=loss)
     assert found.files == ("a",)
 
 
-def test_why_a_file_does_not_count() -> None:
+def test_lineage_says_why_a_file_does_not_count() -> None:
     found = traced("x0 e", "a x0 v0 e w0", "d", X, attempt("v", "g"), attempt("w", "e"))
     assert found.files == ("w0", "x0")
     assert found.left == {

@@ -65,14 +65,14 @@ def test_every_input_of_an_output_must_be_accounted_for(known: OnlyCopies, kept:
     assert bool(found) is kept
 
 
-def test_it_says_which_input_is_not_known() -> None:
+def test_the_verdict_names_the_unknown_input() -> None:
     (why,) = judge("a").among([output("o1", "a", "b", "c")]).values()
     assert why == "what became of its input b and 1 more is not known"
     (why,) = judge("a", "b").among([output("o1", "a", "b", "c")]).values()
     assert why == "what became of its input c is not known"
 
 
-def test_what_was_replaced_accounts_for_what_it_had_replaced() -> None:
+def test_a_replaced_output_accounts_for_its_own_inputs() -> None:
     """A chain of outputs of which only the last is in the table; the others wait for nobody."""
     chain = [output("o1", "a", "b"), output("o2", f"{FOLDER}/job-o1.parquet", "c")]
     last = f"{FOLDER}/job-o2.parquet"

@@ -22,5 +22,5 @@ from neve.recovery.stored_files import FileOrigin, file_origin
         ("day=1/_SUCCESS", FileOrigin.OTHER),
     ],
 )
-def test_names_tell(path: str, expected: FileOrigin) -> None:
+def test_the_name_of_a_file_tells_its_origin(path: str, expected: FileOrigin) -> None:
     assert file_origin(path) is expected

@@ -123,7 +123,7 @@ def test_a_result_is_news_again_if_time_has_chosen_it_since_it_was_made() -> Non
     assert not asked(130.0, 100.0)
 
 
-def test_what_time_has_chosen_is_another_request_than_what_was_chosen_before() -> None:
+def test_a_choice_due_by_time_is_a_new_request() -> None:
     known = selector_hash(tablet(file("a"), file("b")), TABLE, SPEC)
     chosen = Chosen(files=("a",), reason="old")
     before = automatic_request(tablet(file("a"), file("b")), TABLE, SPEC, chosen, 10.0)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 LAST = TabletId(TABLE.id, PLUS_INFINITY)
 
 
-def test_whoever_asks_twice_hears_what_planners_say_of_each_file() -> None:
+def test_explain_gives_the_planner_s_reason_for_each_file() -> None:
     async def story() -> None:
         cluster = Cluster()
         await cluster.create(replace(TABLE, settings=TableSettings(ratio=50)), splits=())
@@ -40,7 +40,7 @@ def test_whoever_asks_twice_hears_what_planners_say_of_each_file() -> None:
     run(story())
 
 
-def test_whatever_makes_a_planner_look_it_alone_decides_and_says_why() -> None:
+def test_a_planner_decides_alone_after_any_wake_up() -> None:
     async def story() -> None:
         cluster = Cluster()
         await cluster.create(replace(TABLE, settings=TableSettings(ratio=50)), splits=())

@@ -119,7 +119,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_long_lives(seed: int) -> None:
+def test_requests_keep_their_promises_over_long_lives(seed: int) -> None:
     async def story() -> None:
         life = Life(seed)
         await life.cluster.create()

@@ -169,7 +169,7 @@ def test_a_request_that_is_cancelled_leaves_the_others_alone() -> None:
     run(story())
 
 
-def test_what_a_tables_own_selector_holds_is_explained() -> None:
+def test_explain_names_files_held_by_the_table_s_own_selector() -> None:
     async def story() -> None:
         cluster = Cluster()
         settings = TableSettings(selector="all")

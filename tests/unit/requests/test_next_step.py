@@ -187,7 +187,7 @@ def test_a_part_that_was_cancelled_is_cancelled_here_and_then_done() -> None:
         ({"files": {}}, PluginAnswers(), SelectFiles(**HERE, chosen=(), shown=())),
     ],
 )
-def test_the_way_to_a_selection(
+def test_next_step_before_a_selection(
     seen: dict[str, Any], asked: PluginAnswers, step: RequestStep
 ) -> None:
     assert next_step(REQUEST, tablet(**seen), asked) == step
@@ -236,7 +236,7 @@ def test_the_way_to_a_selection(
         ),
     ],
 )
-def test_the_way_through_a_selection(
+def test_next_step_with_a_selection(
     selected: Selection, running: dict[str, Reservation], asked: PluginAnswers, step: RequestStep
 ) -> None:
     seen = tablet(selection=selected, running=running, files=files_of(dict.fromkeys("abc", 1)))
@@ -283,7 +283,7 @@ def test_when_nothing_is_left_anywhere_the_request_moves_on() -> None:
     assert next_state(replace(REQUEST, state=RequestState.DONE), 0) is None
 
 
-def test_what_ends_a_request_before_its_time() -> None:
+def test_a_passed_deadline_or_dropped_table_cancels_a_request() -> None:
     late = replace(REQUEST, deadline_s=10.0)
     assert why_cancel(late, TABLE, 9.9) is None
     passed = moved(RequestState.CANCELLING, "its deadline has passed", fails=True)

@@ -96,7 +96,7 @@ def test_progress_in_one_tablet(
     assert (here.state.value, here.reason) == (state, reason)
 
 
-def test_it_is_said_whose_turn_it_is() -> None:
+def test_progress_says_which_request_is_first() -> None:
     assert tablet_progress(REQUEST, tablet(b"m"), [OTHER, REQUEST]).reason == (
         "request r0 is first here"
     )

@@ -39,7 +39,7 @@ def test_a_request_takes_the_tablets_of_its_range_only() -> None:
     run(story())
 
 
-def test_it_waits_for_a_system_job_behind_a_marker() -> None:
+def test_a_request_waits_for_a_running_system_job() -> None:
     async def story() -> None:
         cluster = Cluster()
         await cluster.create(splits=())
@@ -182,7 +182,7 @@ def test_progress_is_told_from_the_store() -> None:
     run(story())
 
 
-def test_what_an_operator_asks_for_goes_before_everything_that_is_queued() -> None:
+def test_jobs_of_a_request_go_before_queued_system_jobs() -> None:
     async def story() -> None:
         cluster = Cluster()
         await cluster.create()

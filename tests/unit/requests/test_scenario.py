@@ -58,7 +58,7 @@ async def told(**deaths: Any) -> Tale:
     return tale
 
 
-def test_nobody_dies() -> None:
+def test_the_scenario_without_deaths_runs_each_job_once() -> None:
     async def story() -> None:
         tale = await told()
         history = await tale.store.history("t1", 1000)
@@ -69,7 +69,7 @@ def test_nobody_dies() -> None:
     run(story())
 
 
-def test_where_no_request_waits_the_next_system_job_is_wanted() -> None:
+def test_without_a_request_the_next_system_job_runs() -> None:
     """The job that the hold prevents in step 5: without the hold it would run."""
 
     async def story() -> None:
@@ -92,7 +92,7 @@ def test_where_no_request_waits_the_next_system_job_is_wanted() -> None:
 @pytest.mark.parametrize(
     "victims", [("coordinator",), ("compactor",), ("coordinator", "compactor")]
 )
-def test_somebody_dies_at_every_change(victims: tuple[str, ...]) -> None:
+def test_the_scenario_ends_the_same_after_a_death_at_any_change(victims: tuple[str, ...]) -> None:
     """Whoever dies, and when: the end is the same, and no job is done again that was done."""
 
     async def story(at: int) -> bool:

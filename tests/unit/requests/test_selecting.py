@@ -51,7 +51,9 @@ def test_a_choice_is_sorted_and_holds_each_file_once() -> None:
         (lambda: 1 // 0, "selector x: ZeroDivisionError"),
     ],
 )
-def test_what_a_selector_may_not_do(answer: Callable[[], object], message: str) -> None:
+def test_a_wrong_answer_of_a_selector_is_refused(
+    answer: Callable[[], object], message: str
+) -> None:
     async def story() -> None:
         with pytest.raises(CompactionError, match=message):
             await asked(SelectorCalls(lambda _: Says(answer)))

@@ -61,7 +61,7 @@ async def look_again(it: Shell) -> None:
     await asyncio.sleep(0.01)
 
 
-def test_it_is_called_when_files_or_its_settings_have_changed(calls: list[int]) -> None:
+def test_a_selector_is_called_when_files_or_settings_changed(calls: list[int]) -> None:
     async def story() -> None:
         cluster = Cluster()
         await cluster.create(WITH_SELECTOR, splits=())

@@ -71,18 +71,20 @@ def choose(name: str, files: tuple[DataFile, ...] = FILES, **options: str) -> li
         ("schema", {}, ["a/one", "a/two"]),
     ],
 )
-def test_what_is_chosen(name: str, options: Mapping[str, str], chosen: list[str]) -> None:
+def test_each_selector_chooses_the_expected_files(
+    name: str, options: Mapping[str, str], chosen: list[str]
+) -> None:
     assert choose(name, **options) == chosen
 
 
-def test_what_is_tagged_for_its_layout_is_chosen() -> None:
+def test_the_layout_selector_chooses_tagged_files() -> None:
     assert choose("layout", LAID_OUT) == ["c/six"]
     assert choose("layout", LAID_OUT, min_files="2") == []
     assert choose("layout") == []
 
 
 @pytest.mark.parametrize("case", CASES["too_many_deletes"], ids=str)
-def test_too_many_deletes_as_in_accumulo(case: Mapping[str, Any]) -> None:
+def test_the_deletes_selector_follows_accumulo(case: Mapping[str, Any]) -> None:
     rows = case["puts"] + case["deletes"]
     halves = (
         file("f1", rows=rows // 2, tombstones=case["deletes"] // 2),
@@ -97,14 +99,14 @@ def test_tombstones_alone_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("name", registry.SELECTORS.names())
-def test_of_no_file_none_is_chosen(name: str) -> None:
+def test_selectors_choose_nothing_from_no_files(name: str) -> None:
     options = {
         "name": {"pattern": "*"}, "size": {"larger_than": "0"}, "age": {"older_than": "0"}
     }  # fmt: skip
     assert choose(name, (), **options.get(name, {})) == []
 
 
-def test_nothing_expires_without_a_ttl() -> None:
+def test_without_a_ttl_the_expired_selector_chooses_nothing() -> None:
     selector = registry.load_selector("expired")
     table = replace(TABLE, settings=TableSettings())
     parameters = SelectorParameters(tablet=TABLET, table=table, files=FILES, now_s=NOW_S)

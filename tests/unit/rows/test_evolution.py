@@ -51,7 +51,7 @@ def test_columns_are_added_at_the_end_once() -> None:
         ([], [Column("id", "double")], "is int32 and cannot become double"),
     ],
 )
-def test_what_might_lose_something_is_refused(
+def test_a_schema_change_that_could_lose_values_is_refused(
     added: list[Column], wider: list[Column], says: str
 ) -> None:
     with pytest.raises(RequestError, match=says):

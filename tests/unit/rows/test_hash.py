@@ -10,7 +10,7 @@ LETTERS = pa.array(["x", "y", None])
 TABLE = pa.table({"a": pa.array([1, None, 3], pa.int8()), "b": LETTERS})
 
 
-def test_the_numbers_are_these() -> None:
+def test_row_hashes_keep_their_published_numbers() -> None:
     """Other people's code computes them too: a change is a new format."""
     assert [f"{number:016x}" for number in row_hash(TABLE).tolist()] == HASHES
 
@@ -35,7 +35,7 @@ HASHES = ["fc15774dfb71d6fb", "2e28d5f50c50d4aa", "58eee66c0e8e98ae"]
         pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1, 0), TABLE.slice(1)]),
     ],
 )
-def test_storage_changes_nothing(other: pa.Table) -> None:
+def test_chunks_and_encodings_do_not_change_the_row_hash(other: pa.Table) -> None:
     assert row_hash(other).tolist() == row_hash(TABLE).tolist()
 
 
@@ -48,7 +48,7 @@ def test_storage_changes_nothing(other: pa.Table) -> None:
         TABLE.set_column(0, "a", pa.array([2, 0, 4])),
     ],
 )
-def test_names_and_values_change_everything(other: pa.Table) -> None:
+def test_other_names_or_values_change_the_row_hash(other: pa.Table) -> None:
     both = row_hash(TABLE).tolist()[:2], row_hash(other).tolist()[:2]
     assert not set(both[0]) & set(both[1])
 
@@ -66,5 +66,5 @@ def test_the_digest_ignores_order_but_not_number() -> None:
     )
 
 
-def test_no_rows_hash_to_nothing() -> None:
+def test_no_rows_give_no_hashes() -> None:
     assert row_hash(TABLE.slice(0, 0)).tolist() == []

@@ -116,7 +116,7 @@ def test_a_dead_row_goes_once_nothing_older_can_rise(
     )
 
 
-def test_what_several_merges_dropped() -> None:
+def test_dropped_spans_of_several_merges_are_joined() -> None:
     first = DroppedRows(spans=((b"b", b"c"), (b"x", b"y")), version_max=b"1")
     second = DroppedRows(spans=((b"a", b"b"), (b"d", b"d")), version_max=b"2")
     assert join_dropped([None, first, second]) == DroppedRows(
@@ -138,7 +138,7 @@ def test_dropped_keys_are_told_without_the_files_between_them() -> None:
     )
 
 
-def test_nothing_merges_to_nothing() -> None:
+def test_merging_no_tables_gives_no_rows() -> None:
     merged = merge_tables([], RULES, NOW_S, DropRule(version(1)))
     assert merged.table.num_rows == 0
     assert merged.counts == RowCounts()

@@ -20,7 +20,7 @@ from common.rows.schema import (
 from common.rows.types import type_from_text, type_to_text
 
 
-def test_schemas_as_json() -> None:
+def test_a_schema_is_written_as_json_and_read_back() -> None:
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.large_string())])
     items = schema_to_json(schema)
     assert items == [
@@ -36,7 +36,7 @@ def test_schemas_as_json() -> None:
     "item",
     [{"name": "a"}, {"name": 1, "type": "int8"}, {"name": "a", "type": "int8", "nullable": 1}],
 )
-def test_what_is_no_column_is_refused(item: dict[str, object]) -> None:
+def test_a_wrong_schema_column_is_refused(item: dict[str, object]) -> None:
     with pytest.raises(RequestError, match="schema column"):
         schema_from_json([item])
 
@@ -71,7 +71,7 @@ def test_what_is_no_column_is_refused(item: dict[str, object]) -> None:
         ),
     ],
 )
-def test_types_widen(first: str, second: str, united: str) -> None:
+def test_schemas_unite_to_the_wider_type(first: str, second: str, united: str) -> None:
     for one, other in ((first, second), (second, first)):
         schemas = [
             ("a", arrow_schema([Column("x", one)])),
@@ -201,7 +201,7 @@ def test_rows_that_do_not_fit_are_refused(rows: pa.Table, words: list[str]) -> N
         pa.array([b"x" * 16], pa.binary_view()),
     ],
 )
-def test_what_stands_for_values_is_read_as_them(column: pa.Array) -> None:
+def test_extension_types_are_read_as_their_storage(column: pa.Array) -> None:
     rows = pa.table({"u": column})
     assert conform(rows, arrow_schema([Column("u", "binary")])).to_pylist() == [{"u": b"x" * 16}]
 

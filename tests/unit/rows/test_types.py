@@ -71,7 +71,7 @@ def test_a_type_s_text_is_read_back(text: str) -> None:
         (pa.map_(pa.large_string(), pa.int8()), "map<string, int8>"),
     ],
 )
-def test_what_parquet_stores_alike_has_one_text(arrow: pa.DataType, text: str) -> None:
+def test_types_stored_alike_have_one_text(arrow: pa.DataType, text: str) -> None:
     assert type_to_text(arrow) == text
 
 

@@ -183,7 +183,7 @@ def test_a_source_that_grows_meanwhile(location: Location) -> None:
         join(location, grow)
 
 
-def test_who_listens_may_end_it(location: Location) -> None:
+def test_an_error_of_the_progress_callback_ends_the_stitch(location: Location) -> None:
     def stop(_: int) -> None:
         raise VerificationError("enough")
 
@@ -191,7 +191,7 @@ def test_who_listens_may_end_it(location: Location) -> None:
         join(location, stop)
 
 
-def test_no_right_to_write(location: Location) -> None:
+def test_a_target_that_cannot_be_written_fails_the_stitch(location: Location) -> None:
     (Path(location.root) / "out").write_text("a file where a folder should be")
     with pytest.raises(RewriteError, match=r"output out/s\.parquet cannot be written"):
         join(location)

@@ -93,7 +93,7 @@ def merged(one: dict[int, Any], other: dict[int, Any]) -> dict[int, Any]:
 
 
 @given(structs)
-def test_what_is_written_is_read_and_what_is_unknown_is_kept(struct: Struct) -> None:
+def test_thrift_is_decoded_and_unknown_fields_are_kept(struct: Struct) -> None:
     coded = encode(struct)
     assert decode_whole(coded, opening(struct)) == struct
     closed = decode_whole(coded, {})
@@ -123,7 +123,7 @@ changes = st.dictionaries(field_ids, st.one_of(numbers, st.none()), max_size=4)
 
 
 @given(structs, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3), changes)
-def test_what_is_only_located_is_taken_and_changed_like_what_is_opened(
+def test_located_and_opened_structs_agree_on_damaged_bytes(
     struct: Struct, damage: list[tuple[int, int]], more: dict[int, Field | None]
 ) -> None:
     content = bytearray(encode({1: Field(STRUCT, struct)}))
@@ -250,7 +250,7 @@ def changed(folder: Path, sound: FooterLayout, at: str, number: int, field: Fiel
         ("chunk", ids.OFFSET_INDEX, number_field(4), "offset index is damaged"),
     ],
 )
-def test_one_field_that_is_wrong(
+def test_a_file_with_one_wrong_field_is_not_stitched(
     tmp_path: Path, sound: FooterLayout, at: str, number: int, field: Field | None, cause: str
 ) -> None:
     changed(tmp_path, sound, at, number, field)
@@ -290,7 +290,7 @@ def test_a_dictionary_at_zero_is_none(tmp_path: Path, sound: FooterLayout) -> No
     "content",
     [b"", b"PAR1", b"x" * 100, b"PAR1" + b"\0" * 20 + b"PARE", b"PAR1" + b"\xff" * 20 + b"PAR1"],
 )
-def test_what_is_no_parquet_file(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(InputError, match=r"file a\.parquet cannot be stitched"):
         read_file_layout(open_location(tmp_path.as_uri()), "a.parquet")

@@ -16,9 +16,9 @@ import pytest
 from common.errors import InputError, NotStitchableError, RewriteError
 from common.parquet.location import Location, open_location
 from compactor.rewrite.parquet_bytes.relocation import (
-    OutputFooter,
     SortColumn,
     StitchedFile,
+    StitchedFooter,
     StitchPiece,
 )
 from compactor.rewrite.parquet_bytes.stitch import stitch
@@ -109,7 +109,7 @@ def test_the_footer_says_what_was_asked(tmp_path: Path) -> None:
     write(tmp_path, 1, sorting_columns=[pq.SortingColumn(2)])
     tagged = rows_of(2).replace_schema_metadata({"neve.job": "old", "pandas": "{}"})
     pq.write_table(tagged, tmp_path / "2.parquet", row_group_size=3000)
-    footing = OutputFooter(metadata={"neve.job": "7", "neve.attempt": "é"})
+    footing = StitchedFooter(metadata={"neve.job": "7", "neve.attempt": "é"})
     _, file = stitched(tmp_path, ["1.parquet", "2.parquet"], footing=footing)
     found = file.metadata.metadata
     del found[b"ARROW:schema"]
@@ -128,7 +128,7 @@ def test_an_order_is_declared_or_taken_back(
     tmp_path: Path, sorting: tuple[SortColumn, ...], declared: tuple[pq.SortingColumn, ...]
 ) -> None:
     write(tmp_path, 1, sorting_columns=[pq.SortingColumn(2)])
-    _, file = stitched(tmp_path, ["1.parquet"], footing=OutputFooter(sorting=sorting))
+    _, file = stitched(tmp_path, ["1.parquet"], footing=StitchedFooter(sorting=sorting))
     assert file.metadata.row_group(0).sorting_columns == declared
     assert file.read().equals(rows_of(1))
 
@@ -142,7 +142,7 @@ def test_a_stitched_file_can_be_stitched_again(tmp_path: Path) -> None:
     assert file.read().equals(pa.concat_tables([rows_of(1), rows_of(2), rows_of(1)]))
 
 
-def test_nothing_but_empty_files(tmp_path: Path) -> None:
+def test_stitching_empty_files_gives_an_empty_file(tmp_path: Path) -> None:
     pq.write_table(rows_of(1, 0), tmp_path / "0.parquet")
     result, file = stitched(tmp_path, ["0.parquet", "0.parquet"])
     assert (result.rows, result.row_groups, result.copied_bytes) == (0, 0, 0)
@@ -191,6 +191,6 @@ def test_a_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "s.parquet").read_bytes() == b"mine"
 
 
-def test_a_missing_piece(tmp_path: Path) -> None:
+def test_a_missing_piece_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"file no\.parquet does not exist"):
         stitched(tmp_path, ["no.parquet"])

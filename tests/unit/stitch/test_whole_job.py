@@ -48,7 +48,7 @@ def keyed(folder: Path) -> Table:
     return keyed_table(folder, settings=settings(row_group_bytes=1 << 16))
 
 
-def test_what_is_verified_is_what_a_look_would_find(tmp_path: Path) -> None:
+def test_facts_of_a_stitch_are_those_of_a_full_read(tmp_path: Path) -> None:
     for table in (keyed(tmp_path), bag_table(tmp_path, settings=settings(row_group_bytes=1 << 16))):
         assignment = job(table, tmp_path)
         plan = make_plan(assignment)

@@ -33,7 +33,9 @@ def settings(row_group_bytes: int) -> OutputSettings:
         ([], 128 * MIB, True),
     ],
 )
-def test_bytes(sizes: list[int], wanted: int, worth: bool) -> None:
+def test_row_groups_are_copied_from_the_wanted_size_on(
+    sizes: list[int], wanted: int, worth: bool
+) -> None:
     groups = [RowGroupSize(1000, size) for size in sizes]
     assert worth_copying(groups, settings(wanted)) is worth
 

@@ -51,7 +51,7 @@ def check(truth: Truth, found: pa.Table, began: int = LAST) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_is_right_is_right(kind: Kind) -> None:
+def test_correct_rows_raise_no_complaint(kind: Kind) -> None:
     dice = random.Random(1)
     batches = [drawn(kind, number, dice) for number in range(1, 12)]
     rows = {}
@@ -83,7 +83,7 @@ def test_an_older_row_must_not_rise() -> None:
     assert "rose" in check(told(KEYED, FIRST, SECOND), seen(KEYED, SECOND, FIRST))
 
 
-def test_what_is_under_way_may_be_seen_or_not_but_never_comes_and_goes() -> None:
+def test_a_pending_write_may_be_seen_but_never_disappears() -> None:
     truth = told(KEYED, FIRST)
     truth.intend(SECOND, 50)
     assert check(truth, seen(KEYED, FIRST), 60) == ""

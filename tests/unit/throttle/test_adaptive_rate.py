@@ -20,14 +20,14 @@ CASES = json.loads((Path(__file__).parents[2] / "data/ambry_rate.json").read_tex
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['latency_ms']} ms, k={case['k']}")
-def test_ambrys_curve(case: dict[str, float]) -> None:
+def test_the_adaptive_rate_follows_the_curve_of_ambry(case: dict[str, float]) -> None:
     found = desired_rate(
         case["latency_ms"], int(case["min"]), int(case["max"]), case["threshold"], case["k"]
     )
     assert found == case["rate"]
 
 
-def test_it_falls_at_once_and_rises_in_steps() -> None:
+def test_the_rate_falls_at_once_and_rises_in_steps() -> None:
     rate = AdaptiveRate.begin(least=100, greatest=1100, threshold=20.0)
     assert rate.rate == 1100
     slow = rate.after_look(80.0)
@@ -49,7 +49,7 @@ def test_the_greatest_rate_may_change_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_measured_it_stays_within_bounds(seed: int) -> None:
+def test_the_rate_stays_within_its_bounds(seed: int) -> None:
     chance = random.Random(seed)
     least, greatest = chance.randrange(1, 10**6), chance.randrange(10**6, 10**9)
     rate = AdaptiveRate.begin(least, greatest, chance.uniform(0.001, 0.1))
@@ -64,7 +64,7 @@ def test_whatever_is_measured_it_stays_within_bounds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_settles_where_the_storage_keeps_up(seed: int) -> None:
+def test_the_rate_settles_where_the_storage_keeps_up(seed: int) -> None:
     """A storage that is slower the more it is asked: the rate comes to rest, and stays."""
     chance = random.Random(seed)
     room = chance.uniform(2e6, 5e7)  # Bytes/s at which it takes the threshold for a MiB.

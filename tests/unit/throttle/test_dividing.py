@@ -21,7 +21,7 @@ def parts(limits: dict[str, float], **claims: RateClaim[str]) -> dict[str, float
     return {name: round(part, 6) for name, part in max_min_shares(limits, claims).items()}
 
 
-def test_those_who_want_everything_get_the_same() -> None:
+def test_unbounded_claims_get_equal_shares() -> None:
     assert parts({G: 90}, a=RateClaim((G,)), b=RateClaim((G,)), c=RateClaim((G,))) == {
         "a": 30,
         "b": 30,
@@ -29,7 +29,7 @@ def test_those_who_want_everything_get_the_same() -> None:
     }
 
 
-def test_what_one_does_not_want_the_others_divide() -> None:
+def test_the_rest_of_a_small_claim_goes_to_the_others() -> None:
     claims = {
         "a": RateClaim((G,), 10.0),
         "b": RateClaim((G,)),
@@ -61,7 +61,9 @@ scopes = some.sampled_from([(G,), (H,), (V,), (G, V), (H, V), ()])
     some.dictionaries(some.sampled_from([G, H, V]), some.floats(0, 1e9)),
     some.lists(some.builds(RateClaim, scopes, rates), max_size=12),
 )
-def test_what_is_divided(limits: dict[str, float], found: list[RateClaim[str]]) -> None:
+def test_shares_exceed_no_limit_and_waste_nothing(
+    limits: dict[str, float], found: list[RateClaim[str]]
+) -> None:
     claims = {str(number): claim for number, claim in enumerate(found)}
     given_parts = max_min_shares(limits, claims)
 

@@ -65,7 +65,7 @@ def test_an_attempt_on_its_way_to_its_compactor_keeps_its_part() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 4, 7])
-def test_who_wants_all_gets_an_even_part_and_together_they_use_the_limit(jobs: int) -> None:
+def test_equal_jobs_get_even_grants_that_use_the_limit(jobs: int) -> None:
     made = world(jobs, jobs=jobs)
     made.limit("group:default", 50 * MB)
     made.pass_time(20)
@@ -76,7 +76,7 @@ def test_who_wants_all_gets_an_even_part_and_together_they_use_the_limit(jobs: i
     assert (made.moved[DEFAULT] - before) / 60 == pytest.approx(49 * MB, rel=0.02)
 
 
-def test_what_one_cannot_use_the_others_get() -> None:
+def test_an_unused_grant_goes_to_the_others() -> None:
     made = world(jobs=2)
     made.able = 5.0 * MB
     made.start(made.compactor("slow"), "t")
@@ -90,7 +90,7 @@ def test_what_one_cannot_use_the_others_get() -> None:
     assert (made.moved[DEFAULT] - before) / 60 >= 0.95 * 98 * MB
 
 
-def test_who_could_use_it_again_gets_its_part_again() -> None:
+def test_a_job_that_speeds_up_gets_its_share_back() -> None:
     made = world(jobs=2)
     one, other = (each for each in made.compactors["c0"].held.values())
     one.able = 1.0 * MB
@@ -226,7 +226,7 @@ def test_a_throttled_job_says_so() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_long_lives(seed: int) -> None:
+def test_grants_stay_within_limits_over_long_lives(seed: int) -> None:
     """Jobs begin and end, compactors die, replies get lost, limits change: `World.check`."""
     made = World(seed)
     chance = made.chance
