@@ -136,6 +136,7 @@ class CoordinatorService:
                 moved_bytes=report.moved_bytes,
                 waited_s=report.waited_s,
                 halvings=report.halvings,
+                outputs=report.outputs,
             )
         )
 

@@ -217,6 +217,24 @@ def render_explanations(found: Sequence[api.Explanation]) -> RenderableType:
     return lines(*(parts or ["none"]))
 
 
+def render_story(found: api.Story) -> RenderableType:
+    """Return what has happened to a tablet, one entry a row."""
+    return lines(
+        f"tablet {found.tablet} of {found.table}",
+        grid(
+            [("TIME (UTC)", ""), ("KIND", ""), ("WHAT HAPPENED", "")],
+            [
+                (
+                    datetime.fromtimestamp(each.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                    each.kind,
+                    each.sentence,
+                )
+                for each in found.entries
+            ],
+        ),
+    )
+
+
 def render_history(found: Sequence[api.Finished]) -> RenderableType:
     """Return a listing of finished attempts."""
     return grid(
@@ -437,8 +455,25 @@ def explain(
     session: Session,
     name: Name,
     tablet: Annotated[str | None, typer.Argument(help="One tablet, by its end.")] = None,
+    *,
+    history: Annotated[
+        bool, typer.Option("--history", help="Tell what has happened to the tablet so far.")
+    ] = False,
 ) -> None:
-    """Say why tablets are as they are: why jobs run, wait, or are not wanted."""
+    """Say why tablets are as they are: why jobs run, wait, or are not wanted.
+
+    --history tells what has happened to one tablet since the coordinator started, for example
+    `neve explain events last --history`.
+    """
+    if history:
+        if tablet is None:
+            raise RequestError(
+                f"--history is about one tablet: `neve explain {name} TABLET --history`; "
+                f"`neve table tablets {name}` lists them"
+            )
+        told = session.client.story(name, tablet)
+        session.show(told, lambda: render_story(told))
+        return
     found = session.client.explain(name, tablet)
     session.show(found, lambda: render_explanations(found))
 

@@ -12,6 +12,7 @@
     table_locations     where tables may be, and whose locations are
     table_settings      settings that a user changes, each within its bounds
     views               what store and coordinator say, as wire models
+    story_views         the story of a tablet, as sentences
     tables              create, list, describe, change, pause, drop
     call_ids            what a call id means; repeated calls
     ingest/             add and append
@@ -23,7 +24,7 @@
     request_validation  a request from what a user wrote
     requests            submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
-    work                status, jobs, queue, plan, explain, history, compactors, limits
+    work                status, jobs, queue, plan, explain, story, history, compactors, limits
     progress_stream     long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 

@@ -34,6 +34,7 @@ from common.wire import (
     Explanation,
     QueuedJob,
     RunningAttempt,
+    TabletStory,
 )
 from coordinator.registry import load_planners, planner_for, unread_settings
 from neve.gateway.server import server_of
@@ -76,6 +77,10 @@ class RayCoordinator:
     async def explain(self, table: str, tablet: str) -> Explanation:
         """Return why a tablet is as it is."""
         return cast("Explanation", await self._ask("explain", table, tablet))
+
+    async def story(self, table: str, tablet: str) -> TabletStory:
+        """Return what has happened to a tablet."""
+        return cast("TabletStory", await self._ask("story", table, tablet))
 
     async def drain(self, compactor: str) -> None:
         """Have a compactor finish what it holds and take nothing more."""

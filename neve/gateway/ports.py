@@ -12,6 +12,7 @@ from common.wire import (
     Explanation,
     QueuedJob,
     RunningAttempt,
+    TabletStory,
 )
 
 PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
@@ -47,6 +48,10 @@ class Coordinator(Protocol):
             table: Its id.
             tablet: Its end as text.
         """
+        ...
+
+    async def story(self, table: str, tablet: str) -> TabletStory:
+        """Return what has happened to a tablet; arguments as for `explain`."""
         ...
 
     async def drain(self, compactor: str) -> None:

@@ -29,7 +29,9 @@ from neve.gateway.services import (
     check_writable,
     checked_label,
     known_group,
+    parsed_tablet,
 )
+from neve.gateway.story_views import story_view
 from neve.gateway.views import (
     compactor_view,
     explanation_view,
@@ -143,6 +145,7 @@ class WorkRoutes:
         router.post("/groups/{group}/pause", status_code=202)(self.pause_group)
         router.post("/groups/{group}/resume", status_code=202)(self.resume_group)
         router.get("/tables/{table}/explain")(self.explain)
+        router.get("/tables/{table}/story")(self.story)
         router.get("/tables/{table}/plan")(self.plan)
         router.get("/tables/{table}/history")(self.history)
         router.post("/tables/{table}/replan", status_code=202)(self.replan)
@@ -231,6 +234,20 @@ class WorkRoutes:
         marks = await watermark_sentences(services, found, ids)
         shown = [replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in told]
         return {"tablets": [explanation_view(each, found) for each in shown]}
+
+    async def story(
+        self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
+    ) -> api.Story:
+        """Return what has happened to a tablet since the coordinator started, oldest first.
+
+        A tablet that is gone by now has a story as long as it is remembered.
+        """
+        services = self._services
+        found = await services.table(table)
+        told = await services.coordinator.story(found.id, parsed_tablet(found, tablet).text)
+        if not told.entries:
+            await services.tablet(found, tablet)
+        return story_view(told, found)
 
     async def plan(self, table: str) -> api.Plan:
         """Return what would be planned for a table now; nothing is started."""
