@@ -53,11 +53,7 @@ class Conversation:
                 code=step.args.get("code", "gone"),
                 reason=step.args.get("why", "files are gone"),
             ),
-            "unknown": lambda step: on.JobReserveUnknown(
-                take=step.args["take"],
-                job=self.jobs[step.args["job"]],
-                attempt=step.args["attempt"],
-            ),
+            "unknown": self._unknown,
             "beat": self._beat,
             "gone": lambda step: on.CompactorGone(
                 compactor=step.args["of"], cause="it died", incarnation=step.args.get("process", "")
@@ -119,6 +115,10 @@ class Conversation:
             state=TableState(step.args.get("state", "live")),
         )
         return on.TableSeen(table=table)
+
+    def _unknown(self, step: Step) -> on.Event:
+        job, attempt = self.jobs[step.args["job"]], step.args["attempt"]
+        return on.JobReserveUnknown(take=step.args["take"], job=job, attempt=attempt)
 
     def _step(self, step: Step) -> on.Event:
         return on.StepAnswered(
