@@ -31,6 +31,10 @@ class BoundedMap(Generic[Key, Value]):
         """Return the value under a key, or None."""
         return self._entries.get(key)
 
+    def newest(self) -> tuple[Key, Value] | None:
+        """Return the entry that was put last, or None if there is none."""
+        return next(reversed(self._entries.items()), None)
+
     def put(self, key: Key, value: Value) -> None:
         """Set a value; its key counts as new."""
         self._entries.pop(key, None)

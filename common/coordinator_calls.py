@@ -17,6 +17,7 @@ from common.wire import (
     HeartbeatReply,
     QueuedJob,
     RunningAttempt,
+    TabletStory,
     TakeRequest,
 )
 
@@ -72,6 +73,15 @@ class OperatorCalls(Protocol):
 
     async def explain(self, table: str, tablet: str) -> Explanation:
         """Return why a tablet is as it is.
+
+        Args:
+            table: Id of the table.
+            tablet: End of the tablet as text.
+        """
+        ...
+
+    async def story(self, table: str, tablet: str) -> TabletStory:
+        """Return what has happened to a tablet.
 
         Args:
             table: Id of the table.

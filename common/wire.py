@@ -4,6 +4,8 @@ The coordinator never imports a compactor nor the other way round: they meet her
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
 
 from common.model.file import DataFile
 from common.model.group import LimitStatus, RateGrant
@@ -255,3 +257,90 @@ class Explanation:
     """Path → why no job takes it."""
     queued: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------------- The story of a tablet
+
+
+class StoryKind(StrEnum):
+    """What an entry of a story is about. Stable words."""
+
+    PLANNED = "planned"
+    """Planners have spoken. Code: `queued`, `held`, `deferred` or `nothing`."""
+    PLANNING_FAILED = "planning-failed"
+    FILE_QUARANTINED = "file-quarantined"
+    SHED = "shed"
+    """Queued jobs left a full queue for jobs of other tablets."""
+    ASSIGNED = "assigned"
+    """A job was reserved and handed to a compactor."""
+    REFUSED = "refused"
+    """The store did not allow a reservation. Code: its refusal code."""
+    UNKNOWN = "unknown"
+    """The store did not answer a reservation."""
+    FOUND = "found"
+    """A reservation that only the store knew."""
+    FAILED = "failed"
+    """A compactor reported a failure. Code: the class of the error."""
+    GIVEN_BACK = "given-back"
+    """A compactor reported another end than a commit or a failure. Code: which."""
+    RELEASING = "releasing"
+    """The coordinator asked the store to release an attempt. Code: the end to write."""
+    RELEASED = "released"
+    """The files of an attempt are free again."""
+    COMMITTED = "committed"
+    LIFTED = "lifted"
+    """An operator lifted the quarantine."""
+    STEP = "step"
+    """A step of a request, split or merge was taken in the tablet."""
+    STEP_REFUSED = "step-refused"
+    """The store did not take such a step. Code: its refusal code, or `unknown`."""
+    GONE = "gone"
+    """The tablet was merged into another one, or its table was dropped."""
+    TABLE = "table"
+    """A table was seen with another state or other settings. Code: its state."""
+    GROUP_PAUSED = "group-paused"
+    GROUP_RESUMED = "group-resumed"
+
+
+class StoryEntry(NamedTuple):
+    """One thing that happened to a tablet. A tuple, because very many are kept."""
+
+    at_s: float
+    kind: StoryKind
+    code: str = ""
+    reason: str = ""
+    """Why, redacted and cut."""
+    job: str = ""
+    attempt: str = ""
+    compactor: str = ""
+    request: str = ""
+    """Id of the request, split or merge."""
+    step: str = ""
+    group: str = ""
+    files: tuple[str, ...] = ()
+    """Paths; the first few only."""
+    number: int = 0
+    """Of the jobs of a plan, the inputs of a job, the outputs of a commit, the chosen files."""
+    until_s: float | None = None
+    """When a pause of the inputs that followed is over."""
+    quarantined: bool = False
+    """Whether that pause lasts until somebody lifts it."""
+    times: int = 1
+    """How often in a row the same happened."""
+    last_s: float | None = None
+    """When it happened last, if it did more than once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletStory:
+    """What a coordinator remembers of a tablet, oldest entry first."""
+
+    tablet: str
+    coordinator: str
+    started_s: float
+    """When the coordinator started: of the time before nothing is known."""
+    forgotten: int = 0
+    """Older entries of this tablet that were dropped."""
+    gap_until_s: float | None = None
+    """Entries from before may have been dropped, because memory was needed for others."""
+    entries: tuple[StoryEntry, ...] = ()

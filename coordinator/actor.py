@@ -34,6 +34,7 @@ from common.wire import (
     HeartbeatReply,
     QueuedJob,
     RunningAttempt,
+    TabletStory,
     TakeRequest,
     compactor_actor_name,
 )
@@ -201,6 +202,10 @@ class CoordinatorActor:
     async def explain(self, table: str, tablet: str) -> Explanation:
         """Return why a tablet is as it is."""
         return self._parts.explain(TabletId.parse(table, tablet), self._now_s())
+
+    async def story(self, table: str, tablet: str) -> TabletStory:
+        """Return what has happened to a tablet, as far as it is remembered."""
+        return self._state.story(TabletId.parse(table, tablet), self._now_s())
 
     async def drain(self, compactor: str) -> None:
         """Have a compactor finish what it holds and take nothing more."""

@@ -214,14 +214,14 @@ def assemble(
     scanner.attach(service.submit)
     selectors = SelectorCalls()
     policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
-    requests = RequestDriver(context, RequestSteps(context, policies))
+    requests = RequestDriver(context, RequestSteps(context, policies, service.submit))
     automatic = AutomaticRequests(context, selectors)
     rules = OperationRules(
         lasts_max_s=own.operation_max_s,
         at_once_max=own.operations_max,
     )
     fatal = FatalFilesInCore(state, service.submit)
-    steps = OperationSteps(context, plan, state.why_given_up, rules, fatal)
+    steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=service.submit)
     operations = OperationDriver(context, steps)
     local = LocalRangeScans(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, local, context.log)

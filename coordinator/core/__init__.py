@@ -28,4 +28,5 @@
     requests           what a request does next
     split_merge        what a split or merge does next
     views              what people and metrics are shown
+    story              what has happened to each tablet, kept to explain it afterwards
 """

@@ -35,6 +35,9 @@ class Deferrals:
         self._places: dict[str, OrderedDict[TabletId, float]] = {}
         self._place_of: dict[TabletId, str] = {}
 
+    def __len__(self) -> int:
+        return len(self._place_of)
+
     def since_s(self, tablet: TabletId) -> float | None:
         """Return since when a tablet has waited, or None."""
         place = self._place_of.get(tablet)

@@ -204,6 +204,21 @@ class LimitsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepAnswered:
+    """The store has answered a step of a request, split or merge. It changes no decision."""
+
+    tablets: tuple[TabletId, ...]
+    of: str
+    """Id of the request, split or merge."""
+    step: str
+    chosen: int = 0
+    """Files that a request has chosen."""
+    code: str = ""
+    """Why it was not taken; empty: it was."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """Time has passed; nothing else happened."""
 
@@ -214,4 +229,6 @@ CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
 OperatorEvent = GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen
 
-Event = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked
+DecidingEvent = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked
+
+Event = DecidingEvent | StepAnswered

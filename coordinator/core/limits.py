@@ -64,6 +64,12 @@ class Limits:
     """Tablets of which the last plan is remembered, for `explain`."""
     settled_max: int = 20_000
     """Attempts that are over, remembered so that stragglers are recognised."""
+    story_entries_max: int = 64
+    """Entries of one tablet's story."""
+    story_tablets_max: int = 100_000
+    """Tablets that have a story."""
+    story_bytes_max: int = 64 * 1024**2
+    """Memory of all stories; the tablet to which nothing has happened longest leaves first."""
     failures_max: int = 50_000
     """Inputs, tables and compactors with failures that are remembered."""
     group_limit_bytes_s: int = 0

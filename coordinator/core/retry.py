@@ -182,6 +182,10 @@ class Retry:
         known = self._compactors.get(name)
         return 0 if known is None else known.pause.failures
 
+    def last_pause(self, tablet: TabletId, inputs: tuple[str, ...]) -> Pause | None:
+        """Return the last pause of these inputs, over or not, or None."""
+        return self._inputs.get((tablet, inputs))
+
     def of_tablet(self, tablet: TabletId, now_s: float) -> list[Pause]:
         """Return the pauses of inputs of a tablet and of its table, for people."""
         mine = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]

@@ -10,7 +10,13 @@ from typing import assert_never
 from common.model.job import Job
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
-from common.wire import CoordinatorStatus, Explanation, QueuedJob, RunningAttempt
+from common.wire import (
+    CoordinatorStatus,
+    Explanation,
+    QueuedJob,
+    RunningAttempt,
+    TabletStory,
+)
 from coordinator.core import actions as do
 from coordinator.core import (
     assignment,
@@ -27,6 +33,7 @@ from coordinator.core.cluster_state import ClusterState
 from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.deferral import table_of_place
 from coordinator.core.limits import Limits
+from coordinator.core.story import Story
 
 # ------------------------------------------------------------- Timers: what follows from time alone
 
@@ -111,6 +118,7 @@ class CoordinatorState:
         """
         self._coordinator = coordinator
         self._cluster = ClusterState(limits or Limits.of(settings), groups)
+        self._story = Story(self._cluster)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:
         """Handle an event; return what to do, in this order.
@@ -119,11 +127,16 @@ class CoordinatorState:
             event: May come late, twice or never.
             now_s: The time now; it never goes back.
         """
+        if isinstance(event, events.StepAnswered):  # Nothing is decided by it.
+            self._story.add_step(event, now_s)
+            return []
         cluster = self._cluster
         excuse_own_pause(cluster, now_s)
         cluster.counters.turns += 1
+        before = self._story.before(event)
         actions = _decide(cluster, event, now_s)
         actions += assignment.hand_out(cluster, now_s)
+        self._story.add(event, before, actions, now_s)
         return list(dict.fromkeys(actions)) if len(actions) > 1 else actions
 
     def status(self, now_s: float, turns: int = 0, conflicts: int = 0) -> CoordinatorStatus:
@@ -152,6 +165,10 @@ class CoordinatorState:
         """Return why a tablet is as it is, the most important reason first."""
         return views.explain_tablet(self._cluster, tablet, now_s)
 
+    def story(self, tablet: TabletId, now_s: float) -> TabletStory:
+        """Return what has happened to a tablet, as far as it is remembered."""
+        return self._story.of(tablet, self._coordinator, now_s)
+
     def why_given_up(self, job: Job) -> str | None:
         """Return why a job is not tried before an operator lifts its quarantine, or None."""
         return self._cluster.retry.why_given_up(job)
@@ -178,7 +195,7 @@ class CoordinatorState:
         self._cluster.check()
 
 
-def _decide(cluster: ClusterState, event: events.Event, now_s: float) -> list[Action]:
+def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) -> list[Action]:
     if isinstance(event, events.PlanEvent):
         return plan_events.decide(cluster, event, now_s)
     if isinstance(event, events.TakeEvent):

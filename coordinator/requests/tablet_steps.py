@@ -28,6 +28,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import Tablet
 from common.spi.selector import Chosen
 from coordinator.context import ShellContext
+from coordinator.core import events as on
 from coordinator.core.requests.next_step import (
     NO_ANSWERS,
     AskPlanner,
@@ -42,7 +43,7 @@ from coordinator.core.requests.next_step import (
     next_step,
     shown_files,
 )
-from coordinator.ports import PlanTablet
+from coordinator.ports import PlanTablet, Submit
 from coordinator.requests.selector_calls import SelectorCalls
 
 RETRY_S = 1.0
@@ -72,9 +73,15 @@ class StepResult:
 class RequestSteps:
     """Takes steps. Remembers nothing."""
 
-    def __init__(self, context: ShellContext, policies: Policies) -> None:
-        """Apply changes to the context's store."""
+    def __init__(
+        self,
+        context: ShellContext,
+        policies: Policies,
+        submit: Submit = lambda _event: None,
+    ) -> None:
+        """Apply changes to the context's store; report each step through `submit`."""
         self._context = context
+        self._submit = submit
         self._policies = policies
 
     async def take(
@@ -100,6 +107,7 @@ class RequestSteps:
             case NothingLeft():
                 return StepResult(settled=True)
             case FailRequest(cause=cause):
+                self._submit_step("FailRequest", request, tablet, reason=cause)
                 return await self._fail(request, cause)
             case WaitForTablet() | AskSelector() | AskPlanner():
                 return StepResult(settled=False)
@@ -115,11 +123,15 @@ class RequestSteps:
         outcome = await self._context.apply_or_unknown(step)
         where = {"request": request.id, "tablet": str(tablet.id), "step": type(step).__name__}
         if not isinstance(outcome, Applied):
+            code = outcome.code if isinstance(outcome, Refused) else "unknown"
+            self._submit_step(where["step"], request, tablet, code=code, reason=outcome.reason)
             self._context.log("request step not taken", **where, cause=outcome.reason)
             if isinstance(outcome, Refused) and outcome.code == RefusalCode.TOO_LARGE:
                 return await self._fail(request, outcome.reason)
             return StepResult(settled=False, look_again_s=_retry_at_s(outcome))
         self._context.log("request step taken", **where)
+        files = len(step.chosen) if isinstance(step, SelectFiles) else 0
+        self._submit_step(where["step"], request, tablet, chosen=files)
         match step:
             case MarkWaiting():
                 return StepResult(settled=False)
@@ -127,6 +139,27 @@ class RequestSteps:
                 return StepResult(settled=not chosen)
             case CancelHere() | CompleteHere() | FinishHere():
                 return StepResult(settled=True)
+
+    def _submit_step(
+        self,
+        step: str,
+        request: Request,
+        tablet: Tablet,
+        *,
+        chosen: int = 0,
+        code: str = "",
+        reason: str = "",
+    ) -> None:
+        self._submit(
+            on.StepAnswered(
+                tablets=(tablet.id,),
+                of=request.id,
+                step=step,
+                chosen=chosen,
+                code=code,
+                reason=reason,
+            )
+        )
 
     async def _ask_selector(
         self, request: Request, table: Table, tablet: Tablet, now_s: float

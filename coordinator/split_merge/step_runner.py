@@ -16,6 +16,7 @@ from common.metadata.changes import (
     BeginOperation,
     EndOperation,
     Outcome,
+    Refused,
     StepOperation,
     Unknown,
 )
@@ -25,6 +26,7 @@ from common.model.job import Job
 from common.model.table import Table
 from common.model.tablet import Operation, OperationKind, Tablet, TabletId
 from coordinator.context import ShellContext
+from coordinator.core import events as on
 from coordinator.core.split_merge.operation_steps import (
     AbandonStep,
     OperationChange,
@@ -34,7 +36,7 @@ from coordinator.core.split_merge.operation_steps import (
     why_split,
 )
 from coordinator.core.split_merge.split_jobs import is_cutting
-from coordinator.ports import PlanTablet
+from coordinator.ports import PlanTablet, Submit
 from coordinator.split_merge.key_sampling import choose_split_keys
 
 StoreChange = BeginOperation | StepOperation | EndOperation | AbandonOperation
@@ -99,9 +101,12 @@ class OperationSteps:
         why_given_up: Callable[[Job], str | None],
         rules: OperationRules,
         fatal_files: FatalFiles,
+        *,
+        submit: Submit = lambda _event: None,
     ) -> None:
-        """Apply changes to the context's store."""
+        """Apply changes to the context's store; tell of the steps through `submit`."""
         self._context = context
+        self._submit = submit
         self._plan = plan
         self._why_given_up = why_given_up
         self._fatal_files = fatal_files
@@ -203,6 +208,10 @@ class OperationSteps:
         assert not isinstance(change, WaitForTablets), change
         store_change = change.change if isinstance(change, AbandonStep) else change
         outcome = await self._context.apply_or_unknown(store_change)
+        why = change.reason if isinstance(change, AbandonStep) else ""
+        self._submit_step(
+            type(store_change).__name__, operation.operation_id, tablets, outcome, why
+        )
         self._context.log(
             "operation moves on" if isinstance(outcome, Applied) else "operation step not taken",
             operation=operation.operation_id,
@@ -227,6 +236,7 @@ class OperationSteps:
         change = BeginOperation(kind=kind, tablets=tablets, operation=name, at=at, reason=why)
         outcome = await self._context.apply_or_unknown(change)
         begun = isinstance(outcome, Applied)
+        self._submit_step(f"Begin{kind.value.capitalize()}", name, tablets, outcome, why)
         self._context.log(
             f"{kind.value} begins" if begun else f"{kind.value} not begun",
             operation=name,
@@ -234,6 +244,16 @@ class OperationSteps:
             cause=why if begun else getattr(outcome, "reason", ""),
         )
         return begun
+
+    def _submit_step(
+        self, step: str, operation: str, tablets: tuple[TabletId, ...], outcome: Outcome, why: str
+    ) -> None:
+        code, reason = "", why
+        if not isinstance(outcome, Applied):
+            code = outcome.code if isinstance(outcome, Refused) else "unknown"
+            reason = outcome.reason
+        event = on.StepAnswered(tablets=tablets, of=operation, step=step, code=code, reason=reason)
+        self._submit(event)
 
 
 def _is_of(tablet: Tablet, operation: Operation) -> bool:

@@ -75,6 +75,8 @@ from neve.api.work import (
     PlannedJob,
     Setting,
     Status,
+    Story,
+    StoryEntry,
 )
 
 __all__ = [
@@ -135,6 +137,8 @@ __all__ = [
     "Split",
     "StartedOperation",
     "Status",
+    "Story",
+    "StoryEntry",
     "Table",
     "TableChange",
     "Tablet",

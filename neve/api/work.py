@@ -103,6 +103,47 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoryEntry:
+    """One thing that happened to a tablet. Texts are empty where they do not apply."""
+
+    at_s: float
+    kind: str
+    """A stable word, such as `planned`, `assigned`, `failed`, `committed`."""
+    sentence: str
+    """What happened, who was concerned and why, for people."""
+    code: str = ""
+    """A stable word: the class of an error, a refusal code, or how a plan came out."""
+    reason: str = ""
+    """Without secrets, and cut."""
+    job: str = ""
+    attempt: str = ""
+    compactor: str = ""
+    request: str = ""
+    """Id of the request, split or merge."""
+    group: str = ""
+    files: tuple[str, ...] = ()
+    """Paths; the first few only."""
+    times: int = 1
+    """How often in a row the same happened."""
+    last_s: float | None = None
+    """When it happened last, if it did more than once."""
+    until_s: float | None = None
+    """When a pause of its files is over that followed."""
+    quarantined: bool = False
+    """Whether that pause lasts until an operator lifts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What has happened to a tablet since the coordinator started, oldest entry first."""
+
+    tablet: str
+    table: str
+    coordinator: str
+    entries: tuple[StoryEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredWatermark:
     """A lowered watermark: the tablet takes rows of older versions again."""
 

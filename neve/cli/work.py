@@ -217,6 +217,24 @@ def render_explanations(found: Sequence[api.Explanation]) -> RenderableType:
     return lines(*(parts or ["none"]))
 
 
+def render_story(found: api.Story) -> RenderableType:
+    """Return what has happened to a tablet, one entry a row."""
+    return lines(
+        f"tablet {found.tablet} of {found.table}",
+        grid(
+            [("TIME (UTC)", ""), ("KIND", ""), ("WHAT HAPPENED", "")],
+            [
+                (
+                    datetime.fromtimestamp(each.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                    each.kind,
+                    each.sentence,
+                )
+                for each in found.entries
+            ],
+        ),
+    )
+
+
 def render_history(found: Sequence[api.Finished]) -> RenderableType:
     """Return a listing of finished attempts."""
     return grid(
@@ -437,8 +455,24 @@ def explain(
     session: Session,
     name: Name,
     tablet: Annotated[str | None, typer.Argument(help="Tablet, by its end.")] = None,
+    *,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show what has happened to the tablet so far.")
+    ] = False,
 ) -> None:
-    """Explain why the jobs of a table run, wait, or are not needed."""
+    """Explain why the jobs of a table run, wait, or are not needed.
+
+    --history shows what has happened to one tablet since the coordinator started.
+    """
+    if history:
+        if tablet is None:
+            raise RequestError(
+                f"--history is about one tablet: `neve explain {name} TABLET --history`; "
+                f"`neve table tablets {name}` lists them"
+            )
+        story = session.client.story(name, tablet)
+        session.show(story, lambda: render_story(story))
+        return
     found = session.client.explain(name, tablet)
     session.show(found, lambda: render_explanations(found))
 

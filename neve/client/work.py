@@ -15,6 +15,7 @@ from neve.api.work import (
     PlannedJob,
     Setting,
     Status,
+    Story,
 )
 from neve.client.errors import UnavailableError
 from neve.client.http import Connection, decode, decode_list
@@ -71,6 +72,20 @@ class WorkCalls(TableCalls):
             "GET", table_path(table, "explain"), parameters={"tablet": tablet}
         )
         return decode_list(Explanation, answer, "tablets")
+
+    def story(self, table: str, tablet: str) -> Story:
+        """Return what has happened to a tablet since the coordinator started.
+
+        It explains an incident after it is over. A restart of the coordinator begins it anew.
+
+        Args:
+            table: Its name.
+            tablet: By its end.
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "story"), parameters={"tablet": tablet}
+        )
+        return decode(Story, answer)
 
     def plan(self, table: str) -> Plan:
         """Return what would be planned for a table now; nothing is started."""

@@ -11,6 +11,7 @@
     table_locations     where tables may be, and whose locations are
     table_settings      settings that a user changes, each within its bounds
     key_views           keys, files and tablets as users write and see them
+    story_views         the story of a tablet, as sentences
     tables              create, list, describe, change, pause, drop
     call_ids            what a call id means; repeated calls
     ingest/             add and append
@@ -20,7 +21,7 @@
     imports             an existing directory becomes a table
     requests/           submit, follow, cancel, dry run
     split_merge         splits and merges that users wish for
-    work                status, jobs, queue, plan, explain, history, compactors, limits
+    work                status, jobs, queue, plan, explain, story, history, compactors, limits
     progress_stream     long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 

@@ -32,7 +32,9 @@ from neve.gateway.services import (
     check_writable,
     checked_label,
     known_group,
+    parsed_tablet,
 )
+from neve.gateway.story_views import story_view
 from neve.service_settings import settings_to_document, shown_settings
 
 # --------------------------------------------------------------------------------------- Watermarks
@@ -224,6 +226,7 @@ class WorkRoutes:
         router.post("/groups/{group}/pause", status_code=202)(self.pause_group)
         router.post("/groups/{group}/resume", status_code=202)(self.resume_group)
         router.get("/tables/{table}/explain")(self.explain)
+        router.get("/tables/{table}/story")(self.story)
         router.get("/tables/{table}/plan")(self.plan)
         router.get("/tables/{table}/history")(self.history)
         router.post("/tables/{table}/replan", status_code=202)(self.replan)
@@ -318,6 +321,20 @@ class WorkRoutes:
             replace(each, sentences=(*each.sentences, *marks[each.tablet])) for each in explained
         ]
         return {"tablets": [explanation_view(each, found) for each in shown]}
+
+    async def story(
+        self, table: str, tablet: Annotated[str, Query(description="The end of the tablet.")]
+    ) -> api.Story:
+        """Return what has happened to a tablet since the coordinator started, oldest first.
+
+        A tablet that is gone by now has a story as long as it is remembered.
+        """
+        services = self._services
+        found = await services.table(table)
+        known = await services.coordinator.story(found.id, parsed_tablet(found, tablet).text)
+        if not known.entries:
+            await services.tablet(found, tablet)
+        return story_view(known, found)
 
     async def plan(self, table: str) -> api.Plan:
         """Return the jobs that would be planned for a table now. Nothing is started."""

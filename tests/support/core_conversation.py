@@ -54,11 +54,7 @@ class Conversation:
                 code=RefusalCode(step.args.get("code", RefusalCode.GONE)),
                 reason=step.args.get("why", "files are gone"),
             ),
-            "unknown": lambda step: on.JobReserveUnknown(
-                take=step.args["take"],
-                job=self.jobs[step.args["job"]],
-                attempt=step.args["attempt"],
-            ),
+            "unknown": self._unknown,
             "beat": self._beat,
             "gone": lambda step: on.CompactorGone(
                 compactor=step.args["of"], cause="it died", incarnation=step.args.get("process", "")
@@ -74,6 +70,7 @@ class Conversation:
             "cancel": lambda step: on.AttemptCancelAsked(
                 attempt=step.args["attempt"], cause="wanted"
             ),
+            "step": self._step,
             "pause": lambda step: on.GroupPaused(group=step.args["group"]),
             "resume": lambda step: on.GroupResumed(group=step.args["group"]),
             "lift": lambda step: on.QuarantineLifted(
@@ -84,6 +81,7 @@ class Conversation:
             "begin": self._begin,
             "tick": self._tick,
             "explain": self._explain,
+            "story": self._story,
             "queue": self._queue,
             "running": self._running,
             "groups": self._groups,
@@ -118,6 +116,19 @@ class Conversation:
             state=TableState(step.args.get("state", "live")),
         )
         return on.TableSeen(table=table)
+
+    def _unknown(self, step: Step) -> on.Event:
+        job, attempt = self.jobs[step.args["job"]], step.args["attempt"]
+        return on.JobReserveUnknown(take=step.args["take"], job=job, attempt=attempt)
+
+    def _step(self, step: Step) -> on.Event:
+        return on.StepAnswered(
+            tablets=tuple(tablet(each) for each in step.args["of"].split(",")),
+            of=step.args["by"],
+            step=step.args["name"],
+            chosen=int(step.args.get("chosen", 0)),
+            code=step.args.get("code", ""),
+        )
 
     def _fatal(self, step: Step) -> on.Event:
         args = step.args
@@ -207,6 +218,7 @@ class Conversation:
                 error_class=step.args.get("error", ""),
                 cause=step.args.get("cause", ""),
                 halvings=int(step.args.get("halvings", 0)),
+                outputs=tuple(filter(None, step.args.get("outputs", "").split(","))),
             )
         )
 
@@ -247,6 +259,20 @@ class Conversation:
             lines.append(f"queued {', '.join(told.queued)}")
         if told.running:
             lines.append(f"running {', '.join(told.running)}")
+        return lines
+
+    def _story(self, step: Step) -> list[str]:
+        """Each entry: when, what, and every fact that is not empty."""
+        told = self.state.story(tablet(step.args["of"]), self.now_s)
+        facts = [each._asdict() for each in told.entries]
+        lines = [f"began at {told.started_s:g}"]
+        for fact in facts:
+            at_s, kind = fact.pop("at_s"), fact.pop("kind")
+            if fact["times"] == 1:
+                del fact["times"]
+            said = {name: value for name, value in fact.items() if value}
+            words = " ".join(f"{name}={_plain(value)}" for name, value in said.items())
+            lines.append(f"{at_s:g} {kind} {words}".rstrip())
         return lines
 
     def _queue(self, step: Step) -> list[str]:
@@ -300,6 +326,10 @@ class Conversation:
                 return f"release {attempt} {end.value}{quietly}{told}: {cause}"
             case _:
                 return _other_line(action)
+
+
+def _plain(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else f"{value}"
 
 
 def _other_line(action: do.Action) -> str:

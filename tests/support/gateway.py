@@ -28,6 +28,9 @@ from common.wire import (
     GroupStatus,
     QueuedJob,
     RunningAttempt,
+    StoryEntry,
+    StoryKind,
+    TabletStory,
 )
 from neve.client import Client
 from neve.gateway.server import server_of
@@ -37,6 +40,18 @@ from tests.support.memory_store import MemoryStore
 
 TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
+STORY = (
+    StoryEntry(
+        at_s=STARTED_S + 2.0,
+        kind=StoryKind.FAILED,
+        code="InputError",
+        reason="file a.parquet has 99 rows, wanted 100",
+        job="job-1",
+        attempt="att-1",
+        compactor="local-1",
+        until_s=STARTED_S + 4.0,
+    ),
+)
 
 
 @dataclass
@@ -89,6 +104,13 @@ class FakeCoordinator:
             table_name="events",
             sentences=("nothing to do: 2 files, none of them small enough to merge",),
             left={"a.parquet": "larger than all others together"},
+        )
+
+    async def story(self, table: str, tablet: str) -> TabletStory:
+        self._answers()
+        entries = STORY if tablet == "last" else ()
+        return TabletStory(
+            tablet=tablet, coordinator="coord-1", started_s=STARTED_S, entries=entries
         )
 
     async def drain(self, compactor: str) -> None:

@@ -96,6 +96,11 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
+    neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
+    neve.run("explain", "events", "--history", code=2, says="--history is about one tablet")
+    told = neve.json("explain", "events", "last", "--history")
+    assert [each["kind"] for each in told["entries"]] == ["coordinator-started", "failed"]
+    assert told["entries"][1]["job"] == "job-1"
     neve.run("history", "events", says="none")
     neve.run("compactor", "list", says="local-1 default")
     neve.run("compactor", "drain", "local-1", says="local-1 drains")

@@ -305,6 +305,13 @@ def test_a_table_is_explained_planned_and_replanned(
 
     assert client.explain("events")[0].left == {"a.parquet": "larger than all others together"}
     assert client.explain("events", "last")[0].tablet == "last"
+    started, failed = client.story("events", "last").entries
+    assert started.sentence == (
+        "the coordinator coord-1 started; what happened before is not known"
+    )
+    assert (failed.kind, failed.code, failed.attempt) == ("failed", "InputError", "att-1")
+    with pytest.raises(NotFoundError, match=r"has no tablet '0100' \(any more\)"):
+        client.story("events", "0100")
     with pytest.raises(NotFoundError, match=r"has no tablet '0100' \(any more\)") as caught:
         client.explain("events", "0100")
     assert caught.value.error == "UnknownTabletError"
