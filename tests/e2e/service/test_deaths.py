@@ -6,9 +6,14 @@ of two commits, and storage holds nothing but the table's files.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,6 +57,31 @@ def ends(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
     return {each.attempt: (each.end, each.compactor, each.cause) for each in done}
 
 
+def story_by_command(service: Service, table: LedgerTable, tablet: str) -> list[dict[str, Any]]:
+    """Return what `neve explain TABLE TABLET --history` shows; print it as people see it."""
+    command = [sys.executable, "-c", "from neve.cli import main; main()"]
+    command += ["explain", table.name, tablet, "--history"]
+    own = {"NEVE_URL": service.stack.gateway_url, "NEVE_TOKEN": service.stack.token}
+    ask = partial(subprocess.run, env=os.environ | own | {"COLUMNS": "100"}, check=True, text=True)
+    print(ask(command, capture_output=True).stdout)
+    return json.loads(ask([*command, "--json"], capture_output=True).stdout)["entries"]
+
+
+def check_story_of_quarantine(service: Service, table: LedgerTable, bad: str) -> None:
+    """Nothing is wrong any more, and the story still shows what was."""
+    story = story_by_command(service, table, service.client.tablets(table.name)[0].tablet)
+    bad_tries = [each for each in story if each["kind"] == "failed"]
+    assert [each["quarantined"] for each in bad_tries] == [False, False, True]
+    assert {each["code"] for each in bad_tries} == {"InputError"}
+    assert all(bad in each["reason"] for each in bad_tries)
+    after = [each["kind"] for each in story[story.index(bad_tries[-1]) :]]
+    assert [each for each in after if each in ("lifted", "assigned", "committed")] == [
+        "lifted",
+        "assigned",
+        "committed",
+    ]
+
+
 def test_a_compactor_is_killed(service: Service) -> None:
     with service.caught(lambda: slow_table(service)) as (table, job):
         service.kill(service.compactor(job.compactor))
@@ -63,6 +93,16 @@ def test_a_compactor_is_killed(service: Service) -> None:
     assert (end, compactor) == ("lost", job.compactor)
     assert "died" in cause or "restarted" in cause
     assert [end for end, _, _ in told.values()] == ["committed"]
+    story = story_by_command(service, table, "last")
+    (began,) = [each for each in story if each["attempt"] == job.attempt][:1]
+    assert (began["kind"], began["compactor"]) == ("assigned", job.compactor)
+    (taken,) = [each for each in story if each["kind"] == "releasing"]
+    assert (taken["attempt"], taken["code"], taken["reason"]) == (job.attempt, "lost", cause)
+    (committed,) = [each for each in story if each["kind"] == "committed"]
+    assert set(committed["files"]) == table.listed()
+    kinds = [each["kind"] for each in story]
+    assert kinds[0] == "coordinator-started"
+    assert kinds.index("releasing") < kinds.index("committed")
 
 
 def test_a_spark_driver_is_killed(service: Service) -> None:
@@ -214,6 +254,8 @@ def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
     service.wait_until_at_rest(table)
     table.check_rows()
     assert client.status().quarantined == 0
+
+    check_story_of_quarantine(service, table, bad)
 
 
 def test_no_key_is_left_of_what_was_tried(service: Service) -> None:
