@@ -16,16 +16,17 @@ from collections.abc import Iterator
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
-from common.model.tablet import Record, Reservation, TabletId
+from common.model.tablet import Bounds, Record, Reservation, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import AttemptProgress
+from common.wire import Assignment, AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import assignment
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.limits import Limits
-from coordinator.core.state import CoordinatorState, _decide, forgive_own_sleep
+from coordinator.core.state import CoordinatorState, _decide, excuse_own_pause
 
 RATIO_MIN = 0.95
+TABLE = Table(id="t-0123456789", name="events", location="file:///t", schema=())
 REMEMBERED_TABLETS = 100_000
 FILES = 10
 COMPACTORS = 50
@@ -34,15 +35,15 @@ BEATS = 5
 
 
 class StateWithoutStory(CoordinatorState):
-    """The same turn as the state's own, but nothing is told."""
+    """The same turn as the state's own, without stories."""
 
     def handle(self, event: on.Event, now_s: float) -> list[Action]:
         assert not isinstance(event, on.StepAnswered)
-        books = self._books
-        forgive_own_sleep(books, now_s)
-        books.counters.turns += 1
-        actions = _decide(books, event, now_s)
-        actions += assignment.hand_out(books, now_s)
+        cluster = self._cluster
+        excuse_own_pause(cluster, now_s)
+        cluster.counters.turns += 1
+        actions = _decide(cluster, event, now_s)
+        actions += assignment.hand_out(cluster, now_s)
         return list(dict.fromkeys(actions)) if len(actions) > 1 else actions
 
 
@@ -69,7 +70,8 @@ def life_of(number: int) -> Iterator[on.Event]:
         )
         yield on.ReservationsFound(tablet=tablet, reservations=())
         yield _planned(tablet, 3 * attempt, job)
-        yield on.TakeAsked(take=own, compactor=compactor, incarnation="1", group="default")
+        request = TakeRequest(take=own, compactor=compactor, incarnation="1", group="default")
+        yield on.TakeAsked(request=request)
         entry = Reservation(
             attempt=own,
             job=job.id,
@@ -82,14 +84,14 @@ def life_of(number: int) -> Iterator[on.Event]:
             since_s=0.0,
             now_s=0.0,
         )
-        yield on.JobReserved(take=own, job=job, reservation=entry)
+        yield on.JobReserved(take=own, assignment=_assignment(job, entry))
         yield on.ReservationsFound(tablet=tablet, reservations=(entry,))
         yield _planned(tablet, 3 * attempt + 1)
         for _ in range(BEATS):
             yield _heard(compactor, own)
         fails = attempt == 0 and number % 10 == 0
         end = AttemptEnd.FAILED if fails else AttemptEnd.COMMITTED
-        yield on.AttemptReported(
+        report = AttemptReport(
             compactor=compactor,
             attempt=own,
             end=end,
@@ -97,6 +99,7 @@ def life_of(number: int) -> Iterator[on.Event]:
             cause=f"file {inputs[0]} has 99 rows, wanted 100" if fails else "",
             outputs=() if fails else (f"{entry.output_prefix}-0.parquet",),
         )
+        yield on.AttemptReported(report=report)
         yield on.AttemptSettled(tablet=tablet, attempt=own, end=end)
         if fails:
             yield on.QuarantineLifted(table=tablet.table, tablet=tablet)
@@ -112,21 +115,31 @@ def _planned(tablet: TabletId, version: int, *jobs: Job) -> on.TabletPlanned:
 
 
 def _heard(compactor: str, attempt: str) -> on.CompactorHeard:
-    return on.CompactorHeard(
+    beat = Heartbeat(
         compactor=compactor,
         incarnation="1",
         group="default",
         node="n",
         slots=2,
         attempts=(AttemptProgress(attempt=attempt, state="rewriting"),),
-        draining=False,
+    )
+    return on.CompactorHeard(beat=beat)
+
+
+def _assignment(job: Job, reservation: Reservation) -> Assignment:
+    return Assignment(
+        job=job,
+        reservation=reservation,
+        table=TABLE,
+        bounds=Bounds(start=None, end=job.tablet.end),
+        inputs=(),
+        outside=(),
     )
 
 
 def made_state(kind: type[CoordinatorState], limits: Limits | None = None) -> CoordinatorState:
     state = kind(CoordinatorSettings(), limits=limits)
-    table = Table(id="t-0123456789", name="events", location="file:///t", schema=())
-    state.handle(on.TableSeen(table=table), now_s=0.0)
+    state.handle(on.TableSeen(table=TABLE), now_s=0.0)
     return state
 
 
