@@ -4,6 +4,7 @@
     examples      what the help shows: examples and groups of verbs
     session       what every verb has: arguments, the client, `--json`, exit codes
     render        tables and lists for people, and results about tables
+    tablet_keys   tablets by their keys, as people write them
     stack         up, down, demo, logs, config
     tables        table …, pause, resume
     imports       table import, table export

@@ -30,12 +30,13 @@ from neve.cli.session import (
     names,
     verb,
 )
+from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 # ------------------------------------------------------------------------------- Results for people
 
 
-def render_fsck(report: FsckReport) -> RenderableType:
-    """Return what a check came to."""
+def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
+    """Return what a check found. `keys` gives the keys of tablets."""
     looked = (
         f"{report.table}: {report.tablets:,} tablets, {report.files:,} files, "
         f"{format_bytes(report.size_bytes)}; {'sound' if report.sound else 'DAMAGED'}"
@@ -44,11 +45,17 @@ def render_fsck(report: FsckReport) -> RenderableType:
         return lines(looked)
     more = [f"and {report.more:,} more"] if report.more else []
     rows = [
-        (each.code, each.path or shortened(each.tablet or "-"), each.sentence, _repair_lines(each))
+        (each.code, _place_text(each, report.table, keys), each.sentence, _repair_lines(each))
         for each in report.findings
     ]
     heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
     return lines(looked, "", grid(heads, rows), *more)
+
+
+def _place_text(finding: Finding, table: str, keys: TabletKeys) -> str:
+    if finding.path:
+        return finding.path
+    return shortened(keys(table, finding.tablet)) if finding.tablet else "-"
 
 
 def _repair_lines(finding: Finding) -> str | None:
@@ -166,7 +173,7 @@ def fsck(
         accept=accept,
         forget_missing=forget_missing,
     )
-    session.show(report, lambda: render_fsck(report))
+    session.show(report, lambda: render_fsck(report, KnownTables(session.client.tables)))
     if not report.sound:
         raise typer.Exit(1)
 

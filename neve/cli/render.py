@@ -11,20 +11,29 @@ from rich.text import Text
 
 from common.units import format_bytes, format_duration
 from neve.api import tables as api
+from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
 
 RIGHT = "right"
+WHOLE = "whole"
+"""Left, and never folded: ids and times, which people copy."""
 
 
 def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> RenderableType:
     """Return a plain table, or a dash if it has no row.
 
     Args:
-        columns: Heading and alignment (`left`, `right`) of each.
+        columns: Heading and side of each: `RIGHT` (numbers, never folded), `WHOLE`, or left.
         rows: Cells; None becomes a dash.
     """
     table = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading, side in columns:
-        table.add_column(heading, justify="right" if side == RIGHT else "left", overflow="fold")
+        table.add_column(
+            heading,
+            justify="right" if side == RIGHT else "left",
+            overflow="fold",
+            no_wrap=side in {RIGHT, WHOLE},
+            min_width=len(heading),
+        )
     for row in rows:
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     return table if table.row_count else Text("none")
@@ -75,7 +84,7 @@ def render_table(found: api.Table) -> RenderableType:
                 ("partitions", ", ".join(found.partition_by) or None),
                 *_totals(found),
                 *(
-                    ("quarantined", f"tablet {each}: {why}")
+                    ("quarantined", f"tablet {keys_of(found, each)} (id {each}): {why}")
                     for each, why in found.unreadable.items()
                 ),
             ]
@@ -125,8 +134,14 @@ def _written(name: str, value: Any) -> str:
     return str(value)
 
 
-def render_files(found: Sequence[api.File]) -> RenderableType:
-    """Return a listing of files."""
+def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
+    """Return a listing of files.
+
+    Args:
+        found: The files.
+        table: Whose they are.
+        keys: Keys of its tablets.
+    """
     return grid(
         [
             ("TABLET", ""),
@@ -138,12 +153,12 @@ def render_files(found: Sequence[api.File]) -> RenderableType:
         ],
         [
             (
-                shortened(each.tablet),
+                shortened(keys(table, each.tablet)),
                 each.path,
                 format_bytes(each.size_bytes),
                 _count(each.rows),
-                each.key_min,
-                each.key_max,
+                None if each.key_min is None else shortened(each.key_min),
+                None if each.key_max is None else shortened(each.key_max),
             )
             for each in found
         ],
@@ -154,27 +169,35 @@ def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
     """Return a listing of tablets."""
     return grid(
         [
-            ("TABLET", ""),
-            ("LAST KEY", ""),
+            ("KEYS", ""),
             ("FILES", RIGHT),
             ("SIZE", RIGHT),
             ("ROWS", RIGHT),
             ("RUNNING", RIGHT),
             ("STATE", ""),
+            ("ID", ""),
         ],
         [
             (
-                shortened(each.tablet),
-                each.partition or each.end,
+                _tablet_range(each),
                 each.files,
                 format_bytes(each.size_bytes),
                 _count(each.rows),
                 each.running,
                 _tablet_state(each),
+                each.tablet,
             )
             for each in found
         ],
     )
+
+
+def _tablet_range(tablet: api.Tablet) -> str:
+    if tablet.start is None and tablet.end == "+inf":
+        return ALL_KEYS
+    start = None if tablet.start is None else shortened(tablet.start)
+    end = None if tablet.end is None else shortened(tablet.end)
+    return range_text(start, end, tablet.partition)
 
 
 def drop_sentence(found: api.Dropped) -> str:
@@ -200,13 +223,13 @@ def add_sentence(found: api.Added) -> str:
 def call_sentence(found: api.Call) -> str:
     """Return what became of a call, as a sentence."""
     if found.state == "too-old":
-        return f"call {found.call} is too old: nobody can tell any more what became of it"
+        return f"call {found.call} is too old: its outcome is no longer known"
     if found.state != "accepted":
-        return f"call {found.call} was not accepted so far: it can be sent (again)"
+        return f"call {found.call} has not been accepted so far: it is safe to send it again"
     when = datetime.fromtimestamp(found.at_s or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S")
     if found.request is not None:
         return f"call {found.call} was accepted at {when}, as request {found.request}"
-    where = f" to {', '.join(map(shortened, found.tablets))}" if found.tablets else ""
+    where = f" to {_plural(len(found.tablets), 'tablet')}" if found.tablets else ""
     files = f"({format_bytes(found.size_bytes or 0)}) in {_plural(found.file_count or 0, 'file')}"
     return (
         f"call {found.call} was accepted at {when}: {found.kind} of {_count(found.rows)} rows "
@@ -226,7 +249,7 @@ def _tablet_state(tablet: api.Tablet) -> str:
     if tablet.selected:
         return "selected"
     if tablet.waiting:
-        return "a request waits"
+        return "request waiting"
     return (
         f"{tablet.analysis}, {_plural(tablet.failures, 'failure')}"
         if tablet.failures

@@ -11,6 +11,7 @@ from common.units import format_bytes, format_duration
 from neve.api import requests as api
 from neve.cli.render import (
     RIGHT,
+    WHOLE,
     facts,
     grid,
     lines,
@@ -22,6 +23,7 @@ from neve.cli.session import (
     name_values,
     verb,
 )
+from neve.cli.tablet_keys import range_text
 from neve.client.errors import CallerError
 from neve.client.requests import PLUGIN_FORM as PLUGIN
 from neve.client.requests import Request, sentence
@@ -36,7 +38,7 @@ def render_requests(found: Sequence[api.Request]) -> RenderableType:
     """Return a listing of requests."""
     return grid(
         [
-            ("REQUEST", ""),
+            ("REQUEST", WHOLE),
             ("TABLE", ""),
             ("ASKED (UTC)", ""),
             ("STATE", ""),
@@ -73,7 +75,7 @@ def render_request(found: api.Request) -> RenderableType:
             ("transform", found.transform or None),
             *_wanted_facts(found),
             *((("cancelled"), each.text) for each in found.cancelled),
-            ("asked", f"{_time_text(found.submitted_at_s)} UTC"),
+            ("requested", f"{_time_text(found.submitted_at_s)} UTC"),
             *_progress_facts(found),
             *_result_facts(found.result),
             *(("note", note) for note in found.notes),
@@ -104,7 +106,6 @@ def render_dry_run(found: api.DryRun) -> RenderableType:
         return told
     columns = [
         ("TABLET", ""),
-        ("LAST KEY", ""),
         ("FILES", RIGHT),
         ("SIZE", RIGHT),
         ("ROWS", RIGHT),
@@ -113,13 +114,12 @@ def render_dry_run(found: api.DryRun) -> RenderableType:
     ]
     rows = [
         (
-            shortened(each.tablet),
-            each.partition or each.end,
+            _tablet_text(each),
             each.files,
             format_bytes(each.size_bytes),
             f"{each.rows:,}",
             _row_count_text(each.rows_in_range),
-            "busy, it would wait" if each.held else "free",
+            "busy: the request would wait" if each.held else "free",
         )
         for each in found.per_tablet
     ]
@@ -130,7 +130,6 @@ def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
     return grid(
         [
             ("TABLET", ""),
-            ("LAST KEY", ""),
             ("STATE", ""),
             ("FILES LEFT", RIGHT),
             ("BYTES LEFT", RIGHT),
@@ -139,8 +138,7 @@ def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
         ],
         [
             (
-                shortened(each.tablet),
-                each.partition or each.end,
+                _tablet_text(each),
                 each.state,
                 each.files_left,
                 format_bytes(each.bytes_left),
@@ -150,6 +148,11 @@ def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
             for each in found
         ],
     )
+
+
+def _tablet_text(tablet: api.RequestTablet | api.DryTablet) -> str:
+    end = None if tablet.end is None else shortened(tablet.end)
+    return range_text(None, end, tablet.partition)
 
 
 def _wanted_facts(found: api.Request) -> list[tuple[str, str]]:
@@ -324,11 +327,11 @@ def compact(
         return
     request = session.client.compact(name, call=call, **wanted)
     if wait:
-        session.say(f"asked for {request.id}")
+        session.say(f"requested as {request.id}")
         wait_for(session, request, timeout)
         return
     asked = request.status(tablets=0)
-    told = f"asked for {request.id}; `neve request show {name} {request.id}` tells how far it is"
+    told = f"requested as {request.id}; `neve request show {name} {request.id}` shows its progress"
     session.show(asked, told)
 
 
@@ -343,7 +346,9 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
     try:
         found = request.wait(progress=not session.as_json, timeout_s=timeout_s)
     except KeyboardInterrupt:
-        session.say(f"{request.id} goes on; `neve request cancel {request.table} {request.id}`")
+        session.say(
+            f"{request.id} goes on; `neve request cancel {request.table} {request.id}` ends it"
+        )
         raise
     session.show(found, lambda: render_request(found))
 
@@ -406,12 +411,14 @@ def cancel_request(
     *,
     start: Annotated[str | None, typer.Option(help="Only tablets from this key on.")] = None,
     end: Annotated[str | None, typer.Option(help="Only tablets up to this key.")] = None,
-    tablet: Annotated[str | None, typer.Option(help="Only one tablet, by its end.")] = None,
+    tablet: Annotated[
+        str | None, typer.Option(help="Only this tablet: its id, as `neve table tablets` shows it.")
+    ] = None,
 ) -> None:
     """Cancel a request, or its part in some tablets; what is committed stays."""
     found = session.client.request(name, request).cancel(start=start, end=end, tablet=tablet)
     whole = start is None and end is None and tablet is None
-    told = f"{request} is being cancelled" if whole else f"a part of {request} is cancelled"
+    told = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
     session.show(found, told)
 
 
@@ -426,5 +433,5 @@ def cancel_job(
     jobs = [each for each in session.client.jobs() if each.attempt == attempt]
     session.client.cancel_job(attempt)
     of_request = any(each.kind == "USER" for each in jobs)
-    told = "; its request leaves this tablet out, and ends done in part" if of_request else ""
-    session.show({"cancelled": attempt}, f"asked to cancel {attempt}{told}")
+    told = "; its request leaves out this tablet and ends done_in_part" if of_request else ""
+    session.show({"cancelled": attempt}, f"cancelling {attempt}{told}")

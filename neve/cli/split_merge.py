@@ -9,30 +9,37 @@ from rich.console import RenderableType
 
 from neve.api import split_merge as api
 from neve.api.split_merge import Operation
-from neve.cli.render import grid
+from neve.cli.render import WHOLE, grid, shortened
 from neve.cli.session import Name, Session, verb
+from neve.cli.tablet_keys import KnownTables, TabletKeys
 from neve.client.errors import CallerError
 
 
-def render_operations(found: Sequence[Operation]) -> RenderableType:
-    """Return a listing of splits and merges."""
+def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) -> RenderableType:
+    """Return a listing of splits and merges.
+
+    Args:
+        found: What is under way.
+        table: In which table.
+        keys: Keys of tablets.
+    """
     return grid(
         [
-            ("OPERATION", ""),
+            ("OPERATION", WHOLE),
             ("KIND", ""),
             ("AT", ""),
             ("TABLETS", ""),
             ("SINCE (UTC)", ""),
             ("STEP", ""),
             ("WAITS FOR", ""),
-            ("BEGAN BECAUSE", ""),
+            ("REASON", ""),
         ],
         [
             (
                 each.id,
                 each.kind,
-                each.at,
-                ", ".join(each.tablets),
+                None if each.at is None else shortened(each.at),
+                ", ".join(shortened(keys(table, one)) for one in each.tablets),
                 datetime.fromtimestamp(each.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
                 each.step,
                 each.waits,
@@ -67,7 +74,8 @@ def split(
     *,
     at: Annotated[str | None, typer.Option(help="Last key of the left half.")] = None,
     tablet: Annotated[
-        str | None, typer.Option(help="Tablet, by its end; it is cut by bytes.")
+        str | None,
+        typer.Option(help="Id of the tablet to split by bytes; `neve table tablets` shows it."),
     ] = None,
     into: Annotated[
         int | None, typer.Option(help="With --tablet: how many parts; more than 2 waits.")
@@ -104,7 +112,10 @@ def merge(
     name: Name,
     *,
     tablet: Annotated[
-        str | None, typer.Option(help="Tablet, by its end; merges with the next.")
+        str | None,
+        typer.Option(
+            help="Id of the tablet to merge with the next; `neve table tablets` shows it."
+        ),
     ] = None,
     start: Annotated[
         str | None, typer.Option("--from", help="A key of the first tablet to merge.")
@@ -140,7 +151,7 @@ def merge(
 def operations(session: Session, name: Name) -> None:
     """List the splits and merges under way, and what they wait for."""
     found = session.client.operations(name)
-    session.show(found, lambda: render_operations(found))
+    session.show(found, lambda: render_operations(found, name, KnownTables(session.client.tables)))
 
 
 def _check_wait(wait: bool, timeout: float | None) -> None:
@@ -161,9 +172,9 @@ def _abandon_operations(session: Session, name: str, kind: str, tablet: str | No
 def _show_started(session: Session, name: str, begun: api.StartedOperation, *, wait: bool) -> None:
     operation = begun.operation
     if operation is None:
-        session.show(begun, "nothing to do: the tablets are so already")
+        session.show(begun, "nothing to do: the tablets already have these bounds")
     elif wait:
         session.show(begun, f"{operation.kind} of {name} is over")
     else:
-        follow = f"`neve table operations {name}` tells what it waits for"
+        follow = f"`neve table operations {name}` shows what it waits for"
         session.show(begun, f"{operation.kind} at {operation.at} begins; {follow}")

@@ -22,6 +22,7 @@ from neve.cli.session import (
     to_dictionaries,
     verb,
 )
+from neve.cli.tablet_keys import KnownTables
 from neve.setting_values import known_name
 
 
@@ -110,7 +111,8 @@ def tablets(session: Session, name: Name) -> None:
 def files(session: Session, name: Name) -> None:
     """List the files of a table."""
     found = session.client.files(name)
-    session.show(found, lambda: render.render_files(found))
+    keys = KnownTables(session.client.tables)
+    session.show(found, lambda: render.render_files(found, name, keys))
 
 
 def set_settings(
@@ -187,7 +189,7 @@ def _columns(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         name, colon, kind = text.partition(":")
         if not (name and colon and kind):
-            raise typer.BadParameter(f"{text!r} is no column: wanted `name:type`")
+            raise typer.BadParameter(f"{text!r} is not a column, expected `name:type`")
         if name in columns:
             raise typer.BadParameter(f"column {name!r} is given twice")
         columns[name] = kind

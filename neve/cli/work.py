@@ -15,6 +15,7 @@ from common.units import format_bytes, format_duration
 from neve.api import work as api
 from neve.cli.render import (
     RIGHT,
+    WHOLE,
     facts,
     grid,
     lines,
@@ -26,12 +27,13 @@ from neve.cli.session import (
     name_values,
     verb,
 )
+from neve.cli.tablet_keys import KnownTables, TabletKeys
 
 # ---------------------------------------------------------------------------------- Work for people
 
 
-NOW_MAX_S = 5.0
-"""Heartbeats come every few seconds: progress seen at the last one is as new as can be."""
+QUIET_MIN_S = 5.0
+"""Heartbeats come every few seconds. Less than this since the last progress means nothing."""
 
 
 def render_status(found: api.Status) -> RenderableType:
@@ -100,8 +102,8 @@ def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
         ],
         [
             (
-                each.compactor,
-                each.group,
+                shortened(each.compactor),
+                shortened(each.group),
                 shortened(each.node),
                 f"{each.busy}/{each.slots}",
                 f"{format_duration(each.heard_ago_s)} ago",
@@ -112,11 +114,17 @@ def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
     )
 
 
-def render_jobs(found: Sequence[api.Job], now_s: float) -> RenderableType:
-    """Return a listing of running jobs."""
+def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
+    """Return a listing of running jobs.
+
+    Args:
+        found: The jobs.
+        now_s: The time by the clock of this machine.
+        keys: Keys of tablets.
+    """
     return grid(
         [
-            ("ATTEMPT", ""),
+            ("ATTEMPT", WHOLE),
             ("TABLE", ""),
             ("TABLET", ""),
             ("KIND", ""),
@@ -124,20 +132,18 @@ def render_jobs(found: Sequence[api.Job], now_s: float) -> RenderableType:
             ("SIZE", RIGHT),
             ("COMPACTOR", ""),
             ("SINCE", RIGHT),
-            ("PROGRESS", RIGHT),
             ("STATE", ""),
         ],
         [
             (
                 each.attempt,
-                each.table,
-                shortened(each.tablet),
+                shortened(each.table),
+                shortened(keys(each.table, each.tablet)),
                 each.kind,
                 each.inputs,
                 format_bytes(each.input_bytes),
                 each.compactor,
                 format_duration(max(now_s - each.since_s, 0)),
-                _quiet_text(each.quiet_s),
                 _job_state(each),
             )
             for each in found
@@ -145,8 +151,8 @@ def render_jobs(found: Sequence[api.Job], now_s: float) -> RenderableType:
     )
 
 
-def render_queue(found: Sequence[api.PlannedJob]) -> RenderableType:
-    """Return a listing of queued jobs."""
+def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> RenderableType:
+    """Return a listing of queued jobs. `keys` gives the keys of tablets."""
     return grid(
         [
             ("PLACE", RIGHT),
@@ -162,9 +168,9 @@ def render_queue(found: Sequence[api.PlannedJob]) -> RenderableType:
         [
             (
                 each.place,
-                each.table,
-                shortened(each.tablet),
-                each.group,
+                shortened(each.table),
+                shortened(keys(each.table, each.tablet)),
+                shortened(each.group),
                 each.priority,
                 len(each.files),
                 format_bytes(each.input_bytes),
@@ -176,8 +182,8 @@ def render_queue(found: Sequence[api.PlannedJob]) -> RenderableType:
     )
 
 
-def render_plan(found: api.Plan) -> RenderableType:
-    """Return what would be planned, and why files are left."""
+def render_plan(found: api.Plan, keys: TabletKeys) -> RenderableType:
+    """Return what would be planned, and why files are left. `keys` gives the keys of tablets."""
     planned = grid(
         [
             ("TABLET", ""),
@@ -190,9 +196,9 @@ def render_plan(found: api.Plan) -> RenderableType:
         ],
         [
             (
-                shortened(each.tablet),
+                shortened(keys(each.table, each.tablet)),
                 each.kind,
-                each.group,
+                shortened(each.group),
                 each.priority,
                 len(each.files),
                 format_bytes(each.input_bytes),
@@ -203,26 +209,31 @@ def render_plan(found: api.Plan) -> RenderableType:
     )
     if not found.left:
         return planned
-    left = grid([("LEFT", ""), ("WHY", "")], sorted(found.left.items()))
+    left = grid([("NOT PLANNED", ""), ("WHY", "")], sorted(found.left.items()))
     return lines(planned, "", left)
 
 
-def render_explanations(found: Sequence[api.Explanation]) -> RenderableType:
-    """Return why tablets are as they are, one paragraph a tablet."""
+def render_explanations(found: Sequence[api.Explanation], keys: TabletKeys) -> RenderableType:
+    """Return why tablets are as they are, one paragraph a tablet.
+
+    Each begins with the keys of the tablet and the id that other commands take.
+    """
     parts: list[RenderableType | str] = []
     for each in found:
-        parts += [f"tablet {each.tablet} of {each.table}"]
+        where = shortened(keys(each.table, each.tablet))
+        parts += [f"{each.table}, tablet {where} (id {each.tablet})"]
         parts += [f"  {sentence}" for sentence in each.sentences]
-        parts += [f"  left: {path}: {why}" for path, why in sorted(each.left.items())]
+        parts += [f"  not planned: {path}: {why}" for path, why in sorted(each.left.items())]
     return lines(*(parts or ["none"]))
 
 
-def render_story(found: api.Story) -> RenderableType:
-    """Return what has happened to a tablet, one entry a row."""
+def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
+    """Return what has happened to a tablet, one entry a row. `keys` gives its keys."""
+    where = shortened(keys(found.table, found.tablet))
     return lines(
-        f"tablet {found.tablet} of {found.table}",
+        f"{found.table}, tablet {where} (id {found.tablet})",
         grid(
-            [("TIME (UTC)", ""), ("KIND", ""), ("WHAT HAPPENED", "")],
+            [("TIME (UTC)", WHOLE), ("KIND", ""), ("WHAT HAPPENED", "")],
             [
                 (
                     datetime.fromtimestamp(each.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
@@ -235,23 +246,29 @@ def render_story(found: api.Story) -> RenderableType:
     )
 
 
-def render_history(found: Sequence[api.Finished]) -> RenderableType:
-    """Return a listing of finished attempts."""
+def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:
+    """Return a listing of finished attempts.
+
+    Args:
+        found: The attempts.
+        table: Whose they are.
+        keys: Keys of tablets.
+    """
     return grid(
         [
-            ("ENDED (UTC)", ""),
+            ("ENDED (UTC)", WHOLE),
             ("TABLET", ""),
             ("END", ""),
             ("FILES", RIGHT),
-            ("SIZE", RIGHT),
-            ("ROWS", RIGHT),
+            ("SIZE", ""),
+            ("ROWS", ""),
             ("TOOK", RIGHT),
             ("WHY", ""),
         ],
         [
             (
                 datetime.fromtimestamp(each.ended_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-                shortened(each.tablet),
+                shortened(keys(table, each.tablet)),
                 each.end,
                 f"{len(each.inputs)} → {len(each.outputs)}",
                 f"{format_bytes(each.bytes_in)} → {format_bytes(each.bytes_out)}",
@@ -272,17 +289,13 @@ def _group_state(group: api.Group) -> str:
     return "working" if group.running else "idle"
 
 
-def _quiet_text(quiet_s: float) -> str:
-    return "now" if quiet_s < NOW_MAX_S else f"{format_duration(quiet_s)} ago"
-
-
 def _job_state(job: api.Job) -> str:
-    if not job.state:
-        return "assigned"
-    throttled = ""
+    parts = [f"{job.state} {job.fraction:.0%}" if job.state else "assigned"]
     if job.throttled and job.granted_bytes_s is not None:
-        throttled = f", throttled to {format_bytes(job.granted_bytes_s)}/s"
-    return f"{job.state} {job.fraction:.0%}{throttled}"
+        parts.append(f"throttled to {format_bytes(job.granted_bytes_s)}/s")
+    if job.quiet_s >= QUIET_MIN_S:
+        parts.append(f"no progress for {format_duration(job.quiet_s)}")
+    return ", ".join(parts)
 
 
 def _compactor_state(compactor: api.Compactor) -> str:
@@ -300,7 +313,7 @@ def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
         (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
         for each in planned["jobs"]
     ]
-    left = grid([("LEFT", ""), ("WHY", "")], sorted(planned["left"].items()))
+    left = grid([("NOT PLANNED", ""), ("WHY", "")], sorted(planned["left"].items()))
     return (
         lines(grid(columns, jobs_planned), "", left)
         if planned["left"]
@@ -429,6 +442,10 @@ def register(app: typer.Typer) -> None:
     verb(group, "limit")(limit_group)
 
 
+def _keys(session: Session) -> TabletKeys:
+    return KnownTables(session.client.tables)
+
+
 def status(session: Session) -> None:
     """Show how the service as a whole is doing."""
     found = session.client.status()
@@ -438,7 +455,7 @@ def status(session: Session) -> None:
 def jobs(session: Session) -> None:
     """List the running jobs."""
     found = session.client.jobs()
-    session.show(found, lambda: render_jobs(found, SystemClock().now_s()))
+    session.show(found, lambda: render_jobs(found, SystemClock().now_s(), _keys(session)))
 
 
 def queue(
@@ -448,13 +465,15 @@ def queue(
 ) -> None:
     """List the waiting jobs, highest priority first."""
     found = session.client.queue(group, count)
-    session.show(found, lambda: render_queue(found))
+    session.show(found, lambda: render_queue(found, _keys(session)))
 
 
 def explain(
     session: Session,
     name: Name,
-    tablet: Annotated[str | None, typer.Argument(help="Tablet, by its end.")] = None,
+    tablet: Annotated[
+        str | None, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
+    ] = None,
     *,
     history: Annotated[
         bool, typer.Option("--history", help="Show what has happened to the tablet so far.")
@@ -471,10 +490,10 @@ def explain(
                 f"`neve table tablets {name}` lists them"
             )
         story = session.client.story(name, tablet)
-        session.show(story, lambda: render_story(story))
+        session.show(story, lambda: render_story(story, _keys(session)))
         return
     found = session.client.explain(name, tablet)
-    session.show(found, lambda: render_explanations(found))
+    session.show(found, lambda: render_explanations(found, _keys(session)))
 
 
 def plan(
@@ -508,39 +527,42 @@ def plan(
     if planner is not None or settings or tablet is not None:
         raise RequestError("--planner, --set and --tablet go with --files; a table has its own")
     found = session.client.plan(str(name))
-    session.show(found, lambda: render_plan(found))
+    session.show(found, lambda: render_plan(found, _keys(session)))
 
 
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
     found = session.client.history(name, count)
-    session.show(found, lambda: render_history(found))
+    session.show(found, lambda: render_history(found, name, _keys(session)))
 
 
 def lift_quarantine(
     session: Session,
     name: Name,
-    tablet: Annotated[str | None, typer.Argument(help="Tablet, by its end.")] = None,
+    tablet: Annotated[
+        str | None, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
+    ] = None,
 ) -> None:
     """Try tablets again that were set aside because their jobs failed; `explain` names them."""
     session.client.lift_quarantine(name, tablet)
     where = f"tablet {tablet} of {name}" if tablet is not None else f"every tablet of {name}"
-    session.show({"lifted": name, "tablet": tablet}, f"{where} is tried again")
+    session.show({"lifted": name, "tablet": tablet}, f"{where} is planned again")
 
 
 def lower_watermark(
     session: Session,
     name: Name,
-    tablet: Annotated[str, typer.Argument(help="Tablet, by its end.")],
+    tablet: Annotated[
+        str, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
+    ],
     to: Annotated[
         str | None, typer.Option(help="Rows up to this version stay refused; else none are.")
     ] = None,
 ) -> None:
     """Let a tablet take rows again that are older than tombstones it has dropped."""
     found = session.client.lower_watermark(name, tablet, to)
-    after = "it has none" if found.after is None else f"it is {found.after}"
     session.show(
-        found, f"the watermark was {found.before or 'none'}, now {after}; {found.may_rise}"
+        found, f"watermark: {found.before or 'none'} → {found.after or 'none'}; {found.may_rise}"
     )
 
 
@@ -556,7 +578,7 @@ def drain(
 ) -> None:
     """Let a compactor finish its jobs and take no new ones."""
     session.client.drain(name)
-    session.show({"draining": name}, f"{name} drains")
+    session.show({"draining": name}, f"{name} is draining")
 
 
 def pause_group(

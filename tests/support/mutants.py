@@ -130,6 +130,7 @@ SUITES = {
     "pruning-requests": ["tests/unit/neve/test_gateway_requests.py", "-k", "only_files"],
     "spans": [f"tests/unit/rows/test_{name}.py" for name in ("rules", "spans")],
     "damaged-rows": ["tests/unit/neve/test_cli.py", "-k", "damaged_file or doctor_says"],
+    "cli-keys": ["tests/unit/neve/test_render.py", "-k", "by_their_keys"],
     "cli-set": ["tests/unit/neve/test_cli.py", "-k", "has_changed"],
     "orders": [
         *(f"tests/unit/neve/test_gateway_{name}.py" for name in ("service", "drops")),

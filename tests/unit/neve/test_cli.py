@@ -58,7 +58,8 @@ def test_a_table_from_birth_to_death(neve: Shell, folder: Path) -> None:
     neve.run("table", "describe", "events", says="tablets 2")
     neve.run("table", "set", "events", "ratio=2.5", "target=64M", says="target_bytes 512MB → 64MB")
     assert neve.json("table", "describe", "events")["settings"]["ratio"] == 2.5
-    neve.run("table", "tablets", "events", says="+inf")
+    neve.run("table", "tablets", "events", says="after [100] to +inf")
+    neve.run("explain", "events", says="events, tablet to [100] (id 01800")
     neve.run("table", "files", "events", says="none")
     neve.run("pause", "events", says="events is paused")
     neve.run("resume", "events", says="events is live")
@@ -77,6 +78,7 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
     pq.write_table(rows.slice(1), folder / "b.parquet")
     neve.run("add", "events", str(folder / "b.parquet"), says="in 1 file to 1 tablet")
 
+    neve.run("table", "files", "events", says="to [100] ")
     neve.run("scan", "events", says="id v name 1 1 a 150 1 b")
     neve.run("scan", "events", "--columns", "name", "--start", "2", says="name b")
     neve.run("scan", "events", "--limit", "1", says="the first 1 rows")
@@ -92,7 +94,7 @@ def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:
 def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
     neve.run("status", says="default 1 4.0 KiB")
     neve.run("jobs", says="att-1 events")
-    neve.run("job", "cancel", "att-1", says="asked to cancel att-1")
+    neve.run("job", "cancel", "att-1", says="cancelling att-1")
     neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
@@ -103,7 +105,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     assert told["entries"][1]["job"] == "job-1"
     neve.run("history", "events", says="none")
     neve.run("compactor", "list", says="local-1 default")
-    neve.run("compactor", "drain", "local-1", says="local-1 drains")
+    neve.run("compactor", "drain", "local-1", says="local-1 is draining")
     neve.run("group", "pause", "default", says="group default is paused")
     neve.run("group", "resume", "default", says="group default is resumed")
     neve.run("group", "limit", "default", "50MB", says="group default is limited to 50MB/s")

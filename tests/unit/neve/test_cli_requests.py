@@ -49,10 +49,10 @@ def test_a_request_from_asking_to_cancelling(neve: Shell) -> None:
     neve.run("request", "list", "events", says=f"{request} events")
     neve.run("request", "list", says="set name = 'x'")
     neve.run("request", "show", "events", request, says="keys [1] to [9]")
-    neve.run("request", "cancel", "events", request, "--tablet", "last", says="a part of")
+    neve.run("request", "cancel", "events", request, "--tablet", "last", says="part of")
     neve.run("request", "cancel", "events", request, says=f"{request} is being cancelled")
     assert neve.json("request", "show", "events", request)["state"] == "cancelling"
-    neve.run("compact", "events", says="tells how far it is")
+    neve.run("compact", "events", says="shows its progress")
 
 
 def test_mistakes_end_with_two(neve: Shell) -> None:
@@ -91,7 +91,7 @@ def test_a_request_that_fails_ends_with_one(gateway: Gateway, neve: Shell) -> No
 
 def test_a_request_that_is_done_in_part_ends_with_one(gateway: Gateway, neve: Shell) -> None:
     request = neve.json("compact", "events")["id"]
-    neve.run("request", "cancel", "events", request, "--tablet", "last", says="a part of")
+    neve.run("request", "cancel", "events", request, "--tablet", "last", says="part of")
     ending = threading.Timer(0.5, lambda: end_all(gateway, RequestState.DONE_IN_PART))
     ending.start()
     words = ["request", "show", "events", request, "--wait"]

@@ -38,7 +38,7 @@ def test_columns_are_added_and_widened(neve: Shell) -> None:
     ("words", "says"),
     [
         ([], "give a setting, --add-column or --widen-column"),
-        (["--add-column", "price"], "'price' is no column: wanted `name:type`"),
+        (["--add-column", "price"], "'price' is not a column, expected `name:type`"),
         (["--add-column", "x:int64", "--add-column", "x:int32"], "column 'x' is given twice"),
         (["--add-column", "x:number"], "number"),
         (["--widen-column", "v:int32"], "is int64 and cannot become int32"),

@@ -51,7 +51,7 @@ def test_a_tablet_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path, 
         console = Console(width=500, color_system=None, force_terminal=False)
         with console.capture() as printed:
             console.print(rendered(told))
-        assert f"tablet {bad.text}: {key}" in printed.get()
+        assert f"tablet to [20] (id {bad.text}): {key}" in printed.get()
         assert client.explain("events", bad.text)
         assert client.scan("events", start="21").num_rows == 1
         with pytest.raises(NeveError, match=key):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console, RenderableType
 
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.wire import AttemptProgress
+from neve.api import (
+    recovery as recovery_api,
+)
 from neve.api import (
     requests as requests_api,
 )
@@ -18,11 +26,15 @@ from neve.api import (
 from neve.api import (
     work as work_api,
 )
+from neve.api.split_merge import Operation
 from neve.cli import (
+    recovery,
     render,
     requests,
+    split_merge,
     work,
 )
+from neve.cli.tablet_keys import KnownTables
 from neve.client.http import decode
 from neve.gateway.work import compactor_view, job_view, queued_view
 from tests.support.datadriven import Answer, Step
@@ -46,12 +58,16 @@ TABLE = tables_api.Table(
     version_column="v",
     settings=SETTINGS,
 )
+TABLET_ID = encode_key([100], [KeyType.INT]).hex()
+KEYS = KnownTables(lambda: [TABLE])
 FILE = tables_api.File(
-    path="a.parquet", tablet="0180000000000000640123", size_bytes=2048, rows=1200, key_min="[1]"
+    path="a.parquet", tablet=TABLET_ID, size_bytes=2048, rows=1200, key_min="[1]"
 )
 TABLETS = (
     tables_api.Tablet(tablet="0180", files=2, size_bytes=4096, rows=9, end="[100]", running=1),
-    tables_api.Tablet(tablet="last", files=0, size_bytes=0, rows=0, end="+inf", failures=1),
+    tables_api.Tablet(
+        tablet="last", files=0, size_bytes=0, rows=0, start="[100]", end="+inf", failures=1
+    ),
     tables_api.Tablet(tablet="01", files=1, size_bytes=9, rows=1, partition="day=1", selected=True),
     tables_api.Tablet(tablet="02", files=1, size_bytes=9, rows=1, end="[2]", waiting=1),
     tables_api.Tablet(
@@ -203,7 +219,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "tables": lambda: render.render_tables([TABLE]),
     "nothing": lambda: render.render_tables([]),
     "table": lambda: render.render_table(TABLE),
-    "files": lambda: render.render_files([FILE]),
+    "files": lambda: render.render_files([FILE], "events", KEYS),
     "tablets": lambda: render.render_tablets(TABLETS),
     "added": lambda: render.add_sentence(
         tables_api.Added(
@@ -238,12 +254,12 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "call-unknown": lambda: render.call_sentence(tables_api.Call(call="c", state="unknown")),
     "call-too-old": lambda: render.call_sentence(tables_api.Call(call="c", state="too-old")),
     "status": lambda: work.render_status(STATUS),
-    "jobs": lambda: work.render_jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60),
+    "jobs": lambda: work.render_jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60, KEYS),
     "limits": lambda: work.render_limits(LIMITS),
-    "queue": lambda: work.render_queue([queued_view(QUEUED)]),
-    "plan": lambda: work.render_plan(PLAN),
-    "explain": lambda: work.render_explanations([EXPLAINED]),
-    "history": lambda: work.render_history([FINISHED]),
+    "queue": lambda: work.render_queue([queued_view(QUEUED)], KEYS),
+    "plan": lambda: work.render_plan(PLAN, KEYS),
+    "explain": lambda: work.render_explanations([EXPLAINED], KEYS),
+    "history": lambda: work.render_history([FINISHED], "events", KEYS),
     "requests": lambda: requests.render_requests([REQUEST, FAILED]),
     "request": lambda: requests.render_request(REQUEST),
     "failed-request": lambda: requests.render_request(FAILED),
@@ -252,8 +268,8 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
 }
 
 
-def text_of(shown: RenderableType) -> str:
-    console = Console(width=WIDE, color_system=None, force_terminal=False)
+def text_of(shown: RenderableType, width: int = WIDE) -> str:
+    console = Console(width=width, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(shown, markup=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
@@ -278,3 +294,129 @@ def test_totals_are_shown_once_they_are_known() -> None:
     shown = text_of(render.render_table(known))
     assert "size        5 B" in shown
     assert "rows        -" in shown
+
+
+LONG_NAME = "a-name-of-a-table-or-group-with-as-many-letters-as-a-dns-label-has"[:63]
+LONG_KEY = '["a key with words", "' + "x" * 120 + '"]'
+LONG_ID = "att-0123456789abcdef0123"
+LONG_BY_FIELD = {
+    **dict.fromkeys(("table", "name", "group", "compactor", "node", "coordinator"), LONG_NAME),
+    **dict.fromkeys(("attempt", "id", "job"), LONG_ID),
+    **dict.fromkeys(("path", "location"), "s3://bucket/" + "folder/" * 20 + "file.parquet"),
+    **dict.fromkeys(("key_min", "key_max", "start", "at"), LONG_KEY),
+    **dict.fromkeys(("reason", "cause", "why", "waits", "sentence", "repair"), "because " * 30),
+    **dict.fromkeys(("partition",), "month=" + "9" * 100 + "/day=1"),
+    **dict.fromkeys(("rows_in", "rows_out", "rows", "bytes_in", "bytes_out"), 10**12),
+    **dict.fromkeys(("size_bytes", "input_bytes", "bytes_left", "moved_bytes"), 10**12),
+    "quiet_s": 3600.0,
+}
+"""Values as long as they come, by the fields of wire models."""
+
+
+def lengthened(value: Any, field: str = "") -> Any:
+    """Return a wire model with the longest values that its fields can have."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {
+            each.name: lengthened(getattr(value, each.name), each.name) for each in fields(value)
+        }
+        if isinstance(value, tables_api.Tablet | requests_api.RequestTablet) and parts["end"]:
+            parts["end"] = LONG_KEY
+        return replace(value, **parts)
+    if isinstance(value, tuple | list):
+        return type(value)(lengthened(each, field) for each in value)
+    return value if value is None else LONG_BY_FIELD.get(field, value)
+
+
+FINDING = recovery_api.Finding(
+    code="file-missing", sentence="", repair="", path="a", tablet=TABLET_ID
+)
+OPERATION = Operation(
+    id="o", kind="split", step="cut", tablets=(TABLET_ID, "last"), at="[1]", reason="-", waits="-"
+)
+LONG_TABLE = replace(TABLE, name=LONG_NAME, key=("note",))
+LONG_TABLET = encode_key(["x" * 120], [KeyType.STRING]).hex()
+LONG_KEYS = KnownTables(lambda: [LONG_TABLE])
+
+
+def of_long_tablet(value: Any) -> Any:
+    return replace(lengthened(value), tablet=LONG_TABLET)
+
+
+NARROW: dict[str, Callable[[], RenderableType]] = {
+    "tables": lambda: render.render_tables([lengthened(TABLE)]),
+    "files": lambda: render.render_files([of_long_tablet(FILE)], LONG_NAME, LONG_KEYS),
+    "tablets": lambda: render.render_tablets([of_long_tablet(each) for each in TABLETS]),
+    "status": lambda: work.render_status(lengthened(STATUS)),
+    "jobs": lambda: work.render_jobs([of_long_tablet(job_view(WAITING))], STARTED_S, LONG_KEYS),
+    "queue": lambda: work.render_queue([of_long_tablet(queued_view(QUEUED))], LONG_KEYS),
+    "plan": lambda: work.render_plan(
+        work_api.Plan(jobs=(of_long_tablet(queued_view(QUEUED)),), left={"a/" * 90: "old " * 40}),
+        LONG_KEYS,
+    ),
+    "history": lambda: work.render_history([of_long_tablet(FINISHED)], LONG_NAME, LONG_KEYS),
+    "limits": lambda: work.render_limits([lengthened(each) for each in LIMITS]),
+    "requests": lambda: requests.render_requests([lengthened(REQUEST), lengthened(FAILED)]),
+    "request": lambda: requests.render_request(lengthened(REQUEST)),
+    "dry run": lambda: requests.render_dry_run(lengthened(DRY_RUN)),
+    "operations": lambda: split_merge.render_operations(
+        [lengthened(OPERATION)], LONG_NAME, LONG_KEYS
+    ),
+    "fsck": lambda: recovery.render_fsck(
+        recovery_api.FsckReport(
+            table=LONG_NAME,
+            sound=False,
+            findings=(of_long_tablet(FINDING), replace(of_long_tablet(FINDING), path=None)),
+            more=1,
+            tablets=2,
+            files=3,
+            size_bytes=4,
+        ),
+        LONG_KEYS,
+    ),
+    "restore": lambda: recovery.render_restore(
+        recovery_api.RestoreReport(
+            tables=(
+                lengthened(
+                    recovery_api.Restored(table="", location="", state="live", tablets=1, files=2)
+                ),
+            )
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("listing", NARROW)
+def test_a_listing_fits_a_hundred_columns_and_keeps_headings_numbers_and_ids_whole(
+    listing: str,
+) -> None:
+    wide = text_of(NARROW[listing](), width=4000)
+    narrow = text_of(NARROW[listing](), width=100)
+
+    assert max(map(len, narrow.splitlines())) <= 100
+    headings = {line for line in wide.splitlines() if re.fullmatch(r"[A-Z ()]+", line)}
+    assert headings
+    for each in headings:
+        assert each.split() in [line.split() for line in narrow.splitlines()]
+    for whole in re.findall(r"att-[0-9a-f]{20}|[0-9,.]+ [KMGT]iB(?= {2})", wide):
+        assert whole in narrow
+    assert LONG_TABLET not in narrow or listing == "tablets", "people see keys"
+
+
+def test_tablets_are_shown_by_their_keys() -> None:
+    parts = replace(TABLE, name="parts", partition_by=("day", "kind"), schema=DAYS)
+    keyless = replace(TABLE, name="bag", key=())
+    keys = KnownTables(lambda: [TABLE, parts, keyless])
+    day = encode_key([20000, None], [KeyType.DATE, KeyType.STRING]).hex()
+
+    assert keys("events", TABLET_ID) == "to [100]"
+    assert keys("events", "last") == "to +inf"
+    assert keys("parts", day) == "day=2024-10-04/kind=null"
+    assert keys("bag", "last") == "all keys"
+    assert keys("events", "01ff") == "01ff", "the bytes are no key of this table"
+    assert keys("gone", TABLET_ID) == TABLET_ID
+
+
+DAYS = (
+    tables_api.Column(name="day", type="date32"),
+    tables_api.Column(name="kind", type="string"),
+)
