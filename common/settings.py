@@ -279,8 +279,8 @@ class GatewaySettings:
     )
     memory_max: int = size_setting(
         8 * 1024**3,
-        "Memory of the gateway's process; a call that needs more is told to try again, or to ask"
-        " for less.",
+        "Memory of the gateway's process; a call that needs more is refused with 503, and may be"
+        " sent again or ask for less.",
         least=1024**3,
     )
     locations: tuple[str, ...] = setting(

@@ -86,11 +86,11 @@ class TableSettings(StoredValue):
     selector: str = ""
     """Asked whenever a tablet's files change: what it chooses is compacted; empty: none."""
     selector_options: Mapping[str, str] = field(default_factory=dict)
-    """What the selector is told."""
+    """Options of the selector."""
     configurer: str = ""
     """A plug-in that chooses codec and row groups by what a job merges; empty: none."""
     configurer_options: Mapping[str, str] = field(default_factory=dict)
-    """What the configurer is told."""
+    """Options of the configurer."""
 
     def __post_init__(self) -> None:
         """Refuse other types; which values are allowed is checked where users write them."""

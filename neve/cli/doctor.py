@@ -57,7 +57,7 @@ def check_python() -> str:
     """Check the Python of this process."""
     if not PYTHON_MIN <= sys.version_info[:2] < PYTHON_END:
         raise ConfigError(
-            f"Python {platform.python_version()} is not supported, wanted 3.11 or 3.12"
+            f"Python {platform.python_version()} is not supported, expected 3.11 or 3.12"
         )
     return platform.python_version()
 
@@ -111,7 +111,11 @@ def check_shared_memory() -> str:
     from neve.local.machine import object_folder
 
     chosen = object_folder(SHARED_MEMORY_BYTES, Path(tempfile.gettempdir()))
-    return "/dev/shm is large enough" if chosen is None else f"/dev/shm is small; {chosen} is used"
+    return (
+        "/dev/shm is large enough"
+        if chosen is None
+        else f"/dev/shm is small; Ray will use {chosen}"
+    )
 
 
 def check_gateway_port() -> str:
@@ -120,8 +124,8 @@ def check_gateway_port() -> str:
     from neve.local.machine import is_free
 
     if is_free(GATEWAY_PORT):
-        return f"{GATEWAY_PORT}, the usual one of the gateway, is free"
-    return f"{GATEWAY_PORT} is in use; another one will be chosen for the gateway"
+        return f"{GATEWAY_PORT}, the usual port of the gateway, is free"
+    return f"{GATEWAY_PORT} is in use; the gateway will use another port"
 
 
 def check_storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
@@ -147,13 +151,13 @@ def check_storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
             "network and the credentials, or give it longer with --timeout"
         ) from None
     if done.returncode:
-        raise ConfigError(done.stderr.strip() or f"{location}: the trial ended with no answer")
+        raise ConfigError(done.stderr.strip() or f"{location}: the trial ended without a result")
     return done.stdout
 
 
 def _needs(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise SkippedError("only the client is installed here")
+        raise SkippedError("only the client is installed")
 
 
 # ----------------------------------------------------------------------------------------- The verb
@@ -170,21 +174,23 @@ def register(app: typer.Typer) -> None:
 def doctor(
     session: Session,
     location: Annotated[
-        str | None, typer.Option(help="Also try to read, list, write and delete there.")
+        str | None, typer.Option(help="Location to try: write, list, read and delete a file there.")
     ] = None,
-    compactors: Annotated[int, typer.Option(help="How many are to run on this machine.")] = 1,
+    compactors: Annotated[
+        int, typer.Option(help="Number of compactors to run on this machine.")
+    ] = 1,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="With --location: longest wait in seconds.")
     ] = STORAGE_WAIT_S,
 ) -> None:
-    """Check this machine, the service, and perhaps a storage location."""
+    """Check this machine, the service and, with --location, a storage location."""
     wanted = [*_checks(session, compactors)]
     if location is not None:
         wanted.append(("storage", lambda: check_storage(location, timeout)))
     found = [_run(*check) for check in wanted]
     session.show(found, lambda: _render_results(found))
     if any(each.state == FAILED for each in found):
-        raise ConfigError("something is not as it should be; the lines above say what to do")
+        raise ConfigError("some checks failed; the lines above say what to do")
 
 
 def _checks(session: Session, compactors: int) -> Iterator[Check]:
@@ -230,7 +236,7 @@ def _store(session: Session) -> str:
         raise SkippedError("no service answers") from error
     if status.store_warnings:
         raise WarningError("; ".join(status.store_warnings))
-    return "has room, keeps everything, and writes it down"
+    return "has free memory, evicts nothing and is durable"
 
 
 def _run(name: str, check: Callable[[], str]) -> CheckResult:

@@ -88,6 +88,17 @@ def _more(listed: int, every: int, what: str) -> list[str]:
 
 EXIT_MISFITS = 1
 
+VersionColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--version-column", "--version", help="Version column: the row with the higher value wins."
+    ),
+]
+TombstoneColumn = Annotated[
+    str | None,
+    typer.Option("--tombstone-column", "--tombstone", help="Bool column that marks deleted rows."),
+]
+
 
 def register(table: typer.Typer) -> None:
     """Add the verbs to `neve table`."""
@@ -101,19 +112,14 @@ def import_(
     *,
     name: Annotated[str, typer.Option(help="Name of the new table.")],
     key: Columns = None,
-    version_column: Annotated[
-        str | None,
-        typer.Option("--version-column", "--version", help="Column: the higher row wins."),
-    ] = None,
-    tombstone_column: Annotated[
-        str | None,
-        typer.Option("--tombstone-column", "--tombstone", help="Bool column of deleted rows."),
-    ] = None,
+    version_column: VersionColumn = None,
+    tombstone_column: TombstoneColumn = None,
     time_column: Annotated[
-        str | None, typer.Option("--time-column", "--time", help="For expiry and time windows.")
+        str | None,
+        typer.Option("--time-column", "--time", help="Column for expiry and time windows."),
     ] = None,
     partition_by: Annotated[
-        str | None, typer.Option(help="Partition columns. Default: as the folders name.")
+        str | None, typer.Option(help="Partition columns. Default: those that the folders name.")
     ] = None,
     partition_type: Annotated[
         list[str] | None,
@@ -121,7 +127,8 @@ def import_(
     ] = None,
     settings: Settings = None,
     leave_misfits: Annotated[
-        bool, typer.Option("--leave-misfits", help="Import what fits, leave what does not.")
+        bool,
+        typer.Option("--leave-misfits", help="Import the files that fit and leave out the others."),
     ] = False,
     readers_use_manifest: Annotated[
         bool,
@@ -132,7 +139,7 @@ def import_(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
 ) -> None:
-    """Make a table of a directory of Parquet files. Repeat it to go on after a failure.
+    """Create a table from a directory of Parquet files. Repeat it to continue after a failure.
 
     With --dry-run the exit code is 1 if files do not fit.
     """
@@ -162,7 +169,7 @@ def export(
     name: Name,
     to: Annotated[Path | None, typer.Option("--to", help="File to write.")] = None,
 ) -> None:
-    """Write which files a reader should read now: a name each, or with --json the manifest."""
+    """Write the names of the files to read now, one a line, or with --json the manifest."""
     as_names = not session.as_json
     if to is None:
         text = codecs.getincrementaldecoder("utf-8")()  # A chunk may end inside a letter.

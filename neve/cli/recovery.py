@@ -68,7 +68,11 @@ def _repair_lines(finding: Finding) -> str | None:
 
 def render_gc(report: GcReport) -> RenderableType:
     """Return what a sweep came to."""
-    what = "given to the collector" if report.given else "would go (--delete has them deleted)"
+    what = (
+        "will be deleted after the grace period"
+        if report.given
+        else "can be deleted (--delete deletes them)"
+    )
     count = report.given or report.files
     summary = (
         f"{report.table}: {count:,} files {what}, {format_bytes(report.size_bytes)}; "
@@ -160,10 +164,10 @@ def fsck(
         bool, typer.Option("--accept", help="Accept that the store has gone back in time.")
     ] = False,
     forget_missing: Annotated[
-        bool, typer.Option("--forget-missing", help="Give up files that storage has lost.")
+        bool, typer.Option("--forget-missing", help="Forget files that storage has lost.")
     ] = False,
 ) -> None:
-    """Check a table: metadata against itself and its files. Writes nothing unless told to."""
+    """Check a table: its metadata and its files. Nothing is written without --repair."""
     report = session.client.fsck(
         name,
         progress=session.say,
@@ -182,10 +186,10 @@ def gc(
     session: Session,
     name: Name,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Have the files deleted, after the grace.")
+        bool, typer.Option("--delete", help="Delete the files after the grace period.")
     ] = False,
 ) -> None:
-    """Find files of the service that nothing refers to any more. Writes nothing unless told to."""
+    """Find files of the service that nothing refers to. Nothing is deleted without --delete."""
     report = session.client.gc(name, delete=delete, progress=session.say)
     session.show(report, lambda: render_gc(report))
 
@@ -209,7 +213,7 @@ def rebuild(
     adopt: Adopt = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make a table out of its files, after its metadata was lost.
+    """Create a table again from its files, after its metadata was lost.
 
     Key and columns are needed only where `_neve/table.json` is lost, too.
     """
@@ -239,13 +243,14 @@ def backup(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive to write.")],
     hold: Annotated[
-        str, typer.Option(help="Keep replaced files so long, for whoever copies them: `1h`.")
+        str,
+        typer.Option(help="Keep replaced files for this time so that they can be copied: `1h`."),
     ] = "0s",
     copy_to: Annotated[
         str | None, typer.Option(help="Also copy the files below this location.")
     ] = None,
 ) -> None:
-    """Write the metadata of a table, or of all, into an archive."""
+    """Write the metadata of a table, or of all tables, into an archive."""
     size = session.client.backup(
         output,
         () if table == "all" else (table,),
@@ -262,11 +267,14 @@ def restore(
     *,
     location: Pairs = None,
     rename: Pairs = None,
-    table: Annotated[list[str] | None, typer.Option(help="Table to restore; repeatable.")] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="Table to restore; may be repeated. Default: all tables."),
+    ] = None,
     adopt: Adopt = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make tables out of an archive. Their files must lie in their locations."""
+    """Create the tables of an archive again. Their files must be in their locations."""
     places = name_values(location or [], "location")
     report = session.client.restore(
         archive,

@@ -263,10 +263,20 @@ RowGroup = Annotated[
     str | None,
     typer.Option(help="Size of the outputs' row groups: `64MB`.", rich_help_panel=OUTPUT_PANEL),
 ]
-Boost = Annotated[int, typer.Option(help="Added to the jobs' priority; 20000: before all others.")]
+Boost = Annotated[
+    int, typer.Option(help="Added to the priority of the jobs; 20000 puts them first.")
+]
 Transform = Annotated[
     str | None,
     typer.Option(help="Change rows by a transform.", metavar=PLUGIN, rich_help_panel=ROWS_PANEL),
+]
+
+
+Deadline = Annotated[
+    str | None, typer.Option(help="The request fails after this time, such as `10m`.")
+]
+CallId = Annotated[
+    str | None, typer.Option(help="Id of the call; the same id again repeats the call.")
 ]
 
 
@@ -296,13 +306,13 @@ def compact(
         list[str] | None, typer.Option(help="For plug-ins, `name=value`; may be repeated.")
     ] = None,
     boost: Boost = 0,
-    deadline: Annotated[str | None, typer.Option(help="Longest duration, as `10m`.")] = None,
+    deadline: Deadline = None,
     wait: Wait = False,
     timeout: Timeout = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the files; start nothing.")
     ] = False,
-    call: Annotated[str | None, typer.Option(help="Id of the call, to repeat it.")] = None,
+    call: CallId = None,
 ) -> None:
     """Compact a table, or a range of its keys; rows may be deleted or changed on the way."""
     wanted: dict[str, Any] = {
@@ -361,7 +371,7 @@ RequestId = Annotated[str, typer.Argument(help="Id of the request.", metavar="RE
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    request = typer.Typer(no_args_is_help=True, help="Compactions that were asked for.")
+    request = typer.Typer(no_args_is_help=True, help="Requests for compactions.")
     app.add_typer(request, name="request")
     verb(request, "list")(list_requests)
     verb(request, "show")(show_request)
@@ -376,9 +386,9 @@ def list_requests(
     name: Annotated[
         str | None, typer.Argument(help="Name of the table. Default: all.", metavar="[TABLE]")
     ] = None,
-    count: Annotated[int, typer.Option(help="Most requests per table.")] = 20,
+    count: Annotated[int, typer.Option(help="Number of requests per table at most.")] = 20,
 ) -> None:
-    """List the compactions that were asked for, newest first."""
+    """List the requests, newest first."""
     client = session.client
     names = [table.name for table in client.tables()] if name is None else [name]
     found = [request for each in names for request in client.requests(each, count)]
@@ -391,11 +401,11 @@ def show_request(
     name: Name,
     request: RequestId,
     *,
-    tablets: Annotated[int, typer.Option(help="Most tablets to show.")] = 100,
+    tablets: Annotated[int, typer.Option(help="Number of tablets at most.")] = 100,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Show how far a request is, over all and per tablet."""
+    """Show the progress of a request, overall and per tablet."""
     asked = session.client.request(name, request)
     if wait:
         wait_for(session, asked, timeout)
@@ -415,7 +425,7 @@ def cancel_request(
         str | None, typer.Option(help="Only this tablet: its id, as `neve table tablets` shows it.")
     ] = None,
 ) -> None:
-    """Cancel a request, or its part in some tablets; what is committed stays."""
+    """Cancel a request, or its part in some tablets; committed work stays."""
     found = session.client.request(name, request).cancel(start=start, end=end, tablet=tablet)
     whole = start is None and end is None and tablet is None
     told = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
@@ -424,9 +434,11 @@ def cancel_request(
 
 def cancel_job(
     session: Session,
-    attempt: Annotated[str, typer.Argument(help="Id in `neve jobs`.", metavar="ATTEMPT")],
+    attempt: Annotated[
+        str, typer.Argument(help="Id of the attempt, as `neve jobs` shows it.", metavar="ATTEMPT")
+    ],
 ) -> None:
-    """Take a running job back; the same files are not planned again for a while.
+    """Cancel a running job; the same files are not planned again for a while.
 
     A job of a request takes its tablet out of the request, which ends `done_in_part`.
     """

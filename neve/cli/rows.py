@@ -54,7 +54,7 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
             return _read_in_process("arrow", path)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"file {path} cannot be read: {error}") from error
-    raise RequestError(f"file {path} has the suffix {suffix!r}, wanted {KINDS}")
+    raise RequestError(f"file {path} has the suffix {suffix!r}, expected {KINDS}")
 
 
 def write_rows(path: Path, reader: pa.RecordBatchReader) -> int:
@@ -69,7 +69,7 @@ def write_rows(path: Path, reader: pa.RecordBatchReader) -> int:
     """
     suffix, rows = path.suffix.lower(), 0
     if suffix not in {".parquet", ".csv"} | ARROW:
-        raise RequestError(f"file {path} has the suffix {suffix!r}, wanted {KINDS}")
+        raise RequestError(f"file {path} has the suffix {suffix!r}, expected {KINDS}")
     try:
         with _writer(path, suffix, reader.schema) as writer:
             for batch in reader:
@@ -186,9 +186,11 @@ def add(
     paths: Annotated[
         list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
-    call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
+    call: Annotated[
+        str | None, typer.Option(help="Id of the call; the same id again repeats the call.")
+    ] = None,
 ) -> None:
-    """Add Parquet files that lie in the table's location: all or none, at most 10,000."""
+    """Add Parquet files in the table's location: all or none, at most 10,000."""
     added = session.client.add_files(name, [_path_for_service(path) for path in paths], call=call)
     session.show(added, render.add_sentence(added))
 
@@ -196,10 +198,14 @@ def add(
 def append(
     session: Session,
     name: Name,
-    file: Annotated[Path, typer.Argument(help="Parquet, CSV or Arrow; `-` is an Arrow stream.")],
-    call: Annotated[str | None, typer.Option(help="Id of the call, to repeat one.")] = None,
+    file: Annotated[
+        Path, typer.Argument(help="Parquet, CSV or Arrow file; `-` reads an Arrow stream.")
+    ],
+    call: Annotated[
+        str | None, typer.Option(help="Id of the call; the same id again repeats the call.")
+    ] = None,
 ) -> None:
-    """Append the rows of a file that lies anywhere on this machine."""
+    """Append the rows of a file on this machine."""
     rows = read_rows(file, lambda: session.client.describe(name).schema)
     added = session.client.append(name, rows, call=call)
     session.show(added, render.add_sentence(added))
@@ -208,11 +214,9 @@ def append(
 def call(
     session: Session,
     name: Name,
-    call: Annotated[
-        str, typer.Argument(help="Id of the call, as it was sent or answered.", metavar="CALL")
-    ],
+    call: Annotated[str, typer.Argument(help="Id of the call.", metavar="CALL")],
 ) -> None:
-    """Show what became of a call: accepted with what, unknown, or too old to tell."""
+    """Show the outcome of a call: accepted, unknown, or too old to be known."""
     found = session.client.call(name, call)
     session.show(found, lambda: render.call_sentence(found))
 
@@ -227,10 +231,10 @@ def scan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a file: .parquet, .csv or .arrow.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Most rows to show; 0: all.")] = LIMIT_DEFAULT,
+    limit: Annotated[int, typer.Option(help="Number of rows at most; 0: all.")] = LIMIT_DEFAULT,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
 ) -> None:
-    """Read a table as it is now: per key the newest row, without the deleted."""
+    """Read a table as it is now: the newest row of each key, without deleted rows."""
     if count:
         rows = session.client.count(name, start, end)
         session.show({"rows": rows}, f"{rows:,}")

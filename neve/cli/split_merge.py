@@ -57,7 +57,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
 Timeout = Annotated[float | None, typer.Option(help="With --wait: longest wait in seconds.")]
 Abandon = Annotated[
     bool,
-    typer.Option("--abandon", help="Give up what is under way, all of it or that of --tablet."),
+    typer.Option("--abandon", help="Abandon what is under way, everywhere or in --tablet."),
 ]
 
 
@@ -78,7 +78,8 @@ def split(
         typer.Option(help="Id of the tablet to split by bytes; `neve table tablets` shows it."),
     ] = None,
     into: Annotated[
-        int | None, typer.Option(help="With --tablet: how many parts; more than 2 waits.")
+        int | None,
+        typer.Option(help="With --tablet: number of parts; more than 2 waits until it has ended."),
     ] = None,
     wait: Wait = False,
     timeout: Timeout = None,
@@ -121,7 +122,10 @@ def merge(
         str | None, typer.Option("--from", help="A key of the first tablet to merge.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", help="A key of the last; more than two wait.")
+        str | None,
+        typer.Option(
+            "--to", help="A key of the last tablet; merging more than two waits until it has ended."
+        ),
     ] = None,
     wait: Wait = False,
     timeout: Timeout = None,

@@ -22,7 +22,9 @@ DEFAULT_STACK = "default"
 StackName = Annotated[str, typer.Option("--stack", help="Name of the stack.", envvar="NEVE_STACK")]
 AnyStack = Annotated[
     str | None,
-    typer.Option("--stack", help="Name of the stack; else the only one.", envvar="NEVE_STACK"),
+    typer.Option(
+        "--stack", help="Name of the stack. Default: the only stack.", envvar="NEVE_STACK"
+    ),
 ]
 Home = Annotated[Path | None, typer.Option(help="Folder of the stacks.", envvar="NEVE_HOME")]
 ConfigFile = Annotated[
@@ -116,7 +118,7 @@ def down(
         ),
     ] = False,
 ) -> None:
-    """End the stack of this machine, and nothing else; its data and logs stay.
+    """Stop the stack of this machine; its data and logs stay.
 
     Running jobs may end first, for up to `compactor.drain_timeout_s`.
     """
@@ -137,17 +139,20 @@ def down(
 def logs(
     session: Session,
     part: Annotated[
-        str | None, typer.Argument(help="One part, as `gateway`; else the list of parts.")
+        str | None,
+        typer.Argument(help="Name of a part, such as `gateway`. Default: list the parts."),
     ] = None,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what it says from now on.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Most lines to show.")] = 100,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Number of lines at most.")
+    ] = 100,
     stack: AnyStack = None,
     home: Home = None,
 ) -> None:
-    """Show what a part of the stack of this machine has logged; its logs outlive `down`."""
+    """Show the logs of a part of the stack of this machine; `neve down` keeps them."""
     needs_server()
     from neve.local.logs import StackLogs
 
@@ -173,9 +178,11 @@ def demo(
     session: Session,
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack running.")] = False,
-    compactors: Annotated[int, typer.Option(help="Each takes about 1.5 GB of memory.")] = 2,
+    compactors: Annotated[
+        int, typer.Option(help="Number of compactors; each takes about 1.5 GB of memory.")
+    ] = 2,
 ) -> None:
-    """See a table of several hundred small files being compacted on this machine."""
+    """Watch Névé compact a table of several hundred small files on this machine."""
     if importlib.util.find_spec("neve.demo") is None:
         raise ConfigError(
             "the demo is not part of this installation; install `neve[server,embedded,demo]`"

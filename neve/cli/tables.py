@@ -57,7 +57,7 @@ def create(
     ] = None,
     key: Columns = None,
     version: Annotated[
-        str | None, typer.Option(help="Column that tells which row is newer.")
+        str | None, typer.Option(help="Column whose higher value marks the newer row.")
     ] = None,
     tombstone: Annotated[
         str | None, typer.Option(help="Bool column that marks deleted rows.")
@@ -65,7 +65,7 @@ def create(
     time: Annotated[str | None, typer.Option(help="Column for expiry and time windows.")] = None,
     partition_by: Columns = None,
     split: Annotated[
-        list[str] | None, typer.Option(help="Last key of a tablet; may be repeated, ascending.")
+        list[str] | None, typer.Option(help="Last key of a tablet; repeat it in ascending order.")
     ] = None,
     settings: Settings = None,
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
@@ -123,14 +123,16 @@ def set_settings(
     ] = None,
     add_column: Annotated[
         list[str] | None,
-        typer.Option("--add-column", help="`name:type`, null in the rows that are there."),
+        typer.Option("--add-column", help="`name:type`; null in existing rows."),
     ] = None,
     widen_column: Annotated[
         list[str] | None,
-        typer.Option("--widen-column", help="`name:type`, which holds all values of the old."),
+        typer.Option(
+            "--widen-column", help="`name:type`; the new type must hold all values of the old type."
+        ),
     ] = None,
 ) -> None:
-    """Change settings or columns of a table: all of them, or none."""
+    """Change settings or columns of a table: all changes or none."""
     if not (settings or add_column or widen_column):
         raise typer.BadParameter("give a setting, --add-column or --widen-column")
     before = session.client.describe(name)
@@ -164,7 +166,7 @@ def drop(
 
 
 def pause(session: Session, name: Name) -> None:
-    """Start no new job on a table; running ones go on."""
+    """Start no new job on a table; running jobs go on."""
     found = session.client.pause(name)
     session.show(found, f"{name} is {found.state}")
 

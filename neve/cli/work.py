@@ -328,7 +328,7 @@ Wish = Annotated[
     str,
     typer.Argument(
         metavar="LIMIT",
-        help="Per second, such as `50MB`; `none`; or `default`: what the settings say.",
+        help="Bytes per second, such as `50MB`; `none`; or `default`, the limit of the settings.",
         show_default=False,
     ),
 ]
@@ -343,7 +343,7 @@ def register_limits(app: typer.Typer) -> None:
 
 
 def limits(session: Session) -> None:
-    """List what groups and volumes may read and write per second, and what they do."""
+    """List the limits of groups and volumes, and the bytes per second that they use."""
     found = session.client.limits()
     session.show(found, lambda: render_limits(found))
 
@@ -353,7 +353,7 @@ def limit_group(
     name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
     limit: Wish,
 ) -> None:
-    """Limit what the rewrites of a group read and write together."""
+    """Limit the bytes per second that all rewrites of a group read and write."""
     _change_limit(
         session, f"group {name}", limit, lambda wish: session.client.limit_group(name, wish)
     )
@@ -364,7 +364,7 @@ def limit_volume(
     name: Annotated[str, typer.Argument(metavar="VOLUME", help="Name of the volume.")],
     limit: Wish,
 ) -> None:
-    """Limit what all rewrites on a volume read and write together."""
+    """Limit the bytes per second that all rewrites on a volume read and write."""
     _change_limit(
         session, f"volume {name}", limit, lambda wish: session.client.limit_volume(name, wish)
     )
@@ -406,7 +406,7 @@ def _change_limit(
 ) -> None:
     wish = {"none": 0, "default": None}.get(limit, limit)
     call(wish)
-    said = {"none": "not limited", "default": "limited as the settings say"}
+    said = {"none": "not limited", "default": "limited by the settings"}
     text = f"{what} is {said.get(limit, f'limited to {limit}/s')}"
     session.show({"limited": what, "limit": wish}, text)
 
@@ -418,7 +418,7 @@ def _rate_text(bytes_s: float | None) -> str:
 # -------------------------------------------------------------------------------------------- Verbs
 
 
-Count = Annotated[int, typer.Option(help="Most entries to show.")]
+Count = Annotated[int, typer.Option(help="Number of entries at most.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -447,7 +447,7 @@ def _keys(session: Session) -> TabletKeys:
 
 
 def status(session: Session) -> None:
-    """Show how the service as a whole is doing."""
+    """Show the state of the whole service."""
     found = session.client.status()
     session.show(found, lambda: render_status(found))
 
@@ -479,7 +479,7 @@ def explain(
         bool, typer.Option("--history", help="Show what has happened to the tablet so far.")
     ] = False,
 ) -> None:
-    """Explain why the jobs of a table run, wait, or are not needed.
+    """Explain for each tablet of a table why jobs run, wait or are not needed.
 
     --history shows what has happened to one tablet since the coordinator started.
     """
@@ -502,16 +502,14 @@ def plan(
         str | None, typer.Argument(help="Name of the table.", metavar="[TABLE]")
     ] = None,
     *,
-    files: Annotated[
-        Path | None, typer.Option(help="Plan this JSON description instead, without a service.")
-    ] = None,
+    files: Annotated[Path | None, typer.Option(help="JSON file to plan without a service.")] = None,
     planner: Annotated[str | None, typer.Option(help="With --files: the planner.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
     ] = None,
     tablet: Annotated[
         str | None,
-        typer.Option(help="With --files: of files of several tablets, those of this one."),
+        typer.Option(help="With --files: plan only the files of this tablet."),
     ] = None,
 ) -> None:
     """Show what would be planned now; nothing is started.
@@ -525,7 +523,9 @@ def plan(
         _plan_offline(session, files, planner, settings or [], tablet)
         return
     if planner is not None or settings or tablet is not None:
-        raise RequestError("--planner, --set and --tablet go with --files; a table has its own")
+        raise RequestError(
+            "--planner, --set and --tablet go with --files; settings of a table are stored"
+        )
     found = session.client.plan(str(name))
     session.show(found, lambda: render_plan(found, _keys(session)))
 
@@ -543,7 +543,7 @@ def lift_quarantine(
         str | None, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
     ] = None,
 ) -> None:
-    """Try tablets again that were set aside because their jobs failed; `explain` names them."""
+    """Plan tablets again that are in quarantine after failures; `neve explain` names them."""
     session.client.lift_quarantine(name, tablet)
     where = f"tablet {tablet} of {name}" if tablet is not None else f"every tablet of {name}"
     session.show({"lifted": name, "tablet": tablet}, f"{where} is planned again")
@@ -556,10 +556,11 @@ def lower_watermark(
         str, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
     ],
     to: Annotated[
-        str | None, typer.Option(help="Rows up to this version stay refused; else none are.")
+        str | None,
+        typer.Option(help="Newest version that stays refused. Default: none is refused."),
     ] = None,
 ) -> None:
-    """Let a tablet take rows again that are older than tombstones it has dropped."""
+    """Lower the watermark of a tablet, so that it takes older rows again."""
     found = session.client.lower_watermark(name, tablet, to)
     session.show(
         found, f"watermark: {found.before or 'none'} → {found.after or 'none'}; {found.may_rise}"

@@ -21,11 +21,14 @@ CLI_HEAD = f"""# Command line
 
 {WRITTEN}
 
-`neve` talks to a service: the one that `--url` names, the stack of this machine that
-`--stack` names, else the one of `NEVE_URL` or `NEVE_STACK`, else the only stack that runs on
-this machine (`neve up`). If several run, one must be named. `--token` or `NEVE_TOKEN` is its
-bearer token; a local stack's is found by itself. Every verb takes `--json`; results go to
-standard output, everything said about them, errors included, to standard error.
+`neve` talks to one service. It takes the first of these that is given:
+
+1. the URL of `--url`, or the local stack of `--stack`;
+2. the URL of `NEVE_URL`, or the local stack of `NEVE_STACK`;
+3. the only stack that runs on this machine (`neve up`).
+
+`--token` or `NEVE_TOKEN` is the bearer token. For a local stack neither is needed. Every verb
+takes `--json`. Results go to standard output, messages and errors to standard error.
 
 {EPILOG}
 """

@@ -30,18 +30,22 @@ Every setting is read when the service starts: a change needs a restart. The col
 the verb that changes a running service as well, where there is one.
 """
 GROUPS_HEAD = """\
-A group's setting stands in the place of the one in section `compactor`, for its own
-compactors; what a group does not say is as that section says.
+A setting of a group replaces the setting in section `compactor` for the compactors of the group.
+Settings that a group does not have come from that section.
 """
 LOGS_HEAD = """\
-Every part writes one JSON line for each event to its standard error; a local stack keeps
-them in files (`neve logs`). Each line begins with `at` (UTC), `level`, `part` and `event`;
-further fields depend on the event, such as `table`, `tablet`, `job`, `attempt` and `cause`.
+Every part writes one JSON line per event to standard error. A local stack keeps the lines in
+files; `neve logs` shows them. Each line begins with `at` (UTC), `level`, `part` and `event`.
+Further fields depend on the event, such as `table`, `tablet`, `job`, `attempt` and `cause`.
 Secrets in URLs are left out.
 
-Levels: `info` is work that went as it should; `warning` is what is tried again, or what one
-table, job or caller suffers from; `error` is where somebody should look. `log.level` leaves
-out what lies below it.
+| level | meaning |
+| --- | --- |
+| `info` | normal work |
+| `warning` | something is retried, or affects a single table, job or caller |
+| `error` | an operator should look at it |
+
+Events below the setting `log.level` are not written.
 """
 SERVICES_ROWS = (
     ("`services.<name>.planner`", "`ratio`", "", "The planner plug-in."),

@@ -110,7 +110,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("group", "resume", "default", says="group default is resumed")
     neve.run("group", "limit", "default", "50MB", says="group default is limited to 50MB/s")
     neve.run("volume", "limit", "fast", "none", says="volume fast is not limited")
-    neve.run("volume", "limit", "fast", "default", says="volume fast is limited as the settings")
+    neve.run("volume", "limit", "fast", "default", says="volume fast is limited by the settings")
     neve.run("volume", "limit", "fast", "1K", code=2, says="wanted 0 (none) or 65536 at least")
     neve.run("limits", says="40.0 MiB/s")
     assert neve.json("status")["groups"][0]["group"] == "default"
@@ -136,7 +136,7 @@ def test_the_schema_may_come_from_a_file_here(neve: Shell, tmp_path: Path) -> No
         (["table", "set", "events", "ratio=0"], 2, "setting ratio '0' is not allowed"),
         (["add", "events", "none.parquet"], 2, "file none.parquet does not exist"),
         (["append", "events", "none.parquet"], 1, "file none.parquet cannot be read"),
-        (["append", "events", "rows.txt"], 2, "has the suffix '.txt', wanted .parquet, .csv"),
+        (["append", "events", "rows.txt"], 2, "has the suffix '.txt', expected .parquet, .csv"),
         (["scan", "events", "-o", "x.txt"], 2, "has the suffix '.txt'"),
         (["scan", "events", "-o", "/none/x.csv"], 1, "file /none/x.csv cannot be written"),
         (["plan"], 2, "give either the name of a table or --files"),
