@@ -42,15 +42,15 @@ class StoreSettings:
         secret=True,
     )
     connections_max: int = setting(
-        32, "Most connections that one process opens to Redis.", least=1, most=10_000
+        32, "Number of connections that one process opens to Redis at most.", least=1, most=10_000
     )
     tries_max: int = setting(
-        16, "Tries of one change that keeps losing races before it fails.", least=1
+        16, "Tries of one change before it fails because of conflicts.", least=1
     )
     wait_replicas: int = setting(
         0, "Replicas that must have an add before it is acknowledged (Redis WAIT); 0: none."
     )
-    timeout_s: float = setting(10.0, "Longest wait for one answer of Redis.", least=0.1)
+    timeout_s: float = setting(10.0, "Longest wait for an answer of Redis.", least=0.1)
     reserve_bytes: int = size_setting(
         16 * 1024**2,
         "Memory set aside in a Redis with `maxmemory`, at most a sixteenth of it, and given back"
@@ -67,20 +67,20 @@ class CoordinatorSettings:
     """How work is found, ordered, handed out and given up."""
 
     tick_s: float = setting(
-        0.25, "How often the coordinator looks at its clocks.", least=0.001, most=60
+        0.25, "Interval at which the coordinator checks its timers.", least=0.001, most=60
     )
     full_scan_interval_s: float = setting(
-        60.0, "How often every tablet's record is looked at.", least=0.1
+        60.0, "Interval at which the record of every tablet is checked.", least=0.1
     )
     full_scan_tasks: int = setting(
         2,
-        "Ray tasks in which a full scan looks at a large table; 0: the coordinator does it.",
+        "Ray tasks that scan a large table in a full scan; 0: the coordinator scans it.",
         most=1000,
     )
     queue_bytes_max: int = size_setting(
-        64 * 1024**2, "Memory of one group's queue.", least=64 * 1024
+        64 * 1024**2, "Memory of the queue of one group at most.", least=64 * 1024
     )
-    queue_count_max: int = setting(200_000, "Jobs in one group's queue.", least=1)
+    queue_count_max: int = setting(200_000, "Jobs in the queue of one group at most.", least=1)
     ageing_per_s: float = setting(
         AGEING_PER_S,
         "Priority that a queued job gains per second over one offered later.",
@@ -88,47 +88,51 @@ class CoordinatorSettings:
     )
     silence_max_s: float = setting(
         30.0,
-        "A compactor unheard of for so long is dead; what it held is released. At least two"
-        " heartbeats.",
+        "A compactor that sends no heartbeat for this time counts as dead, and its "
+        "reservations are released. At least two heartbeats.",
         least=0.1,
     )
     adopt_grace_s: float = setting(
-        20.0, "After a restart, how long running attempts have to report before release."
+        20.0,
+        "Time that running attempts have to report after a restart of the coordinator "
+        "before their reservations are released.",
     )
     lost_answer_beats: int = setting(
-        3, "Heartbeats without an attempt handed out before it counts as lost.", least=1
+        3, "Heartbeats that may leave out an attempt before the attempt counts as lost.", least=1
     )
-    backoff_base_s: float = setting(2.0, "First pause after a failure; it doubles.")
+    backoff_base_s: float = setting(
+        2.0, "First pause after a failure; the pause doubles with each further failure."
+    )
     backoff_max_s: float = setting(300.0, "Longest pause after failures.")
     quarantine_failures: int = setting(
         5, "Failures in a row of the same files after which a tablet is quarantined.", least=1
     )
-    running_max: int = setting(10_000, "Jobs of one group under way at a time.", least=1)
+    running_max: int = setting(10_000, "Jobs of one group that run at a time.", least=1)
     running_bytes_max: int = size_setting(
         1024**5,
-        "Input bytes of all jobs of one group under way at a time; a larger job runs alone.",
+        "Input bytes of all jobs of one group that run at a time; a larger job runs alone.",
         least=1,
     )
-    volume_running_max: int = setting(0, "Jobs of one volume under way at a time; 0: no limit.")
+    volume_running_max: int = setting(0, "Jobs of one volume that run at a time; 0: no limit.")
     deferral_max_s: float = setting(
-        300.0, "A job shed from a full queue is planned again after this long at the latest."
+        300.0, "A job that a full queue dropped is planned again after this time at the latest."
     )
     operation_max_s: float = setting(
         3600.0,
-        "A split or merge that stands still after so long is abandoned, and none begins by size"
-        " in that tablet for as long.",
+        "A split or merge without progress for this time is abandoned. For the same "
+        "time no other one starts in that tablet because of its size.",
         least=1,
     )
     operations_max: int = setting(
-        4, "Splits and merges begin by size while fewer than so many are under way."
+        4, "Splits and merges start because of size while fewer than this number are under way."
     )
     garbage_grace_s: float = setting(
-        900.0, "How long a replaced file is kept for readers that still list it."
+        900.0, "Time that a replaced file is kept for readers that still list it."
     )
     retired_names_s: float = setting(
         86_400.0,
-        "How long no file can be added under the name of a user's file that was deleted after a"
-        " compaction replaced it.",
+        "Time that no file can be added under the name of a user's file that was "
+        "deleted after a compaction replaced it.",
     )
     unfinished_interval_s: float = setting(
         3600.0,
@@ -136,8 +140,12 @@ class CoordinatorSettings:
         " `garbage_grace_s` apart, is removed.",
         least=0.1,
     )
-    collect_interval_s: float = setting(30.0, "How often replaced files are looked at.", least=0.1)
-    clock_skew_max_s: float = setting(5.0, "Most that two clocks of the deployment differ.")
+    collect_interval_s: float = setting(
+        30.0, "Interval at which replaced files are collected.", least=0.1
+    )
+    clock_skew_max_s: float = setting(
+        5.0, "Largest difference between two clocks of the deployment."
+    )
     group_limit_bytes_s: int = size_setting(
         0,
         "Bytes per second that the rewrites of a compaction group may read and write together, if"
@@ -173,9 +181,9 @@ class CompactorSettings:
     """How jobs are run; a group may say otherwise for its own compactors."""
 
     slots: int = setting(2, "Jobs that one compactor runs at a time.", least=1, most=1000)
-    beat_interval_s: float = setting(2.0, "How often a compactor says that it lives.", least=0.001)
+    beat_interval_s: float = setting(2.0, "Interval of a compactor's heartbeats.", least=0.001)
     take_wait_max_s: float = setting(
-        20.0, "How long a compactor waits for a job per call.", least=0.001, most=110
+        20.0, "Time that a compactor waits for a job per call.", least=0.001, most=110
     )
     executors: int = setting(
         1, "Spark executors of one compactor, all on its node.", least=1, most=EXECUTORS_MAX
@@ -197,8 +205,8 @@ class CompactorSettings:
     )
     task_memory_max: str = size_setting(
         "1536m",
-        "A task's process that has more is ended, and its job tried again in smaller pieces;"
-        " 0: none is.",
+        "A task's process that uses more is ended, and its job is retried in smaller "
+        "pieces; 0: no limit.",
         least=TASK_BYTES_MIN,
         off=True,
     )
@@ -207,11 +215,13 @@ class CompactorSettings:
         "Where Spark runs: `raydp`, or `local` without executors.",
         choices=("raydp", "local"),
     )
-    start_timeout_s: float = setting(300.0, "Longest start of the Spark application.", least=1)
+    start_timeout_s: float = setting(
+        300.0, "Longest time that the Spark application may take to start.", least=1
+    )
     attempt_stall_s: float = setting(
         300.0,
-        "An attempt without progress for so long is given up: the compactor starts Spark anew, and"
-        " the job is handed out again; 0: never.",
+        "An attempt without progress for this time is ended: the compactor restarts "
+        "Spark, and the job is handed out again; 0: never.",
         least=0.1,
         off=True,
     )
@@ -233,13 +243,13 @@ class GatewaySettings:
     host: str = setting("127.0.0.1", "Address that the gateway listens on.")
     port: int = setting(
         8642,
-        "Port that the gateway listens on; 0: any free one. `neve up` takes another one if 8642 is"
-        " in use and nobody has said which.",
+        "Port that the gateway listens on; 0: any free port. `neve up` uses another "
+        "port if none is given and 8642 is in use.",
         most=65_535,
     )
     token: str = setting(
         "",
-        "Bearer token that callers must send. `neve up` makes one up if none is given.",
+        "Bearer token that callers must send. `neve up` creates one if none is given.",
         secret=True,
     )
     version_ahead_max_s: float = setting(
@@ -253,34 +263,34 @@ class GatewaySettings:
     )
     head_wait_s: float = setting(
         20.0,
-        "Longest wait for the head of a request, from when its connection is there.",
+        "Longest wait for the head of a request after its connection is open.",
         least=0.1,
     )
     connections_max: int = setting(
         1000,
-        "Connections at a time, as far as the limit of descriptors allows; of more, those go that"
-        " have waited longest without a request.",
+        "Connections at a time, within the limit of file descriptors. Above that, "
+        "connections that have waited longest without a request are closed.",
         least=16,
     )
     answer_wait_s: float = setting(
         300.0,
-        "Longest time in which a caller takes nothing of an answer, such as a scan, before its"
-        " connection is cut.",
+        "Longest time that a caller may not read its answer, such as a scan, before its"
+        " connection is closed.",
         least=0.1,
     )
     scans_max: int = setting(
-        64, "Scans at a time; more are asked to try again.", least=1, most=10_000
+        64, "Scans at a time; callers of further scans are asked to retry.", least=1, most=10_000
     )
     scan_bytes_max: int = size_setting(
         512 * 1024**2,
-        "Rows of all scans together that were read and not taken yet; when it is passed, nothing"
-        " more is read until some are taken.",
+        "Bytes of rows that all scans together have read and callers have not. Above "
+        "that, reading waits for the callers.",
         least=1024,
     )
     memory_max: int = size_setting(
         8 * 1024**3,
-        "Memory of the gateway's process; a call that needs more is refused with 503, and may be"
-        " sent again or ask for less.",
+        "Memory of the gateway's process. A call that needs more is refused with 503; "
+        "its caller may retry or ask for less.",
         least=1024**3,
     )
     locations: tuple[str, ...] = setting(
@@ -295,8 +305,9 @@ class GatewaySettings:
     )
     listing_delay_s: float = setting(
         0.0,
-        "How long listings of the storages may miss files that were written, and name files that"
-        " were deleted; a rebuild waits so long before it looks. 0: never, as on disks and S3.",
+        "Time that listings of a storage may miss new files and still name deleted "
+        "files. A rebuild waits for this time first. 0: listings are exact, as on disks"
+        " and S3.",
         most=3600,
     )
     footers_at_once: int = setting(
@@ -313,14 +324,12 @@ class LogSettings:
     """What the parts of the service log, and the files that a local stack keeps of it."""
 
     file_bytes_max: int = size_setting(
-        16 * 1024**2, "A part's log file that is larger is put aside.", least=64 * 1024
+        16 * 1024**2, "Size at which the log file of a part is rotated.", least=64 * 1024
     )
-    files_kept: int = setting(
-        3, "Files put aside that are kept for each part, beside the newest.", most=100
-    )
+    files_kept: int = setting(3, "Rotated log files that are kept for each part.", most=100)
     level: str = setting(
         LogLevel.INFO.value,
-        "Events below this level are left out (reference/logs.md lists events and levels).",
+        "Events below this level are not written (reference/logs.md lists events and levels).",
         choices=tuple(LogLevel),
     )
 
@@ -335,19 +344,19 @@ class ReaderSettings:
 
     count: int = setting(
         8,
-        "Readers that look into files at a time, in the gateway and likewise in the"
-        " coordinator; further files wait. If all of them stand still, as many again are started.",
+        "Processes that read files at a time, in the gateway and in the coordinator "
+        "each; further files wait. If none of them makes progress, as many more are started.",
         least=1,
         most=1000,
     )
     memory_bytes: int = size_setting(
         1024**3,
-        "Memory that a reader may take to look into one file; a file that needs more is refused.",
+        "Memory that a reader may use for one file; a file that needs more is refused.",
         least=64 * 1024**2,
     )
     wait_s: float = setting(
         300.0,
-        "Longest time that a reader may look into one file; a file that takes longer is refused.",
+        "Longest time that a reader may take for one file; a file that takes longer is refused.",
         least=1.0,
     )
 
