@@ -44,11 +44,11 @@ class TableSettings(StoredValue):
     """
 
     service: str = "default"
-    """Which configured service plans and runs its jobs."""
+    """Configured service that plans and runs the jobs of the table."""
     ratio: float = 3.0
     """Files are merged if together they are this many times as large as the largest of them."""
     max_files: int = 10
-    """Most files in one job; at least 2."""
+    """Number of files in one job at most; at least 2."""
     lowest_ratio: float = 1.1
     """Lower bound of the search when a tablet has too many files."""
     file_limit: int = 15
@@ -56,39 +56,40 @@ class TableSettings(StoredValue):
     target_bytes: int = 512 * 1024**2
     """Size of files that planners aim at where they cut outputs."""
     ttl_s: float | None = None
-    """Rows expire so long after their `time_column`; None: never. Readers miss them at once; in the
-    files of a table with a key they stay for `tombstone_retention_s`, as tombstones do."""
+    """Rows expire this long after the time in their `time_column`; None: never. Readers do not see
+    expired rows. Files of a table with a key keep them for `tombstone_retention_s`, like
+    tombstones."""
     tombstone_retention_s: float = 86_400.0
-    """How late writers may be: a tombstone is kept at least this long."""
+    """A tombstone is kept at least this long, because writers may be this late."""
     allow_late_data: bool = False
-    """Accept files with rows at or below the purge watermark (older versions may rise again)."""
+    """Accept files with rows at or below the purge watermark (deleted rows may come back)."""
     codec: str = "zstd"
-    """How outputs are compressed."""
+    """Codec that compresses outputs."""
     codec_level: int = 3
-    """Higher: smaller and slower, as far as the codec has levels."""
+    """Level of the codec, if it has levels; a higher level is smaller and slower."""
     row_group_bytes: int = 128 * 1024**2
     """Size of the outputs' row groups before they are encoded."""
     bloom_columns: tuple[str, ...] = ()
-    """Columns of which outputs carry Bloom filters, for readers that look for single values."""
+    """Columns for which outputs have Bloom filters, for readers that look up single values."""
     split_bytes: int = 0
     """A tablet of a keyed table with more bytes is split; 0: never."""
     merge_bytes: int = 0
-    """Neighbours that have together fewer bytes are merged; at most half of `split_bytes`
+    """Neighbouring tablets with fewer bytes together are merged; at most half of `split_bytes`
     if that is set; 0: never."""
     weight: float = 1.0
-    """Share of its group's hand-outs, relative to other tables."""
+    """Share of the jobs that its group starts, relative to other tables."""
     hold_expiry_s: float = 120.0
-    """Files that a request has chosen are given up if none of its jobs runs for so long."""
+    """A request releases the files that it has selected if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0
-    """How often the manifest is published while the table changes; None: never."""
+    """Interval at which the manifest is published while the table changes; None: never."""
     volume: str = "default"
-    """Storage that its tables share: limits count per volume."""
+    """Name of the storage that tables share; limits apply per volume."""
     selector: str = ""
-    """Asked whenever a tablet's files change: what it chooses is compacted; empty: none."""
+    """Plug-in that chooses files to compact whenever files of a tablet change; empty: none."""
     selector_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the selector."""
     configurer: str = ""
-    """A plug-in that chooses codec and row groups by what a job merges; empty: none."""
+    """Plug-in that chooses codec and row groups for the inputs of a job; empty: none."""
     configurer_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the configurer."""
 

@@ -112,14 +112,14 @@ def table_settings_page() -> str:
         [
             "# Settings of a table\n",
             MADE,
-            "Given with `neve table create … --set NAME=VALUE` and `neve table set TABLE\n"
-            "NAME=VALUE …`, or by `client.create_table(…, settings={…})` and `client.set(…)`;\n"
-            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may\n"
-            "bring a unit (`32MB`, `7d`), and their names may be written without it. What can be\n"
-            "off takes `none`. What is not allowed is refused, and the settings stay as they\n"
-            "were. A change holds from the next job on. Settings that only planners read have no\n"
-            "effect with a planner that does not declare them: `neve table describe` and `set`\n"
-            "say so.\n",
+            "Set them with `neve table create … --set NAME=VALUE`, with `neve table set TABLE\n"
+            "NAME=VALUE …`, or with `client.create_table(…, settings={…})` and `client.set(…)`.\n"
+            "`neve table describe` shows them. Sizes (`…_bytes`) and durations (`…_s`) may have\n"
+            "a unit (`32MB`, `7d`), and their names may leave out `_bytes` and `_s`. Settings\n"
+            "that can be off take `none`. If a value is not allowed, the call is refused and no\n"
+            "setting changes. A change applies from the next job on. Settings that only planners\n"
+            "read have no effect with a planner that does not declare them; `neve table\n"
+            "describe` and `set` say so.\n",
             _table(("setting", "default", "meaning"), rows),
         ]
     )
