@@ -1,17 +1,21 @@
-"""Plug-ins, found by the name of an entry point; and those that rewrites use.
+"""The five kinds of plug-in: each is found by the name of an entry point.
 
-Packages bring them as entry points; Névé's own come through the same door. Run from a
-source tree that was never installed, Névé has no entry points, so its own are listed
-beside each door, too; a test keeps these lists and `pyproject.toml` alike.
+Packages bring plug-ins as entry points, and so does Névé. Run from a source tree that was
+never installed, Névé has no entry points, so its own plug-ins are listed here, too; a test
+keeps these lists and `pyproject.toml` alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from common.errors import CompactionError, ConfigError, PluginError, RequestError
+from common.spi.dispatcher import Dispatcher
 from common.spi.output import OutputConfigurer
+from common.spi.planner import Planner
+from common.spi.selector import Selector
 from common.spi.transform import RowTransform
 
 
@@ -30,6 +34,16 @@ class ExtensionPoint:
         """Return the names of all plug-ins, sorted."""
         return sorted({point.name for point in self._points()})
 
+    def require_installed(self, name: str) -> None:
+        """Refuse a name that no plug-in has; nothing is imported.
+
+        Raises:
+            ConfigError: There is no plug-in of this name.
+        """
+        if name not in (names := self.names()):
+            known = ", ".join(names) or "none"
+            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {known}")
+
     def load(self, name: str) -> object:
         """Return a new plug-in.
 
@@ -38,10 +52,8 @@ class ExtensionPoint:
             PluginError: It cannot be imported or made, lacks a method, or two packages
                 claim the name.
         """
+        self.require_installed(name)
         found = {point.value for point in self._points() if point.name == name}
-        if not found:
-            known = ", ".join(self.names()) or "none"
-            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {known}")
         if len(found) > 1:
             claims = " and ".join(sorted(found))
             raise PluginError(
@@ -63,12 +75,79 @@ class ExtensionPoint:
         return [*entry_points(group=self.group), *own]
 
 
+# ----------------------------------------------------------------------------- The kinds of plug-in
+
+
+PLANNERS = ExtensionPoint(
+    "neve.planners", ("plan",), {"ratio": "coordinator.plugins.planners.ratio:RatioPlanner"}
+)
+DEFAULT_PLANNER = "ratio"
+"""Plans where no planner was named, and a request whose own planner wants none of its files."""
+DISPATCHERS = ExtensionPoint(
+    "neve.dispatchers",
+    ("dispatch",),
+    {"simple": "coordinator.plugins.dispatchers:SimpleDispatcher"},
+)
+SELECTORS = ExtensionPoint(
+    "neve.selectors",
+    ("check", "select"),
+    {
+        "age": "coordinator.plugins.selectors:ByAge",
+        "all": "coordinator.plugins.selectors:AllFiles",
+        "deletes": "coordinator.plugins.selectors:TooManyDeletes",
+        "expired": "coordinator.plugins.selectors:ExpiredRatio",
+        "layout": "coordinator.plugins.selectors:FaultyLayout",
+        "name": "coordinator.plugins.selectors:ByName",
+        "schema": "coordinator.plugins.selectors:SchemaDrift",
+        "size": "coordinator.plugins.selectors:BySize",
+    },
+)
+TRANSFORMS = ExtensionPoint("neve.transforms", ("apply",))
+CONFIGURERS = ExtensionPoint(
+    "neve.configurers",
+    ("check", "configure"),
+    {"by-size": "compactor.rewrite.by_size:BySize"},
+)
+EXTENSION_POINTS = (PLANNERS, DISPATCHERS, SELECTORS, TRANSFORMS, CONFIGURERS)
+
+
+def load_planner(name: str) -> Planner:
+    """Return a new planner; errors as for `ExtensionPoint.load`."""
+    return cast("Planner", PLANNERS.load(name))
+
+
+def load_dispatcher(name: str) -> Dispatcher:
+    """Return a new dispatcher; errors as for `ExtensionPoint.load`."""
+    return cast("Dispatcher", DISPATCHERS.load(name))
+
+
+def load_selector(name: str) -> Selector:
+    """Return a new selector; errors as for `ExtensionPoint.load`."""
+    return cast("Selector", SELECTORS.load(name))
+
+
+def load_transform(name: str) -> RowTransform:
+    """Return a new transform; errors as for `ExtensionPoint.load`."""
+    return cast("RowTransform", TRANSFORMS.load(name))
+
+
+def load_configurer(name: str) -> OutputConfigurer:
+    """Return a new configurer; errors as for `ExtensionPoint.load`."""
+    return cast("OutputConfigurer", CONFIGURERS.load(name))
+
+
+# --------------------------------------------------------------------- Plug-ins that a caller names
+
+
 class ChecksOptions(Protocol):
     """A plug-in that takes options as texts."""
 
     def check(self, options: Mapping[str, str]) -> None:
         """Refuse options that are missing, unknown or wrong."""
         ...
+
+
+RequestedPlugin = TypeVar("RequestedPlugin", bound=ChecksOptions)
 
 
 def require_options(
@@ -93,19 +172,43 @@ def require_options(
         raise RequestError(said) from error
 
 
-TRANSFORMS = ExtensionPoint("neve.transforms", ("apply",))
-CONFIGURERS = ExtensionPoint(
-    "neve.configurers",
-    ("check", "configure"),
-    {"by-size": "compactor.rewrite.by_size:BySize"},
-)
+def load_requested(
+    kind: str,
+    name: str,
+    options: Mapping[str, str],
+    load: Callable[[str], RequestedPlugin],
+    where: str = "",
+) -> RequestedPlugin:
+    """Return a new plug-in that a caller named, after it has accepted its options.
+
+    Args:
+        kind: Such as `selector`.
+        name: The plug-in's.
+        options: As they were written.
+        load: The loader of this kind.
+        where: Stands before the message that there is no such plug-in.
+
+    Raises:
+        RequestError: There is no plug-in of this name, or it refuses the options.
+        PluginError: The plug-in does not load.
+    """
+    with request_errors(where):
+        plugin = load(name)
+    require_options(kind, name, plugin, options)
+    return plugin
 
 
-def load_transform(name: str) -> RowTransform:
-    """Return a new transform; errors as for `ExtensionPoint.load`."""
-    return cast("RowTransform", TRANSFORMS.load(name))
+@contextmanager
+def request_errors(where: str = "") -> Iterator[None]:
+    """Turn the error that a plug-in is not installed into one of the caller who named it.
 
+    Args:
+        where: Stands before the message.
 
-def load_configurer(name: str) -> OutputConfigurer:
-    """Return a new configurer; errors as for `ExtensionPoint.load`."""
-    return cast("OutputConfigurer", CONFIGURERS.load(name))
+    Raises:
+        RequestError: The body raised a `ConfigError`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise RequestError(f"{where}{error}") from error

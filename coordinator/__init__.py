@@ -27,7 +27,7 @@ How a change of a tablet becomes a job of a compactor:
     split_merge     drives splits and merges
     storage         deletes replaced files, publishes manifests, counts generations
     table_faults    work on one table that fails, left alone while the rest goes on
-    registry        planners, dispatchers and selectors by name
+    registry        planners and dispatcher that the settings name
     plugins         the built-in ones
     ports           what the shell needs of the outside, beside the store
 """

@@ -1,62 +1,18 @@
-"""The coordinator's kinds of plug-in: planners, dispatchers and selectors, by name."""
+"""The plug-ins that plan, as the settings name them: loaded, and their options checked."""
 
 from collections.abc import Mapping
-from typing import cast
 
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
 from common.model.job import Kind, TabletPlan
 from common.model.table import PLANNER_SETTINGS, Table
 from common.model.tablet import Tablet
-from common.plugins import ExtensionPoint
+from common.plugins import DEFAULT_PLANNER, load_dispatcher, load_planner
 from common.setting_rules import SettingError
 from common.settings import Settings
-from common.spi.dispatcher import Dispatcher
 from common.spi.planner import Planner, RequestFacts, check_options, settings_read_by
-from common.spi.selector import Selector
 from coordinator.core.planning import plan_tablet
 from coordinator.ports import PlanTablet
-
-PLANNERS = ExtensionPoint(
-    "neve.planners", ("plan",), {"ratio": "coordinator.plugins.planners.ratio:RatioPlanner"}
-)
-DISPATCHERS = ExtensionPoint(
-    "neve.dispatchers",
-    ("dispatch",),
-    {"simple": "coordinator.plugins.dispatchers:SimpleDispatcher"},
-)
-SELECTORS = ExtensionPoint(
-    "neve.selectors",
-    ("check", "select"),
-    {
-        "age": "coordinator.plugins.selectors:ByAge",
-        "all": "coordinator.plugins.selectors:AllFiles",
-        "deletes": "coordinator.plugins.selectors:TooManyDeletes",
-        "expired": "coordinator.plugins.selectors:ExpiredRatio",
-        "layout": "coordinator.plugins.selectors:FaultyLayout",
-        "name": "coordinator.plugins.selectors:ByName",
-        "schema": "coordinator.plugins.selectors:SchemaDrift",
-        "size": "coordinator.plugins.selectors:BySize",
-    },
-)
-DEFAULT_PLANNER = "ratio"
-"""Plans a request whose own planner wants none of its files."""
-EXTENSION_POINTS = (PLANNERS, DISPATCHERS, SELECTORS)
-
-
-def load_planner(name: str) -> Planner:
-    """Return a planner; errors as for `ExtensionPoint.load`."""
-    return cast("Planner", PLANNERS.load(name))
-
-
-def load_dispatcher(name: str) -> Dispatcher:
-    """Return a dispatcher; errors as for `ExtensionPoint.load`."""
-    return cast("Dispatcher", DISPATCHERS.load(name))
-
-
-def load_selector(name: str) -> Selector:
-    """Return a selector; errors as for `ExtensionPoint.load`."""
-    return cast("Selector", SELECTORS.load(name))
 
 
 def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:

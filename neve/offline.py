@@ -14,11 +14,11 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
 from common.settings import checked_groups
 from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
 from common.units import parse_size_bytes
 from coordinator.core.planning import checked_jobs
-from coordinator.registry import load_planner
 from neve.setting_values import read_settings
 
 # ----------------------------------------------------------------------- Small checks of a document
@@ -316,7 +316,6 @@ def _files_of_paths(
 # ----------------------------------------------------------------------------------------- The plan
 
 
-DEFAULT_PLANNER = "ratio"
 _TABLET = TabletId("offline", PLUS_INFINITY)
 
 
@@ -344,7 +343,8 @@ def plan_offline(
     """
     name = planner or DEFAULT_PLANNER
     described = read_document(document, tablet)
-    loaded = _load_named_planner(name)
+    with request_errors(f"planner {name!r} is unknown: "):
+        loaded = load_planner(name)
     parameters = _parameters(described, loaded, overrides or {})
     plan = _plan(loaded, parameters)
     jobs = checked_jobs(name, plan, parameters)
@@ -364,13 +364,6 @@ def plan_offline(
         ],
         "left": left,
     }
-
-
-def _load_named_planner(name: str) -> Planner:
-    try:
-        return load_planner(name)
-    except ConfigError as error:
-        raise RequestError(f"planner {name!r} is unknown: {error}") from error
 
 
 def _parameters(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from common.clock import SystemClock
 from common.errors import CompactionError
+from common.model.service_paths import SERVICE_FOLDER
 from common.parquet.location import open_location, try_location
 
 REFUSED = 3
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     (uri,) = arguments
     try:
         place = open_location(uri)
-        took_s = try_location(place, f"_neve/doctor-{secrets.token_hex(6)}", SystemClock().now_s)
+        path = f"{SERVICE_FOLDER}/doctor-{secrets.token_hex(6)}"
+        took_s = try_location(place, path, SystemClock().now_s)
     except CompactionError as error:
         sys.stderr.write(str(error))
         return REFUSED

@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.model.fields import as_plain
-from common.model.service_paths import DESCRIPTION_PATH, GENERATION_PATH
+from common.model.service_paths import DESCRIPTION_PATH, GENERATION_PATH, SERVICE_FOLDER
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.location import Location, fault, is_transient
 
@@ -63,7 +63,7 @@ def write_small(location: Location, path: str, content: bytes) -> None:
 # two tables.
 
 
-OWNER_PATH = "_neve/store"
+OWNER_PATH = f"{SERVICE_FOLDER}/store"
 OWNER_BYTES_MAX = 4096
 
 

@@ -11,6 +11,7 @@ from typing import assert_never
 from common.model.job import Job
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
+from common.model.service_paths import SERVICE_FOLDER
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.partitions import partition_folder
@@ -247,16 +248,13 @@ def _wait_again(cluster: ClusterState, reserving: ReservingTake | None) -> list[
 # ---------------------------------------------------- What a compactor is given with a reserved job
 
 
-OUTPUT_FOLDER = "_neve"
-
-
 def tablet_folder(tablet: TabletId) -> str:
     """Return the folder of a tablet's job outputs, below the table's location.
 
     Long ends are cut; the attempt in the file's name keeps outputs apart. The folder is for
     people: what a tablet owns is decided by keys.
     """
-    return f"{OUTPUT_FOLDER}/{tablet.text[:48]}"
+    return f"{SERVICE_FOLDER}/{tablet.text[:48]}"
 
 
 def output_prefix(job: Job, attempt: str) -> str:

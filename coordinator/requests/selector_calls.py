@@ -18,7 +18,7 @@ from common.model.file import DataFile
 from common.model.request import SelectorSpec
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
-from common.plugins import require_options
+from common.plugins import load_selector, require_options
 from common.spi.selector import Chosen, Selector, SelectorParameters
 from coordinator.context import ShellContext
 from coordinator.core.requests.automatic import (
@@ -29,7 +29,6 @@ from coordinator.core.requests.automatic import (
     table_selector,
 )
 from coordinator.core.requests.next_step import closed_files
-from coordinator.registry import load_selector
 
 # ------------------------------------------------------------------------------- Calls of selectors
 

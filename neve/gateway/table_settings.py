@@ -8,17 +8,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from common.errors import ConfigError, RequestError
+from common.errors import RequestError
 from common.model.table import DNS_LABEL, TableSettings
 from common.parquet.footer_checks import (
     CODECS,
     LEVELS,
     has_level,
 )
-from common.plugins import load_configurer, require_options
+from common.plugins import load_configurer, load_requested, load_selector
 from common.spi.output import OutputConfigurer
 from common.spi.selector import Selector
-from coordinator.registry import load_selector
 from neve.setting_values import known_name, setting_value, unknown_name
 
 AllowedValues = tuple[Callable[[Any], bool], str]
@@ -93,11 +92,7 @@ def _check_plugin(
     """Have the plug-in that a setting names check the options beside it."""
     name, options = getattr(settings, setting), getattr(settings, f"{setting}_options")
     if name:
-        try:
-            plugin = load(name)
-        except ConfigError as error:
-            raise RequestError(f"setting {setting}: {error}") from error
-        require_options(setting, name, plugin, options)
+        load_requested(setting, name, options, load, where=f"setting {setting}: ")
     elif options:
         given = ", ".join(sorted(options))
         raise RequestError(f"setting {setting}_options has {given}, but {setting} is not set")

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RefusedError, RequestError, UnavailableError
+from common.model.service_paths import SERVICE_FOLDER
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
 from common.parquet.service_files import OWNER_PATH, owner_of
@@ -21,7 +22,6 @@ from neve.recovery.stored_files import FileOrigin, list_location
 
 FILES_MAX = 1_000_000
 """Files of one directory that are imported; their names are held in memory."""
-OWN_FOLDER = "_neve"
 FORMER = frozenset({FileOrigin.OUTPUT, FileOrigin.APPENDED})
 
 
@@ -126,7 +126,7 @@ def list_former(location: Location) -> dict[str, str]:
         "it was written for a table that is gone, and may hold its rows alone: `neve rebuild` "
         "brings that table back"
     )
-    stored = list_location(location, OWN_FOLDER)
+    stored = list_location(location, SERVICE_FOLDER)
     return {path: why for path, file in stored.items() if file.whose in FORMER}
 
 
@@ -137,7 +137,7 @@ def _list_local(location: Location, found: Listing) -> Iterator[tuple[str, int, 
         with os.scandir(f"{location.root}/{folder}") as entries:
             for entry in entries:
                 path = folder + entry.name
-                if entry.name == OWN_FOLDER and os.path.exists(f"{entry.path}/store"):
+                if entry.name == SERVICE_FOLDER and os.path.exists(f"{entry.path}/store"):
                     _refuse_nested(location, folder)
                 elif is_hidden(entry.name):
                     found.ignored += 1

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RequestError, UnavailableError
+from common.model.service_paths import APPEND_FOLDER, SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.file_inspection import open_table_file
@@ -21,10 +22,9 @@ from common.parquet.write import TABLE_FOOTER
 from common.readers.pool import in_reader
 from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
 
-OWN_FOLDER = "_neve/"
 _HIVE = r"(?:[^/=]+=[^/]*/)*"
-_OUTPUT = re.compile(rf"_neve/(?:last|[0-9a-f]{{1,48}})/{_HIVE}job-[^/]*\.parquet")
-_APPENDED = re.compile(rf"_neve/append/{_HIVE}[^/]+")
+_OUTPUT = re.compile(rf"{SERVICE_FOLDER}/(?:last|[0-9a-f]{{1,48}})/{_HIVE}job-[^/]*\.parquet")
+_APPENDED = re.compile(rf"{APPEND_FOLDER}/{_HIVE}[^/]+")
 
 
 class FileOrigin(StrEnum):
@@ -59,7 +59,7 @@ class StoredFile:
 
 def file_origin(path: str) -> FileOrigin:
     """Return who wrote a file, by its path relative to the location."""
-    if path.startswith(OWN_FOLDER):
+    if is_service_path(path):
         if _OUTPUT.fullmatch(path):
             return FileOrigin.OUTPUT
         return FileOrigin.APPENDED if _APPENDED.fullmatch(path) else FileOrigin.SERVICE

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.model.service_paths import SERVICE_FOLDER
 from common.parquet.location import open_location
 from neve.api.tables import Added
 from neve.client import Client
@@ -35,7 +36,6 @@ KEYED = pa.schema(
 BAG = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 TEXT_BYTES = 50
 """A row's text is so many random bytes, in hex: it compresses to half, and slowly."""
-OWN_FOLDER = "_neve"
 MARK = b"PAR1"
 """Begins and ends a Parquet file."""
 
@@ -170,7 +170,7 @@ class LedgerTable:
 
     def is_being_written(self, attempt: str) -> bool:
         """Return whether an attempt has begun to write its output and not written its end."""
-        for path in files_below(self.location / OWN_FOLDER):
+        for path in files_below(self.location / SERVICE_FOLDER):
             if attempt not in path.name:
                 continue
             with suppress(FileNotFoundError):

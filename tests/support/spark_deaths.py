@@ -17,8 +17,9 @@ from functools import partial
 import psutil
 import redis
 
+from common.model.service_paths import SERVICE_FOLDER
 from neve.api.work import Job
-from tests.support.ledger import OWN_FOLDER, LedgerTable, bag_rows
+from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.living_folder import files_below
 from tests.support.stack import CATCHES_MAX, SLOW, Service, words_of
 
@@ -173,7 +174,7 @@ class Deaths:
 
     def _written(self, table: LedgerTable, attempt: str) -> None:
         """Return when the output of an attempt has its end."""
-        folder = table.location / OWN_FOLDER
+        folder = table.location / SERVICE_FOLDER
         end_s = time.monotonic() + 60.0
         while attempt and time.monotonic() < end_s:
             for path in files_below(folder):

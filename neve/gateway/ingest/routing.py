@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from common.errors import RequestError, UnknownTableError
 from common.model.file import DataFile
-from common.model.service_paths import is_service_path
+from common.model.service_paths import SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.rows.partitions import Partition
@@ -110,7 +110,7 @@ def checked_paths(paths: Iterable[str], most: int) -> Sequence[str]:
     for path in listed:
         if is_service_path(path):
             raise RequestError(
-                f"file {path} lies in _neve/, which the service keeps for itself; "
+                f"file {path} lies in {SERVICE_FOLDER}/, which the service keeps for itself; "
                 "wanted a file elsewhere below the table's location"
             )
     return listed

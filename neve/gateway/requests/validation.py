@@ -7,7 +7,7 @@ options, bounds applied. The coordinator takes it from there.
 
 from collections.abc import Mapping
 
-from common.errors import ConfigError, RequestError
+from common.errors import RequestError
 from common.expressions.request_transform import parse_transform
 from common.model.job import BOOST_MAX
 from common.model.request import (
@@ -25,10 +25,9 @@ from common.parquet.footer_checks import (
     codec_name,
     has_level,
 )
-from common.plugins import TRANSFORMS, require_options
+from common.plugins import TRANSFORMS, load_requested, load_selector, request_errors
 from common.spi.selector import Selector
 from common.units import parse_duration_s, parse_size_bytes
-from coordinator.registry import load_selector
 from neve.api.requests import (
     NewRequest,
     Output,
@@ -80,12 +79,7 @@ def load_request_selector(spec: SelectorSpec) -> Selector:
     Raises:
         RequestError: It is not installed, or refuses an option.
     """
-    try:
-        selector = load_selector(spec.name)
-    except ConfigError as error:
-        raise RequestError(str(error)) from error
-    require_options("selector", spec.name, selector, spec.options)
-    return selector
+    return load_requested("selector", spec.name, spec.options, load_selector)
 
 
 def _check_order(table: Table) -> None:
@@ -126,9 +120,8 @@ def _transform(body: NewRequest) -> TransformSpec:
     if body.transform is None:
         return TransformSpec()
     name, options = body.transform.name, dict(body.transform.options)
-    if name not in (known := TRANSFORMS.names()):
-        listed = ", ".join(known) or "none"
-        raise RequestError(f"{TRANSFORMS.group}: {name!r} is not installed; installed: {listed}")
+    with request_errors():
+        TRANSFORMS.require_installed(name)
     return TransformSpec(kind=TransformKind.PLUGIN, name=name, options=options)
 
 

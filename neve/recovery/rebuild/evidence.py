@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from common.errors import RequestError, UnavailableError
 from common.metadata.store_values import AcceptedLoss
 from common.model.file import DataFile
-from common.model.service_paths import DESCRIPTION_PATH
+from common.model.service_paths import DESCRIPTION_PATH, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file, open_table_file
@@ -276,7 +276,7 @@ async def facts_of(
     files = []
     for path, found in zip(paths, looks, strict=True):
         if isinstance(found, str):
-            strange = not path.startswith("_neve/") and await threads.run(
+            strange = not is_service_path(path) and await threads.run(
                 location.uri, _is_parquet, location, path
             )
             (evidence.misfits if strange else evidence.unreadable)[path] = found

@@ -17,6 +17,7 @@ from common.errors import RefusedError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.model.file import DataFile
+from common.model.service_paths import is_service_path
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import (
@@ -139,7 +140,7 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
         table=table,
         files=tuple(files),
         tablets=len(tablets),
-        user_files=sum(not file.path.startswith("_neve/") for file in files),
+        user_files=sum(not is_service_path(file.path) for file in files),
         left={**lineage.left, **evidence.misfits},
         lost=lost,
         not_recovered=tuple(_not_recovered(evidence, table)),
@@ -301,7 +302,7 @@ def _not_recovered(evidence: Evidence, table: Table) -> Iterable[str]:
     elif table.key:
         held = "held no file" if published else "no output was made for"
         yield f"tablets that {held}: their keys belong to the next tablet"
-    if any(not path.startswith("_neve/") for path in evidence.added):
+    if any(not is_service_path(path) for path in evidence.added):
         if published is None:
             yield "whether files of users had been added: those that nobody replaced count as added"
         else:

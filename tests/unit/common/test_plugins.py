@@ -1,4 +1,4 @@
-"""Plug-ins of rewrites are found by name, whoever ships them."""
+"""Plug-ins are found by name, whoever ships them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from common import plugins
 from common.errors import ConfigError, PluginError, RequestError
 from common.spi.planner import PlanParameters
 from compactor.rewrite.by_size import BySize
+from coordinator.plugins.planners.ratio import RatioPlanner
 from neve import plugins as public
 
 ROOT = Path(__file__).parents[3]
@@ -43,13 +44,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_built_ins_are_the_entry_points_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for door in (plugins.CONFIGURERS, plugins.TRANSFORMS):
-        assert project["entry-points"].get(door.group, {}) == door.built_in
+    for point in plugins.EXTENSION_POINTS:
+        assert project["entry-points"].get(point.group, {}) == point.built_in
 
 
 def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints().select(group=group))
     assert isinstance(plugins.load_configurer("by-size"), BySize)
+    assert isinstance(plugins.load_planner("ratio"), RatioPlanner)
+    assert "simple" in plugins.DISPATCHERS.names()
 
 
 @pytest.mark.usefixtures("installed")

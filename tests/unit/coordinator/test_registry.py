@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,8 +20,6 @@ from coordinator import registry
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.support.planning import TABLET, files_of
 from tests.unit.coordinator.test_planning import TABLE, tablet
-
-ROOT = Path(__file__).parents[3]
 
 
 class Broken:
@@ -42,7 +38,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module.Broken, module.Planless, module.Mine = Broken, Planless, RatioPlanner  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "their_planners", module)
     points = [
-        EntryPoint(name, f"their_planners:{target}", registry.PLANNERS.group)
+        EntryPoint(name, f"their_planners:{target}", plugins.PLANNERS.group)
         for name, target in {
             "mine": "Mine", "broken": "Broken", "planless": "Planless", "gone": "Gone",
             "ratio": "Mine",
@@ -53,21 +49,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_built_ins_are_the_entry_points_of_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for door in registry.EXTENSION_POINTS:
-        assert project["entry-points"][door.group] == door.built_in
-
-
-def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints().select(group=group))
-    assert isinstance(registry.load_planner("ratio"), RatioPlanner)
-    assert "simple" in registry.DISPATCHERS.names()
-
-
 @pytest.mark.usefixtures("installed")
 def test_a_planner_of_another_package_is_found() -> None:
-    assert isinstance(registry.load_planner("mine"), RatioPlanner)
+    assert isinstance(plugins.load_planner("mine"), RatioPlanner)
 
 
 @pytest.mark.usefixtures("installed")
@@ -85,7 +69,7 @@ def test_a_planner_that_does_not_load_says_why(
     name: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        registry.load_planner(name)
+        plugins.load_planner(name)
 
 
 def test_tablets_are_planned_by_what_is_configured() -> None:

@@ -11,6 +11,7 @@ from common.model.file import DataFile
 from common.model.request import SelectorSpec
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet
+from common.plugins import load_selector
 from common.spi.selector import Chosen, Selector, SelectorParameters
 from coordinator.core.requests.automatic import (
     ask_again_at_s,
@@ -20,7 +21,6 @@ from coordinator.core.requests.automatic import (
     table_selector,
 )
 from coordinator.plugins.selectors import ByAge, ExpiredRatio, TooManyDeletes
-from coordinator.registry import load_selector
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET
 from tests.support.request_shell import TABLE, Cluster, Shell, run, until

@@ -11,8 +11,8 @@ import pytest
 from common.errors import RequestError
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.table import Table, TableSettings
+from common.plugins import SELECTORS, load_selector
 from common.spi.selector import SelectorParameters
-from coordinator import registry
 from tests.support.planning import TABLET
 
 pytestmark = pytest.mark.unit
@@ -42,7 +42,7 @@ LAID_OUT = (*FILES, file("c/six.parquet", tags=(("late", "true"), FAULTY_LAYOUT)
 
 
 def choose(name: str, files: tuple[DataFile, ...] = FILES, **options: str) -> list[str]:
-    selector = registry.load_selector(name)
+    selector = load_selector(name)
     selector.check(options)
     parameters = SelectorParameters(
         tablet=TABLET, table=TABLE, files=files, options=options, now_s=NOW_S
@@ -98,7 +98,7 @@ def test_tombstones_alone_are_too_many() -> None:
     assert choose("deletes", (file("f1", rows=3, tombstones=3),)) == ["f1"]
 
 
-@pytest.mark.parametrize("name", registry.SELECTORS.names())
+@pytest.mark.parametrize("name", SELECTORS.names())
 def test_selectors_choose_nothing_from_no_files(name: str) -> None:
     options = {
         "name": {"pattern": "*"}, "size": {"larger_than": "0"}, "age": {"older_than": "0"}
@@ -107,7 +107,7 @@ def test_selectors_choose_nothing_from_no_files(name: str) -> None:
 
 
 def test_without_a_ttl_the_expired_selector_chooses_nothing() -> None:
-    selector = registry.load_selector("expired")
+    selector = load_selector("expired")
     table = replace(TABLE, settings=TableSettings())
     parameters = SelectorParameters(tablet=TABLET, table=table, files=FILES, now_s=NOW_S)
     assert selector.select(parameters).files == ()
@@ -134,4 +134,4 @@ def test_without_a_ttl_the_expired_selector_chooses_nothing() -> None:
 )
 def test_wrong_options_are_refused(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        registry.load_selector(name).check(options)
+        load_selector(name).check(options)
