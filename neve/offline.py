@@ -369,8 +369,8 @@ def plan_offline(
 def _parameters(
     described: TabletDocument, planner: Planner, overrides: Mapping[str, object]
 ) -> PlanParameters:
-    written = {**described.settings, **overrides}
-    settings, options = read_settings(written, getattr(planner, "option_names", None))
+    names = getattr(planner, "option_names", None)
+    settings, options = read_settings(described.settings, names, overrides)
     user = described.kind is Kind.USER
     return PlanParameters(
         tablet=_TABLET,

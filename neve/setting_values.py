@@ -33,7 +33,34 @@ def known_name(written: str) -> str | None:
     return name if name in NAMES else None
 
 
-def unknown_name(written: str, besides: Collection[str] = ()) -> RequestError:
+def settings_by_name(
+    written: Mapping[str, Any], option_names: Collection[str] | None = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a table by their full names, and the options beside them.
+
+    Args:
+        written: Name → value, as the user wrote them. The values stay as they are.
+        option_names: Names that are known here besides; None: all others are options.
+
+    Raises:
+        RequestError: A name is unknown, or two of the names mean one setting.
+    """
+    settings: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for given, value in written.items():
+        name = known_name(given)
+        if name is None:
+            if option_names is not None and given not in option_names:
+                raise _unknown_name(given, option_names)
+            options[given] = value
+        elif name in settings:
+            raise RequestError(f"setting {name} is given twice, also as {given!r}; give it once")
+        else:
+            settings[name] = value
+    return settings, options
+
+
+def _unknown_name(written: str, besides: Collection[str]) -> RequestError:
     """Return the refusal of a name that is no setting, with what was probably meant.
 
     Args:
@@ -145,7 +172,9 @@ _READERS: dict[type, Callable[[str, Any], Any]] = {
 
 
 def read_settings(
-    written: Mapping[str, object], option_names: frozenset[str] | None
+    written: Mapping[str, object],
+    option_names: frozenset[str] | None,
+    overrides: Mapping[str, object] | None = None,
 ) -> tuple[TableSettings, dict[str, object]]:
     """Return the table's settings and the planner's own options.
 
@@ -153,21 +182,18 @@ def read_settings(
         written: Name → value, as the user wrote them.
         option_names: Names that the planner knows besides; None: it does not tell, and
             gets every name that no table has.
+        overrides: Win over those that are written, also under another name of a setting.
 
     Raises:
-        RequestError: A name is unknown, or a value is not what the setting takes.
+        RequestError: A name is unknown or given twice, or a value is not what the setting takes.
     """
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     options: dict[str, object] = {}
-    for given, value in written.items():
-        name = known_name(given)
-        if name is not None:
-            values[name] = setting_value(name, value)
-        elif option_names is None or given in option_names:
-            options[given] = _option_value(value)
-        else:
-            raise unknown_name(given, option_names)
-    return replace(TableSettings(), **values), options  # type: ignore[arg-type]  # read by the type of each
+    for given in (written, overrides or {}):
+        settings, others = settings_by_name(given, option_names)
+        values.update({name: setting_value(name, value) for name, value in settings.items()})
+        options.update({name: _option_value(value) for name, value in others.items()})
+    return replace(TableSettings(), **values), options
 
 
 def _option_value(value: object) -> object:

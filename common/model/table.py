@@ -54,7 +54,7 @@ class TableSettings(StoredValue):
     file_limit: int = 15
     """Files per tablet above which compaction is forced; 0: no limit known."""
     target_bytes: int = 512 * 1024**2
-    """Size of files that planners aim at where they cut outputs."""
+    """Size of files that planners aim at where they cut outputs (`PlannedJob.cuts`)."""
     ttl_s: float | None = None
     """Rows expire this long after the time in their `time_column`; None: never. Readers do not see
     expired rows. Files of a table with a key keep them for `tombstone_retention_s`, like

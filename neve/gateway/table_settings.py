@@ -18,7 +18,7 @@ from common.parquet.footer_checks import (
 from common.plugins import load_configurer, load_requested, load_selector
 from common.spi.output import OutputConfigurer
 from common.spi.selector import Selector
-from neve.setting_values import known_name, setting_value, unknown_name
+from neve.setting_values import setting_value, settings_by_name
 
 AllowedValues = tuple[Callable[[Any], bool], str]
 _CHECKS: dict[str, AllowedValues] = {
@@ -51,14 +51,8 @@ def changed_settings(
     Raises:
         RequestError: A name is unknown or a value not allowed; the message names it.
     """
-    values: dict[str, Any] = {}
-    for written, value in wanted.items():
-        name = known_name(written)
-        if name is None:
-            raise unknown_name(written)
-        if name in values:
-            raise RequestError(f"setting {name} is given twice, also as {written!r}; give it once")
-        values[name] = _allowed_value(name, value)
+    given, _ = settings_by_name(wanted)
+    values = {name: _allowed_value(name, value) for name, value in given.items()}
     settings = replace(present, **values)
     if settings.service not in services:
         known = ", ".join(sorted(services))

@@ -114,7 +114,10 @@ SUITES = {
     "parsers": ["tests/property/test_linear_parsers.py"],
     "nulls": ["tests/unit/neve/test_gateway_nulls.py", "tests/unit/parquet/test_inspect.py"],
     "transforms": ["tests/unit/compactor/test_transform_parts.py"],
-    "planning": ["tests/unit/coordinator/test_planning.py"],
+    "planning": [
+        "tests/unit/coordinator/test_planning.py",
+        "tests/unit/offline/test_plan_offline.py",
+    ],
     "codec": ["tests/unit/metadata/test_codec.py", "tests/unit/metadata/test_unknown_fields.py"],
     "newer-fields": ["tests/contract/test_newer_fields.py", "-k", "memory"],
     "unreadable": ["tests/unit/neve/test_gateway_unreadable.py"],

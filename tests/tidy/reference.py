@@ -174,7 +174,7 @@ def _of_planner(name: str, meaning: str) -> str:
     if name not in PLANNER_SETTINGS:
         return meaning
     if name in unread_settings({"ratio": RatioPlanner()}):
-        return f"{meaning} Read by planners only; no planner of Névé's own reads it yet."
+        return f"{meaning} Read by planners only. The planner `ratio` does not read it."
     return f"{meaning} Read by planners only."
 
 

@@ -187,6 +187,15 @@ def test_settings_without_an_end_may_be_off() -> None:
     assert plan_offline(document, None, {"allow_late_data": "true"})["jobs"]
 
 
+def test_a_setting_is_given_once_in_the_document_and_an_override_wins() -> None:
+    settings, _ = read_settings({"ttl": "7d"}, frozenset(), {"ttl_s": "1d"})
+    assert settings.ttl_s == 86_400
+    for table, overrides in (({"ttl": "1d", "ttl_s": "2d"}, {}), ({}, {"ttl": 1, "ttl-s": 2})):
+        document = {"files": FOUR, "table": table}
+        with pytest.raises(RequestError, match="setting ttl_s is given twice, also as 'ttl"):
+            plan_offline(document, None, overrides)
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [("5", 5), ("2.5", 2.5), ("fast", "fast"), (7, 7), (None, None)],
