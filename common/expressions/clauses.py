@@ -10,10 +10,10 @@ from common.expressions.grammar import (
     Cast,
     ColumnName,
     FunctionCall,
-    Grammar,
     Interval,
     Literal,
     Node,
+    Parser,
 )
 from common.expressions.lexer import (
     ASSIGNMENTS_MAX,
@@ -195,9 +195,9 @@ def parse_predicate(
         RequestError: It is not a predicate over these columns; says where and why.
     """
     source = SourceText(text)
-    grammar = Grammar(source)
-    node = grammar.expression()
-    grammar.end("expected an operator, and or or, or the end")
+    parser = Parser(source)
+    node = parser.expression()
+    parser.end("expected an operator, and or or, or the end")
     checker = Checker(source, schema)
     result = checker.check(node)
     if result.kind is not ValueKind.BOOLEAN:
@@ -226,19 +226,19 @@ def parse_assignments(
         RequestError: It is not a list of assignments to these columns; says where and why.
     """
     source = SourceText(text)
-    grammar = Grammar(source)
+    parser = Parser(source)
     parsed: list[_Parsed] = []
     while True:
-        name, span = grammar.name_part()
-        if grammar.take_symbol("=") is None:
-            raise grammar.unexpected("expected = and the column's new value")
-        parsed.append(_Parsed(name, span, grammar.expression()))
-        if grammar.take_symbol(",") is None:
+        name, span = parser.name_part()
+        if parser.take_symbol("=") is None:
+            raise parser.unexpected("expected = and the column's new value")
+        parsed.append(_Parsed(name, span, parser.expression()))
+        if parser.take_symbol(",") is None:
             break
         if len(parsed) == ASSIGNMENTS_MAX:
             fact = f"there are more than {ASSIGNMENTS_MAX} assignments"
-            raise source.refusal(grammar.here.span, fact, "expected fewer")
-    grammar.end("expected an operator, a comma and another assignment, or the end")
+            raise source.refusal(parser.here.span, fact, "expected fewer")
+    parser.end("expected an operator, a comma and another assignment, or the end")
     _require_once(source, parsed)
     return tuple(_assignment(source, schema, one, forbidden) for one in parsed)
 

@@ -20,10 +20,10 @@ from common.errors import RequestError
 from common.expressions.grammar import (
     Apply,
     ColumnName,
-    Grammar,
     Literal,
     LiteralKind,
     Node,
+    Parser,
 )
 from common.expressions.lexer import DIGITS_MAX, SourceText
 from common.expressions.operators import DATE_ALONE, moment_of
@@ -108,7 +108,7 @@ def may_be_true(text: str, bounds: Mapping[str, ColumnBounds]) -> bool:
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> Node:
-    return Grammar(SourceText(text)).expression()
+    return Parser(SourceText(text)).expression()
 
 
 def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
