@@ -22,24 +22,3 @@ class SystemClock:
     def now_s(self) -> float:
         """Return the time now, in seconds since the epoch."""
         return self._offset_s + time.monotonic()
-
-
-class ManualClock:
-    """A clock that only a test moves."""
-
-    def __init__(self, now_s: float = 1_000_000.0) -> None:
-        """Start at `now_s`."""
-        self._now_s = now_s
-
-    def now_s(self) -> float:
-        """Return the time now, in seconds."""
-        return self._now_s
-
-    def advance(self, seconds: float) -> None:
-        """Move time forward.
-
-        Args:
-            seconds: How far; never negative.
-        """
-        assert seconds >= 0, seconds
-        self._now_s += seconds

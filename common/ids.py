@@ -27,20 +27,6 @@ class RandomIds:
         return f"{prefix}-{secrets.token_hex(10)}"
 
 
-class CountedIds:
-    """Predictable ids for simulations; `scope` keeps two sources apart."""
-
-    def __init__(self, scope: str = "") -> None:
-        """Start at one."""
-        self._scope = scope
-        self._count = 0
-
-    def next(self, prefix: str) -> str:
-        """Return the next id."""
-        self._count += 1
-        return f"{prefix}-{self._scope}{self._count:06d}"
-
-
 def call_id(clock: Clock | None = None) -> str:
     """Return a fresh call id that carries its time (UUIDv7, RFC 9562).
 

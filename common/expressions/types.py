@@ -184,11 +184,6 @@ class Expression:
     columns: tuple[str, ...]
     text: str
 
-    @property
-    def uses_now(self) -> bool:
-        """Does the result depend on the attempt's time?"""
-        return any(found.group() == NOW_PLACEHOLDER for found in _NOW_OR_QUOTED.finditer(self.sql))
-
     def at(self, now_us: int) -> str:
         """Return the SQL with `now()` fixed.
 

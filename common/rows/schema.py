@@ -5,7 +5,7 @@ changes: integers to wider ones, float to double, decimals to more digits, times
 a finer unit, structs by field. Everything else is an error that names both sides.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -34,30 +34,6 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """Return the columns of an Arrow schema, in its order, with normal types."""
     return tuple(Column(field.name, type_to_text(field.type), field.nullable) for field in schema)
-
-
-def schema_to_json(schema: pa.Schema) -> list[dict[str, object]]:
-    """Return `[{"name", "type", "nullable"}, …]`."""
-    return [
-        {"name": column.name, "type": column.type, "nullable": column.nullable}
-        for column in columns_of(schema)
-    ]
-
-
-def schema_from_json(items: Sequence[Mapping[str, object]]) -> pa.Schema:
-    """Return the schema that `schema_to_json` wrote; `nullable` may be left out.
-
-    Raises:
-        RequestError: An item is not a column, or a type is not known.
-    """
-    columns = []
-    for item in items:
-        name, text, nullable = item.get("name"), item.get("type"), item.get("nullable", True)
-        if not (isinstance(name, str) and isinstance(text, str) and isinstance(nullable, bool)):
-            message = f'schema column {item!r} is not of the form {{"name", "type", "nullable"}}'
-            raise RequestError(message)
-        columns.append(Column(name, text, nullable))
-    return arrow_schema(columns)
 
 
 def unite_schemas(sources: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.clock import ManualClock, SystemClock
+from common.clock import SystemClock
 from common.metadata.redis.keyspace import RedisKeyspace
 from tests.support.flaky import FlakyKeyspace
 from tests.support.memory_store import MemoryKeyspace
+from tests.support.predictable import ManualClock
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.store_harness import Harness
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from common.clock import ManualClock
 from common.digests import CALL_LIFE_S
 from common.ids import call_id
 from common.metadata.changes import AddFiles, ChangeTable
@@ -20,6 +19,7 @@ from common.model.tablet import (
     OperationStep,
     TabletId,
 )
+from tests.support.predictable import ManualClock
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import ManualClock
 from common.errors import InputError, RefusedError, RequestError, RewriteError
 from common.model.table import Table
 from common.parquet.file_inspection import inspect_file, read_rows
@@ -39,6 +38,7 @@ from compactor.rewrite.parquet_bytes.targets import STORED_STEP_BYTES
 from compactor.rewrite.plan.inputs import read_footer
 from coordinator.storage.storage_access import ArrowStorage
 from neve.recovery.stored_files import list_location
+from tests.support.predictable import ManualClock
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 
 ROWS = pa.table({"k": range(5000), "v": [1] * 5000, "s": [f"é{n}" for n in range(5000)]})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common.clock import ManualClock, SystemClock
+from common.clock import SystemClock
 from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
@@ -34,6 +34,7 @@ from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.planning import job
+from tests.support.predictable import ManualClock
 from tests.support.tables_on_disk import (
     bag_table,
     inspected,

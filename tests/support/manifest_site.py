@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.clock import ManualClock
-from common.ids import CountedIds, call_id
+from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -33,6 +32,7 @@ from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
 from coordinator.storage.manifests import ManifestPublisher
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import CountedIds, ManualClock
 
 GRACE_S = 100.0
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32())])

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from common.clock import Clock, ManualClock
-from common.ids import CountedIds
+from common.clock import Clock
 from common.metadata.commands import Command, Reply, Word
 from common.metadata.executor import RetryLimits
 from common.metadata.keyspace import KeyspaceSession, StreamEntry
 from common.metadata.store import KeyspaceStore
 from common.metadata.store_values import StoreHealth
+from tests.support.predictable import CountedIds, ManualClock
 
 # ------------------------------------------------------------------------------- Keys with versions
 
@@ -24,7 +24,7 @@ from common.metadata.store_values import StoreHealth
 StoredEntry = tuple[str, dict[bytes, bytes]]
 
 
-class Values:
+class MemoryValues:
     """Owns all keys. Every change of a key goes through `touch` or `remove`."""
 
     def __init__(self, clock: Clock) -> None:
@@ -160,7 +160,7 @@ def position_key(position: str) -> tuple[int, int]:
     return int(millis), int(sequence or 0)
 
 
-def run(values: Values, command: Command) -> Reply:
+def run(values: MemoryValues, command: Command) -> Reply:
     """Execute one command.
 
     Raises:
@@ -185,59 +185,59 @@ def _pairs(words: Words) -> dict[bytes, bytes]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _get(values: Values, key: str, _words: Words) -> Reply:
+def _get(values: MemoryValues, key: str, _words: Words) -> Reply:
     return values.find(key)
 
 
-def _mget(values: Values, key: str, words: Words) -> Reply:
+def _mget(values: MemoryValues, key: str, words: Words) -> Reply:
     return [values.find(each) for each in (key, *map(str, words))]
 
 
-def _set(values: Values, key: str, words: Words) -> Reply:
+def _set(values: MemoryValues, key: str, words: Words) -> Reply:
     values.put(key, to_bytes(words[0]))
     if len(words) > 1:
         values.expire(key, int(words[2]) / 1000)
     return b"OK"
 
 
-def _incr(values: Values, key: str, _words: Words) -> Reply:
+def _incr(values: MemoryValues, key: str, _words: Words) -> Reply:
     number = int(values.find(key) or 0) + 1
     values.put(key, b"%d" % number)
     return number
 
 
-def _pexpire(values: Values, key: str, words: Words) -> Reply:
+def _pexpire(values: MemoryValues, key: str, words: Words) -> Reply:
     return int(values.expire(key, int(words[0]) / 1000))
 
 
-def _hget(values: Values, key: str, words: Words) -> Reply:
+def _hget(values: MemoryValues, key: str, words: Words) -> Reply:
     return values.hash(key).get(to_bytes(words[0]))
 
 
-def _hmget(values: Values, key: str, words: Words) -> Reply:
+def _hmget(values: MemoryValues, key: str, words: Words) -> Reply:
     stored = values.hash(key)
     return [stored.get(to_bytes(field)) for field in words]
 
 
-def _hgetall(values: Values, key: str, _words: Words) -> Reply:
+def _hgetall(values: MemoryValues, key: str, _words: Words) -> Reply:
     return dict(values.hash(key))
 
 
-def _hlen(values: Values, key: str, _words: Words) -> Reply:
+def _hlen(values: MemoryValues, key: str, _words: Words) -> Reply:
     return len(values.hash(key))
 
 
-def _hscan(values: Values, key: str, _words: Words) -> Reply:
+def _hscan(values: MemoryValues, key: str, _words: Words) -> Reply:
     return [b"0", [word for pair in values.hash(key).items() for word in pair]]
 
 
-def _hset(values: Values, key: str, words: Words) -> Reply:
+def _hset(values: MemoryValues, key: str, words: Words) -> Reply:
     values.own_hash(key).update(_pairs(words))
     values.touch(key)
     return len(words) // 2
 
 
-def _hdel(values: Values, key: str, words: Words) -> Reply:
+def _hdel(values: MemoryValues, key: str, words: Words) -> Reply:
     stored = values.hash(key)
     gone = [field for field in map(to_bytes, words) if stored.pop(field, None) is not None]
     if gone:
@@ -246,7 +246,7 @@ def _hdel(values: Values, key: str, words: Words) -> Reply:
     return len(gone)
 
 
-def _hincrby(values: Values, key: str, words: Words) -> Reply:
+def _hincrby(values: MemoryValues, key: str, words: Words) -> Reply:
     stored, field = values.own_hash(key), to_bytes(words[0])
     number = int(stored.get(field, b"0")) + int(words[1])
     stored[field] = b"%d" % number
@@ -254,11 +254,11 @@ def _hincrby(values: Values, key: str, words: Words) -> Reply:
     return number
 
 
-def _smembers(values: Values, key: str, _words: Words) -> Reply:
+def _smembers(values: MemoryValues, key: str, _words: Words) -> Reply:
     return set(values.set_of(key))
 
 
-def _sadd(values: Values, key: str, words: Words) -> Reply:
+def _sadd(values: MemoryValues, key: str, words: Words) -> Reply:
     stored = values.own_set(key)
     new = {to_bytes(word) for word in words} - stored
     stored |= new
@@ -267,7 +267,7 @@ def _sadd(values: Values, key: str, words: Words) -> Reply:
     return len(new)
 
 
-def _srem(values: Values, key: str, words: Words) -> Reply:
+def _srem(values: MemoryValues, key: str, words: Words) -> Reply:
     stored = values.set_of(key)
     gone = {to_bytes(word) for word in words} & stored
     stored -= gone
@@ -277,11 +277,11 @@ def _srem(values: Values, key: str, words: Words) -> Reply:
     return len(gone)
 
 
-def _zadd(values: Values, key: str, words: Words) -> Reply:
+def _zadd(values: MemoryValues, key: str, words: Words) -> Reply:
     return sum(values.add_member(key, to_bytes(member)) for member in words[1::2])
 
 
-def _zrem(values: Values, key: str, words: Words) -> Reply:
+def _zrem(values: MemoryValues, key: str, words: Words) -> Reply:
     members = values.members(key)
     gone = [member for member in map(to_bytes, words) if member in members]
     for member in gone:
@@ -292,7 +292,7 @@ def _zrem(values: Values, key: str, words: Words) -> Reply:
     return len(gone)
 
 
-def _zrangebylex(values: Values, key: str, words: Words) -> Reply:
+def _zrangebylex(values: MemoryValues, key: str, words: Words) -> Reply:
     low, count = to_bytes(words[0]), int(words[4])
     members = values.members(key)
     if low == b"-":
@@ -301,23 +301,23 @@ def _zrangebylex(values: Values, key: str, words: Words) -> Reply:
     return [each for each in members if each > least or (inclusive and each == least)][:count]
 
 
-def _zrevrangebylex(values: Values, key: str, words: Words) -> Reply:
+def _zrevrangebylex(values: MemoryValues, key: str, words: Words) -> Reply:
     return values.members(key)[::-1][: int(words[4])]
 
 
-def _zrange(values: Values, key: str, words: Words) -> Reply:
+def _zrange(values: MemoryValues, key: str, words: Words) -> Reply:
     return values.members(key)[int(words[0]) : int(words[1]) + 1]
 
 
-def _zcard(values: Values, key: str, _words: Words) -> Reply:
+def _zcard(values: MemoryValues, key: str, _words: Words) -> Reply:
     return len(values.members(key))
 
 
-def _xadd(values: Values, key: str, words: Words) -> Reply:
+def _xadd(values: MemoryValues, key: str, words: Words) -> Reply:
     return values.append(key, int(words[2]), _pairs(words[4:])).encode()
 
 
-def _xrevrange(values: Values, key: str, words: Words) -> Reply:
+def _xrevrange(values: MemoryValues, key: str, words: Words) -> Reply:
     highest = str(words[0])
     newest = [entry for entry in reversed(values.stream(key)) if highest in ("+", entry[0])][
         : int(words[3])
@@ -328,7 +328,7 @@ def _xrevrange(values: Values, key: str, words: Words) -> Reply:
     ]
 
 
-_COMMANDS: dict[str, Callable[[Values, str, Words], Reply]] = {
+_COMMANDS: dict[str, Callable[[MemoryValues, str, Words], Reply]] = {
     "GET": _get,
     "MGET": _mget,
     "SET": _set,
@@ -371,7 +371,7 @@ class MemoryKeyspace:
         Args:
             clock: What TIME answers, and what lets keys expire.
         """
-        self.values = Values(clock)
+        self.values = MemoryValues(clock)
         self._news = asyncio.Event()
 
     @asynccontextmanager

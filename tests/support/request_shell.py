@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.clock import ManualClock
-from common.ids import CountedIds, call_id
+from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -41,6 +40,7 @@ from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds, ManualClock
 
 TABLE = Table(
     id="t1",

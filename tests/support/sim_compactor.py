@@ -15,7 +15,6 @@ from common.errors import (
     MetadataError,
     UnavailableError,
 )
-from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.file import DataFile
 from common.model.outcome import DroppedRows, RowCounts
@@ -35,6 +34,7 @@ from compactor.core.progress import (
     RewriteResult,
 )
 from compactor.service.compactor import CompactorService
+from tests.support.predictable import CountedIds
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_disk import Rows, key_bytes
 from tests.support.sim_loop import SimLoop, World

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from common.errors import MetadataError, RewriteError, UnavailableError
-from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
@@ -29,6 +28,7 @@ from coordinator.storage.garbage_collector import GarbageCollector, collect_fore
 from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import CoordinatorParts, assemble
+from tests.support.predictable import CountedIds
 from tests.support.sim_loop import World
 from tests.support.sim_options import LATE_DELETE_MAX_S
 from tests.support.sim_truth import Truth

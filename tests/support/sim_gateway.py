@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import CompactionError, ConflictError, RequestError
-from common.ids import CountedIds
 from common.metadata.store import KeyspaceStore
 from common.metadata.store_watch import StoreWatch
 from common.model.table import Table
@@ -32,6 +31,7 @@ from neve.gateway.ingest.append import append_rows
 from neve.gateway.scan import ScanOptions, open_scan
 from neve.gateway.services import Services
 from neve.gateway.table_files import TableFiles
+from tests.support.predictable import CountedIds
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number
 from tests.support.sim_loop import SimLoop, World
 from tests.support.sim_store import STORE_ID

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from common.clock import Clock, ManualClock
-from common.ids import CountedIds, RandomIds, call_id
+from common.clock import Clock
+from common.ids import RandomIds, call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -29,6 +29,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from tests.support.flaky import FlakyKeyspace
+from tests.support.predictable import CountedIds, ManualClock
 
 MIDDLE = b"m"
 

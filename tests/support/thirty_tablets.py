@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from common.clock import ManualClock
 from common.metadata.changes import Applied, Change, CreateTable
 from common.model.tablet import PLUS_INFINITY
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import ManualClock
 from tests.support.request_shell import TABLE
 
 ENDS = (*(bytes([number]) for number in range(1, 30)), PLUS_INFINITY)

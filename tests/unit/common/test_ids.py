@@ -2,9 +2,10 @@
 
 import pytest
 
-from common.clock import ManualClock, SystemClock
+from common.clock import SystemClock
 from common.digests import call_time_s, digest
-from common.ids import CountedIds, RandomIds, call_id
+from common.ids import RandomIds, call_id
+from tests.support.predictable import CountedIds, ManualClock
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.backoff import Backoff
-from common.clock import ManualClock
 from common.errors import InputError, RewriteError, UnavailableError, VerificationError
 from common.model.keys import encode_value
 from common.model.outcome import DroppedRows
@@ -43,6 +42,7 @@ from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.streamed_merge import Tally, merge_sorted
 from compactor.service import table_storage
 from compactor.service.table_storage import TRUSTED_S, TableStorage
+from tests.support.predictable import ManualClock
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,

@@ -20,7 +20,6 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.ids import CountedIds
 from common.metadata.changes import Refused, Unknown
 from common.metadata.ports import AttemptOutcome, TabletStore
 from common.model.group import RateGrant
@@ -31,6 +30,7 @@ from compactor.service import CompactorService, compactor
 from tests.support.assignments import an_assignment
 from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds
 
 
 @dataclass

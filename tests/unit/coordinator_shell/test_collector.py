@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import Clock, ManualClock
+from common.clock import Clock
 from common.errors import RewriteError
 from common.ids import call_id
 from common.metadata.changes import (
@@ -44,6 +44,7 @@ from coordinator.storage.garbage_collector import (
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import ManualClock
 
 pytestmark = pytest.mark.unit
 TABLE = Table(

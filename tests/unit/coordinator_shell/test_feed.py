@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from common.clock import ManualClock
 from common.ids import call_id
 from common.metadata.changes import AddFiles
 from common.metadata.mutation import effects
@@ -18,6 +17,7 @@ from coordinator.scan import scanner as module
 from coordinator.scan.scanner import ChangeFeed, Scanner
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import ManualClock
 from tests.support.store_harness import commit, reserve
 from tests.support.thirty_tablets import ENDS, applied, store_with_table
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from common.clock import ManualClock
 from common.errors import UnavailableError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, CreateTable
@@ -28,6 +27,7 @@ from coordinator.scan.scanner import Scanner
 from coordinator.store_watch import take_lead
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import ManualClock
 from tests.support.request_shell import TABLE
 from tests.support.sim_loop import EPOCH_S, World
 from tests.support.thirty_tablets import ENDS, applied, store_with_table

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from common.ids import CountedIds
 from common.metadata.changes import CreateTable
 from common.settings import CoordinatorSettings, Settings
 from coordinator.context import ShellContext
 from coordinator.store_watch import LIMITS_INTERVAL_S, take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import CountedIds
 from tests.support.request_shell import SPLITS, TABLE
 from tests.support.sim_loop import EPOCH_S, World
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import ConflictError
-from common.ids import CountedIds
 from common.metadata.changes import (
     BumpGeneration,
     DropTable,
@@ -34,6 +33,7 @@ from coordinator.storage.manifests import (
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from common.clock import ManualClock
 from common.metadata.changes import ClaimCoordination
 from common.metadata.codec.table import CLAIM as CLAIMS
 from common.metadata.commands import delete, set_string
@@ -22,6 +21,7 @@ from coordinator.store_watch import StoreHealthWatch
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import ManualClock
 
 CLAIM = ClaimCoordination(coordinator="c1")
 

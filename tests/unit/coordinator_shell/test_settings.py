@@ -8,11 +8,11 @@ import pytest
 
 from common.config import load_settings
 from common.errors import ConfigError
-from common.ids import CountedIds
 from common.settings import Settings
 from coordinator.context import ShellContext
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import CountedIds
 from tests.support.sim_loop import World
 
 pytestmark = pytest.mark.unit

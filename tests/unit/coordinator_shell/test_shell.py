@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from common.clock import ManualClock
-from common.ids import CountedIds, call_id
+from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -35,6 +34,7 @@ from coordinator.service import CoordinatorService
 from coordinator.store_watch import take_lead
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds, ManualClock
 
 pytestmark = pytest.mark.unit
 TABLET = TabletId("t1", PLUS_INFINITY)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import ManualClock
 from common.errors import RewriteError, UnavailableError
 from common.metadata.changes import CreateTable
 from common.model.table import Column, Table
@@ -19,6 +18,7 @@ from coordinator.storage.generations import Generations
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import ManualClock
 
 
 def hung(release: threading.Event) -> Callable[[], str]:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from common.backoff import Backoff
-from common.clock import ManualClock
 from common.errors import BrokenValueError, MetadataError
-from common.ids import CountedIds, call_id
+from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, CreateTable
 from common.metadata.codec.table import pack_name
 from common.metadata.commands import hdel, hset, xadd
@@ -43,6 +42,7 @@ from coordinator.table_faults import (
 from coordinator.wiring import assemble, storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds, ManualClock
 
 BAD, GOOD = "bad", "good"
 SETTINGS = Settings(coordinator=CoordinatorSettings(collect_interval_s=0.1, tick_s=0.02))

@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from common.clock import ManualClock
-from common.ids import CountedIds
 from common.metadata.changes import CreateTable
 from common.metadata.commands import hset
 from common.metadata.keys import TableKeys
@@ -15,6 +13,7 @@ from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds, ManualClock
 
 pytestmark = pytest.mark.unit
 

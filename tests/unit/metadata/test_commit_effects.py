@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from common.clock import ManualClock
 from common.metadata.codec.tablet import RESERVATION, SELECTION
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
 from common.model.tablet import Selection
 from tests.support.memory_store import MemoryKeyspace
+from tests.support.predictable import ManualClock
 from tests.support.store_harness import Harness, applied, commit
 from tests.unit.metadata.test_predicates import reservation
 

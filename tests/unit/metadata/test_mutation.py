@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.clock import ManualClock
-from common.metadata import changes as on
-from common.metadata import changes as upkeep
+from common.metadata import changes
 from common.metadata.codec.tablet import SELECTION
 from common.metadata.commands import hset, set_string, srem
 from common.metadata.executor import Executor, RetryLimits
@@ -22,6 +20,7 @@ from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, Selection, Tablet, TabletId
 from tests.support.flaky import Fault, Point
 from tests.support.memory_store import MemoryKeyspace, MemoryStore
+from tests.support.predictable import ManualClock
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
 
 
@@ -38,15 +37,15 @@ def test_notes_about_a_table_that_is_not_there() -> None:
     async def story() -> None:
         harness = memory()
         tablet = TabletId("tbl-1", MIDDLE)
-        note = upkeep.WriteAnalysis(
+        note = changes.WriteAnalysis(
             tablet=tablet, analysis=Analysis.EMPTY, version=1, settings_version=1
         )
-        publish = upkeep.PublishManifest(table="tbl-1", number=1, path="m", begun_s=0)
+        publish = changes.PublishManifest(table="tbl-1", number=1, path="m", begun_s=0)
         for change in (
             note,
             publish,
-            upkeep.BumpGeneration(table="tbl-1"),
-            on.DropHold(tablet=tablet),
+            changes.BumpGeneration(table="tbl-1"),
+            changes.DropHold(tablet=tablet),
         ):
             refused(await harness.apply(change), "table")
 
@@ -57,7 +56,7 @@ def test_an_analysis_leaves_the_marks_of_settled_versions() -> None:
     async def story() -> None:
         harness = memory()
         tablet = await harness.tablet_with("a")
-        note = upkeep.WriteAnalysis(
+        note = changes.WriteAnalysis(
             tablet=tablet,
             analysis=Analysis.DEFERRED,
             version=1,
@@ -78,16 +77,18 @@ def test_repeats_that_find_their_mark() -> None:
     async def story() -> None:
         harness = memory()
         tablet = await harness.tablet_with("a")
-        claim = upkeep.ClaimCoordination(coordinator="c1")
+        claim = changes.ClaimCoordination(coordinator="c1")
         applied(await harness.apply(claim))
         applied(await harness.apply(claim))
-        publish = upkeep.PublishManifest(table=tablet.table, number=1, path="m", begun_s=0)
+        publish = changes.PublishManifest(table=tablet.table, number=1, path="m", begun_s=0)
         applied(await harness.apply(publish))
         applied(await harness.apply(replace(publish, number=2)))
         applied(await harness.apply(reserve(tablet, "t1", "a")))
         applied(await harness.apply(commit(tablet, "t1")))
-        applied(await harness.apply(upkeep.KeepGarbage(table=tablet.table, path="a")))
-        refused(await harness.apply(on.DropHold(tablet=TabletId(tablet.table, b"q"))), "tablet")
+        applied(await harness.apply(changes.KeepGarbage(table=tablet.table, path="a")))
+        refused(
+            await harness.apply(changes.DropHold(tablet=TabletId(tablet.table, b"q"))), "tablet"
+        )
 
     run(story())
 
@@ -103,11 +104,11 @@ def test_a_table_that_is_dropped_while_it_is_made() -> None:
         async def script(point: Point) -> Fault:
             looks[0] += point is Point.EXEC
             if point is Point.EXEC and looks[0] == 3:  # It has its name, and is to go live.
-                applied(await harness.apply(on.DropTable(table=table.id)))
+                applied(await harness.apply(changes.DropTable(table=table.id)))
             return Fault.NONE
 
         keyspace.script = script
-        refused(await store.apply(on.CreateTable(table=table)), "table")
+        refused(await store.apply(changes.CreateTable(table=table)), "table")
         assert await harness.keys(table.id) == []
         assert await harness.store.names() == {}
 
@@ -127,7 +128,7 @@ def test_a_table_whose_creator_died_is_dropped_by_its_id() -> None:
             return Fault.LOST if looks[0] > 1 else Fault.NONE
 
         keyspace.script = script
-        assert isinstance(await store.apply(on.CreateTable(table=table)), on.Unknown)
+        assert isinstance(await store.apply(changes.CreateTable(table=table)), changes.Unknown)
         found = await harness.store.table(table.id)
         assert found is not None
         assert found.state is TableState.NEW
@@ -135,7 +136,7 @@ def test_a_table_whose_creator_died_is_dropped_by_its_id() -> None:
         assert await harness.store.table_ids() == [table.id]
         tablet = TabletId(table.id, PLUS_INFINITY)
         refused(await harness.add(tablet, file("a")), "table")
-        applied(await harness.apply(on.DropTable(table=table.id)))
+        applied(await harness.apply(changes.DropTable(table=table.id)))
         assert await harness.keys(table.id) == []
 
     run(story())
@@ -166,7 +167,7 @@ def test_several_stores_share_a_memory() -> None:
         first = MemoryStore()
         second = MemoryStore(keyspace=first.keyspace)
         assert await first.store_id() == await second.store_id()
-        applied(await first.apply(upkeep.ClaimCoordination(coordinator="c")))
+        applied(await first.apply(changes.ClaimCoordination(coordinator="c")))
         claim = await second.claim()
         assert claim is not None
         assert claim.coordinator == "c"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from common.clock import ManualClock
 from common.digests import CALL_LIFE_S
 from common.errors import MetadataError
 from common.ids import call_id
@@ -45,6 +44,7 @@ from common.model.tablet import (
 )
 from tests.support.flaky import Fault, Point
 from tests.support.memory_store import MemoryKeyspace
+from tests.support.predictable import ManualClock
 from tests.support.requests import cancel, close, finish, move, select, submitted, wait
 from tests.support.store_harness import Harness, applied, file, refused
 

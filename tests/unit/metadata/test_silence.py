@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from common.clock import ManualClock
 from common.errors import MetadataError, UnavailableError
 from common.metadata.store_watch import StoreWatch
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import ManualClock
 
 
 class MutedStore(MemoryStore):

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from common.clock import ManualClock
 from neve.api import requests as api
 from neve.client import http, requests
 from neve.client.errors import (
@@ -20,6 +19,7 @@ from neve.client.errors import (
 )
 from neve.client.http import Connection
 from neve.client.requests import Request, sentence
+from tests.support.predictable import ManualClock
 
 TOLD: dict[str, Any] = {
     "id": "req-1",

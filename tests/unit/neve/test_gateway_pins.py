@@ -18,7 +18,6 @@ import pytest
 
 from common.clock import Clock
 from common.errors import ConflictError, UnavailableError
-from common.ids import CountedIds
 from common.metadata.changes import Applied, Change, CreateTable, Outcome, PinFiles
 from common.metadata.file_pin import LEASE_S
 from common.metadata.store_watch import StoreWatch
@@ -43,6 +42,7 @@ from neve.gateway.scan import (
 from neve.gateway.services import Services
 from tests.support.gateway import FakeCoordinator, plan_all
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import CountedIds
 from tests.support.sim_loop import EPOCH_S, SimLoop, World
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import ManualClock
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -30,6 +29,7 @@ from neve.client import Client
 from neve.client.errors import CallerError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 GRACE_S = Settings().coordinator.garbage_grace_s

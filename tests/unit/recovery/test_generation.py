@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import ManualClock
 from common.errors import RequestError
-from common.ids import CountedIds
 from common.metadata.changes import (
     AcceptGeneration,
     Applied,
@@ -44,6 +42,7 @@ from coordinator.store_actions import StoreActions
 from tests.support.assignments import an_assignment
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds, ManualClock
 from tests.support.tables_on_disk import keyed_table, settings
 
 pytestmark = pytest.mark.anyio

@@ -13,32 +13,17 @@ from common.rows.schema import (
     arrow_schema,
     columns_of,
     require_readable,
-    schema_from_json,
-    schema_to_json,
     unite_schemas,
 )
 from common.rows.types import type_from_text, type_to_text
 
 
-def test_a_schema_is_written_as_json_and_read_back() -> None:
+def test_a_schema_is_described_by_columns_and_made_of_them() -> None:
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.large_string())])
-    items = schema_to_json(schema)
-    assert items == [
-        {"name": "a", "type": "int64", "nullable": False},
-        {"name": "b", "type": "string", "nullable": True},
-    ]
-    assert schema_to_json(schema_from_json(items)) == items
-    assert schema_from_json([{"name": "a", "type": "int64"}]).field("a").nullable
+    columns = columns_of(schema)
+    assert columns == (Column("a", "int64", nullable=False), Column("b", "string"))
+    assert columns_of(arrow_schema(columns)) == columns
     assert columns_of(arrow_schema([Column("a", "date")])) == (Column("a", "date"),)
-
-
-@pytest.mark.parametrize(
-    "item",
-    [{"name": "a"}, {"name": 1, "type": "int8"}, {"name": "a", "type": "int8", "nullable": 1}],
-)
-def test_a_wrong_schema_column_is_refused(item: dict[str, object]) -> None:
-    with pytest.raises(RequestError, match="schema column"):
-        schema_from_json([item])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from common.clock import SystemClock
 from common.errors import MetadataError, RequestError, UnavailableError
-from common.ids import CountedIds
 from common.model.group import LimitScope, LimitStatus
 from common.telemetry import METRICS
 from coordinator import store_watch
@@ -18,6 +17,7 @@ from coordinator.core import events as on
 from coordinator.figures import scope_figures
 from coordinator.store_watch import RateLimits
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import CountedIds
 
 pytestmark = pytest.mark.unit
 
