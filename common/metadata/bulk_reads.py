@@ -263,17 +263,32 @@ def tile(tablets: Iterable[Tablet], start: bytes | None, end: bytes | None) -> l
         end: Last key of the range; None: to the last.
     """
     pieces = list(tablets)
-    chosen: list[Tablet] = []
     last = PLUS_INFINITY if end is None else end
-    first = [piece for piece in pieces if _begins(piece, start)]
+    chosen = _follow([piece for piece in pieces if _begins(piece, start)], pieces, last)
+    return chosen if chosen and chosen[-1].bounds.end >= last else None
+
+
+def tile_after(tablets: Sequence[Tablet], reached: bytes | None) -> list[Tablet]:
+    """Return the tablets that follow a tablet's end by the same rule, as far as they reach.
+
+    Args:
+        tablets: As read, each at one moment, in any order.
+        reached: End of the tablet before them; None: they are the first of the table.
+    """
+    first = [tablet for tablet in tablets if tablet.bounds.start == reached]
+    return _follow(first, tablets, PLUS_INFINITY)
+
+
+def _follow(first: list[Tablet], pieces: Sequence[Tablet], last: bytes) -> list[Tablet]:
+    """Return one of the first and those behind it, up to `last` or to a hole."""
+    chosen: list[Tablet] = []
     while first:
         best = max(first, key=lambda piece: piece.bounds.end)
         chosen.append(best)
-        reached = best.bounds.end
-        if reached >= last:
-            return chosen
-        first = [piece for piece in pieces if piece.bounds.start == reached]
-    return None
+        if best.bounds.end >= last:
+            break
+        first = [piece for piece in pieces if piece.bounds.start == best.bounds.end]
+    return chosen
 
 
 def _begins(piece: Tablet, start: bytes | None) -> bool:

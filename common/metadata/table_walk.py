@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from common.errors import ConflictError
+from common.metadata.bulk_reads import tile_after
 from common.metadata.ports import TabletStore
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
@@ -49,15 +50,7 @@ async def _next_tiles(store: TabletStore, table: Table, reached: bytes | None) -
             await asyncio.sleep(PAUSE_S)
         ids = await store.tablet_ids(table.id, reached, PAGE_TABLETS)
         read = [each for each in await store.tablets(ids) if each is not None]
-        tiles: list[Tablet] = []
-        at = reached
-        while begins := [each for each in read if each.bounds.start == at]:
-            best = max(begins, key=lambda each: each.bounds.end)
-            tiles.append(best)
-            at = best.bounds.end
-            if at == PLUS_INFINITY:
-                break
-        if tiles:
+        if tiles := tile_after(read, reached):
             return tiles
     raise ConflictError(
         f"table {table.name}: its tablets keep changing, or there is a hole between them; "

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_type
 
 from common.errors import RequestError
-from common.model.key_values import DECIMAL_SCALE
+from common.model.key_values import DECIMAL_SCALE, NANOS
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -24,7 +24,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 BATCH_ROWS = 1 << 16
 """Rows that are worked on at once, so that temporary arrays stay small."""
-_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+TICKS_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": NANOS}
+"""By the unit of a timestamp, a time or a duration."""
 _SIGN_BIT, _ALL_BITS = np.uint64(1 << 63), np.uint64((1 << 64) - 1)
 _NAN_BITS = np.uint64(0x7FF8 << 48)
 
@@ -64,9 +65,7 @@ def integers(array: pa.Array) -> Words:
         return numbers(array, np.int32).astype(np.int64).view(np.uint64)
     if is_type.is_time(arrow):
         whole = array.cast(pa.int32() if is_type.is_time32(arrow) else pa.int64()).cast(pa.int64())
-        return (numbers(whole, np.int64) * (_PER_SECOND["ns"] // _PER_SECOND[arrow.unit])).view(
-            np.uint64
-        )
+        return (numbers(whole, np.int64) * (NANOS // TICKS_PER_S[arrow.unit])).view(np.uint64)
     if is_type.is_uint64(arrow):
         return numbers(array, np.uint64)
     return numbers(array.cast(pa.int64()), np.int64).view(np.uint64)
@@ -88,9 +87,9 @@ def ordered_double_bits(array: pa.Array) -> Words:
 
 def instants(array: pa.Array) -> tuple[Int64s, Int64s]:
     """Return timestamps or durations as whole seconds and the nanoseconds left over."""
-    per_second = _PER_SECOND[array.type.unit]
+    per_second = TICKS_PER_S[array.type.unit]
     seconds, rest = np.divmod(numbers(array, np.int64), np.int64(per_second))
-    return seconds, rest * (_PER_SECOND["ns"] // per_second)
+    return seconds, rest * (NANOS // per_second)
 
 
 def decimal_words(array: pa.Array) -> Words:

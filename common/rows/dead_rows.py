@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from common.model.file import DataFile
 from common.model.key_values import NANOS, KeyType
 from common.model.outcome import DroppedRows
-from common.rows.arrays import Flags, batches, numbers, validity
+from common.rows.arrays import TICKS_PER_S, Flags, batches, numbers, validity
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.rules import DropRule, HoldsRows, RowRules, expiry_limit, key_spans
 
@@ -35,9 +35,6 @@ def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, no
 
 
 # ------------------------------------------------------------------------------- What the rows tell
-
-
-_TICK_NS = {"s": NANOS, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 def dead_rows(table: pa.Table, rules: RowRules, now_s: float) -> tuple[Flags, Flags]:
@@ -62,7 +59,8 @@ def _expired(times: pa.Array, time_type: KeyType, expiry_ns: int) -> Flags:
         case KeyType.FLOAT:
             early = numbers(times.cast(pa.float64()), np.float64) <= limit
         case KeyType.TIMESTAMP:
-            early = numbers(times, np.int64) <= expiry_ns // _TICK_NS[times.type.unit]
+            tick_ns = NANOS // TICKS_PER_S[times.type.unit]
+            early = numbers(times, np.int64) <= expiry_ns // tick_ns
         case KeyType.DATE:
             early = numbers(times.cast(pa.date32()), np.int32) <= limit
         case _ if pa.types.is_uint64(times.type):

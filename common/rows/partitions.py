@@ -28,6 +28,7 @@ from common.model.key_values import (
 )
 from common.model.keys import encode_key
 from common.model.table import Table
+from common.rows.arrays import TICKS_PER_S
 from common.rows.conform import widen
 from common.rows.types import type_to_text
 
@@ -35,7 +36,6 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255
 """Longest name of a folder that file systems take."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": NANOS}
 
 Fill = Mapping[str, pa.Scalar]
 """Values by column, for rows of one file that lack them; empty: nothing is filled."""
@@ -208,7 +208,7 @@ def _constant(value: pa.Scalar, rows: int) -> pa.Array:
 def _scalar(plain: object, arrow: pa.DataType, path: str) -> pa.Scalar:
     try:
         if isinstance(plain, int) and (pa.types.is_timestamp(arrow) or pa.types.is_time(arrow)):
-            units, rest = divmod(plain * _PER_SECOND[arrow.unit], NANOS)
+            units, rest = divmod(plain * TICKS_PER_S[arrow.unit], NANOS)
             if rest:
                 raise RequestError(f"file {path}: its folder is finer than {arrow}")
             return pa.scalar(units, arrow)

@@ -11,13 +11,13 @@ from common.errors import RequestError
 from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.keys import lower_bound, upper_bound
+from common.rows.arrays import TICKS_PER_S
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 
 _Bound = TypeVar("_Bound", bytes, float)
-_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ def time_ends_s(times: pa.Array | pa.ChunkedArray) -> tuple[float | None, float 
     """Return the least and greatest time in seconds since the epoch; nulls and NaN do not count."""
     arrow = times.type
     if pa.types.is_timestamp(arrow):
-        ends, unit_s = _ends(times.cast(pa.int64())), 1 / _PER_SECOND[arrow.unit]
+        ends, unit_s = _ends(times.cast(pa.int64())), 1 / TICKS_PER_S[arrow.unit]
     elif pa.types.is_date(arrow):
         ends, unit_s = _ends(times.cast(pa.date32()).cast(pa.int32())), 86_400
     elif pa.types.is_floating(arrow):

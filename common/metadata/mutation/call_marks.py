@@ -8,8 +8,10 @@
 Adds, appends and compactions share the ids of calls.
 """
 
-from common.digests import CALL_LIFE_S, call_time_s
-from common.metadata.changes import Applied
+from collections.abc import Iterable, Mapping
+
+from common.digests import CALL_LIFE_S, call_time_s, digest
+from common.metadata.changes import AddFiles, Applied
 from common.metadata.codec.table import CALL
 from common.metadata.commands import Command, pexpire, set_string
 from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys
@@ -85,3 +87,28 @@ def refused_call(call: str, now_s: float) -> Refusal | None:
             "is the clock of the caller right?",
         )
     return None
+
+
+# ------------------------------------------------------------------------------- What a call brings
+
+
+def names_digest(paths: Iterable[str]) -> str:
+    """Return what identifies a set of files by their names."""
+    return digest(sorted(paths))
+
+
+def files_digest(sizes: Mapping[str, int]) -> str:
+    """Return what identifies a set of files, whatever tablets they were routed to.
+
+    Args:
+        sizes: Path → size in bytes.
+    """
+    return digest(word for path, size in sorted(sizes.items()) for word in (path, str(size)))
+
+
+def call_content(change: AddFiles) -> str:
+    """Return the digest of what the caller sent."""
+    if change.content:
+        return change.content
+    files = (file for files in change.files.values() for file in files)
+    return files_digest({file.path: file.size_bytes for file in files})

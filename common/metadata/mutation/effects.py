@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.tablet import (
+    BOUNDS,
     BYTES,
     DONE,
     FILE,
@@ -29,6 +30,7 @@ from common.metadata.commands import (
     sadd,
     set_string,
     xadd,
+    zadd,
 )
 from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
 from common.metadata.store_values import (
@@ -38,10 +40,20 @@ from common.metadata.store_values import (
 )
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd
-from common.model.tablet import Reservation, Selection, Tablet, TabletId
+from common.model.tablet import Bounds, Reservation, Selection, Tablet, TabletId
 
 FAILURE_CHARS_MAX = 60
 """Longest failure text in a record: a longer one would cost every record its compact form."""
+
+
+def make_tablet(tablet: TabletId, bounds: Bounds) -> list[Command]:
+    """Return the effects that make a tablet."""
+    keys = TabletKeys.of(tablet)
+    return [
+        set_string(keys.bounds, BOUNDS.pack(bounds)),
+        zadd(TableKeys(tablet.table).index, tablet.end),
+        hset(keys.record, {VERSION: 0, FILES: 0}),
+    ]
 
 
 def tablet_changed(

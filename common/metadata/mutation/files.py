@@ -6,7 +6,6 @@ Mark of an add: `call:<id>`, which tells what came in.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from common.digests import digest
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -19,10 +18,7 @@ from common.metadata.changes import (
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import GARBAGE, PIN
 from common.metadata.codec.tablet import (
-    BOUNDS,
-    FILES,
     RECENT_ADDS,
-    VERSION,
     unpack_recent,
 )
 from common.metadata.commands import (
@@ -35,17 +31,19 @@ from common.metadata.commands import (
     hset,
     mget,
     set_string,
-    zadd,
 )
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.mutation.call_marks import (
     answer_repeated_call,
+    call_content,
     leave_call_mark,
+    names_digest,
     refused_call,
 )
 from common.metadata.mutation.effects import (
     file_counts,
     files_written,
+    make_tablet,
     tablet_changed,
 )
 from common.metadata.mutation.needs import (
@@ -130,28 +128,6 @@ def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
     if files:
         reads[f"{tablet.text}/files"] = hmget(keys.files, [file.path for file in files])
     return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
-
-
-def names_digest(paths: Iterable[str]) -> str:
-    """Return what identifies a set of files by their names."""
-    return digest(sorted(paths))
-
-
-def files_digest(sizes: Mapping[str, int]) -> str:
-    """Return what identifies a set of files, whatever tablets they were routed to.
-
-    Args:
-        sizes: Path → size in bytes.
-    """
-    return digest(word for path, size in sorted(sizes.items()) for word in (path, str(size)))
-
-
-def call_content(change: AddFiles) -> str:
-    """Return the digest of what the caller sent."""
-    if change.content:
-        return change.content
-    files = (file for files in change.files.values() for file in files)
-    return files_digest({file.path: file.size_bytes for file in files})
 
 
 def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
@@ -269,16 +245,6 @@ def _new_partition(table: Table, end: bytes, partitions: Mapping[bytes, str]) ->
     if not table.partition_by or end not in partitions:
         return None
     return Bounds(None, end, partitions[end])
-
-
-def make_tablet(tablet: TabletId, bounds: Bounds) -> list[Command]:
-    """Return the effects that make a tablet."""
-    keys = TabletKeys.of(tablet)
-    return [
-        set_string(keys.bounds, BOUNDS.pack(bounds)),
-        zadd(TableKeys(tablet.table).index, tablet.end),
-        hset(keys.record, {VERSION: 0, FILES: 0}),
-    ]
 
 
 def _stamped(file: DataFile, now_s: float, *, late: bool) -> DataFile:

@@ -23,10 +23,10 @@ from common.metadata.mutation.effects import (
     file_counts,
     files_written,
     into_garbage,
+    make_tablet,
     raise_watermark,
     tablet_changed,
 )
-from common.metadata.mutation.files import make_tablet
 from common.metadata.mutation.transaction import (
     Decision,
     Needs,

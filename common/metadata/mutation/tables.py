@@ -37,11 +37,11 @@ from common.metadata.commands import (
 from common.metadata.keys import REQUESTS_OPEN_MAX, TABLES, TableKeys, TabletKeys, is_table_id
 from common.metadata.mutation.effects import (
     into_garbage,
+    make_tablet,
     stream_entry,
     table_changed,
     uncommitted_outputs,
 )
-from common.metadata.mutation.files import make_tablet
 from common.metadata.mutation.needs import state_seen, table_seen, table_state, whole_table
 from common.metadata.mutation.transaction import (
     MADE,
