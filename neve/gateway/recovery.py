@@ -52,7 +52,9 @@ from neve.recovery.scope import (
     TableScope,
     ignore_progress,
 )
-from neve.recovery.table_creation import CreatedTable
+from neve.recovery.table_creation import (
+    CreatedTable,
+)
 
 # --------------------------------------------------------------------------- Results as wire models
 

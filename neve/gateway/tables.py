@@ -41,7 +41,7 @@ from neve.gateway.services import (
     parsed_tablet,
 )
 from neve.gateway.table_settings import changed_settings
-from neve.recovery.table_creation import (
+from neve.recovery.location_ownership import (
     FreeSite,
     claim_site,
     find_free_site,

@@ -38,6 +38,12 @@ from neve.recovery.archive import (
     line_of,
     read_archive,
 )
+from neve.recovery.location_ownership import (
+    FreeSite,
+    OtherTables,
+    find_free_site,
+    other_tables,
+)
 from neve.recovery.scope import (
     TableAdmission,
     TableScope,
@@ -46,13 +52,9 @@ from neve.recovery.scope import (
 from neve.recovery.stored_files import list_location
 from neve.recovery.table_creation import (
     CreatedTable,
-    FreeSite,
-    OtherTables,
     absent,
-    find_free_site,
     former_ids_of,
     make_table,
-    other_tables,
 )
 
 # ------------------------------------------------------------------------------------------- Backup

@@ -22,6 +22,10 @@ from common.parquet.write import TABLE_FOOTER
 from common.readers.pool import in_reader
 from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
 
+CLOCKS_APART_S = 300.0
+"""Most that the clocks of store and storage differ."""
+COMMIT_DELAY_MAX_S = 900.0
+"""A file may be so much older than the change that brought it into the table; and clocks differ."""
 _HIVE = r"(?:[^/=]+=[^/]*/)*"
 _OUTPUT = re.compile(rf"{SERVICE_FOLDER}/(?:last|[0-9a-f]{{1,48}})/{_HIVE}job-[^/]*\.parquet")
 _APPENDED = re.compile(rf"{APPEND_FOLDER}/{_HIVE}[^/]+")

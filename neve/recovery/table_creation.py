@@ -8,27 +8,22 @@
 A table that cannot be finished is dropped again; its files stay.
 """
 
-import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.errors import CompactionError, RefusedError, UnavailableError, UnknownOutcomeError
+from common.errors import CompactionError, RefusedError, UnknownOutcomeError
 from common.metadata.changes import (
     AcceptGeneration,
     Applied,
     Change,
     ChangeTable,
-    CreateTable,
     DropTable,
     Outcome,
     Refused,
     RestoreFiles,
 )
 from common.metadata.keys import is_table_id
-from common.metadata.mutation.tables import location_overlap
-from common.metadata.ports import NamedTable, TabletStore
 from common.model.file import DataFile
-from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import (
@@ -36,20 +31,14 @@ from common.parquet.location import (
     existing_files,
     open_location,
 )
-from common.parquet.resolved_locations import ResolvedLocation
-from common.parquet.service_files import (
-    OWNER_PATH,
-    UNREADABLE_GENERATION,
-    LocationOwner,
-    read_owner,
-    write_description,
-    write_generation,
-    write_owner,
-    written_generation,
-)
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
-from neve.recovery.scope import TableScope, identities_now
+from neve.recovery.location_ownership import (
+    FreeSite,
+    claim_site,
+    sign_site,
+)
+from neve.recovery.scope import TableScope
 from neve.recovery.stored_files import (
     FileOrigin,
     StoredFile,
@@ -75,165 +64,10 @@ class CreatedTable:
     """Files that came, or were not listed, when it was looked what lies there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeSite:
-    """A site that was found to be free, and what must be known to make a table there."""
-
-    site: ResolvedLocation
-    owner: LocationOwner
-    """This store; the table is added when there is one."""
-    others: Mapping[str, LocationIdentity]
-    """Id of every other table → what its location is."""
-    generation: int
-    """Where the table's begins: above what an earlier table has left."""
-    scribbled: bool
-    """Whether what was left of a generation is no number, so that it has to go."""
-
-    def creation(self, table: Table, splits: tuple[bytes, ...]) -> CreateTable:
-        """Return the change that makes a table here."""
-        return CreateTable(
-            table=table,
-            splits=splits,
-            identity=self.site.identity,
-            others=self.others,
-            generation=self.generation,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherTables:
-    """The tables that there are, and what their locations are now."""
-
-    named: Sequence[NamedTable]
-    identities: Mapping[str, LocationIdentity]
-    """By table id."""
-
-    def refuse_overlap(self, site: ResolvedLocation) -> None:
-        """Refuse a site that shares files with a table.
-
-        Raises:
-            RefusedError: It does; its code is that of the store.
-        """
-        overlaps = overlap_test(site.identity)
-        for each in self.named:
-            if overlaps(self.identities[each.id]):
-                raise RefusedError(location_overlap(site.uri, each.location, each.name), "location")
-
-
-async def other_tables(store: TabletStore, threads: StorageThreads) -> OtherTables:
-    """Return the tables of a store.
-
-    Raises:
-        UnavailableError: It does not answer.
-    """
-    named = await store.named_tables()
-    return OtherTables(named=named, identities=await identities_now(threads, named))
-
-
-async def find_free_site(
-    store: TabletStore,
-    threads: StorageThreads,
-    site: ResolvedLocation,
-    *,
-    neighbours: OtherTables | None = None,
-    take_over: bool = False,
-) -> FreeSite:
-    """Return a site where no table is; nothing is written.
-
-    Args:
-        store: Of this service.
-        threads: Where storage is looked at.
-        site: Where a table shall be.
-        neighbours: The tables of the store, if the caller has read them.
-        take_over: Whether it may be another store's.
-
-    Raises:
-        RefusedError: It is another's, or overlaps with one.
-        UnavailableError: Store or storage do not answer.
-    """
-    ours, near = await store.store_id(), neighbours or await other_tables(store, threads)
-    near.refuse_overlap(site)
-    others = near.identities
-    location = open_location(site.uri)
-    found, above, written = await threads.run(location.uri, _read_site, location)
-    if found is not None and found.store != ours and not take_over:
-        raise RefusedError(
-            f"location {site.uri} belongs to the store {found.store}, this one is {ours}: "
-            "two services may not share a location; give a copy's location, or --adopt it if no "
-            "other store lives there any more"
-        )
-    if found is not None and found.store == ours and found.table in others:
-        raise RefusedError(
-            f"location {site.uri} belongs to a table of this service, by its mark {OWNER_PATH} "
-            f"(id {found.table}): two tables may not share files",
-            "location",
-        )
-    for folder, owner in above.items():
-        if owner.store != ours or owner.table in others:
-            raise RefusedError(
-                f"location {site.uri} lies in {folder}, which belongs to the store {owner.store}: "
-                "two tables may not share files"
-            )
-    scribbled = written == UNREADABLE_GENERATION
-    return FreeSite(
-        site=site,
-        owner=LocationOwner(ours),
-        others=others,
-        generation=written + 1 if written and not scribbled else 0,
-        scribbled=scribbled,
-    )
-
-
-def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, LocationOwner], int]:
-    """Return whose a location is, whose the folders above it are, and its generation."""
-    above: dict[str, LocationOwner] = {}
-    folder = posixpath.dirname(location.root)
-    while folder.strip("/"):
-        try:
-            owner = read_owner(Location(location.uri, location.filesystem, folder))
-        except UnavailableError:
-            owner = None  # Who may not look there cannot have a table there.
-        if owner is not None:
-            above[folder] = owner
-        folder = posixpath.dirname(folder)
-    return read_owner(location), above, written_generation(location)
-
-
 def former_ids_of(table: Table) -> tuple[str, ...]:
     """Return the ids that a table has had, when it is to get another one; the newest first."""
     ids = dict.fromkeys((table.id, *table.former_ids))
     return tuple(each for each in ids if is_table_id(each))[:FORMER_IDS_MAX]
-
-
-async def claim_site(threads: StorageThreads, free: FreeSite) -> None:
-    """Write into a free site that it is this store's.
-
-    Which table's it is comes later: of two that are made there at once one is refused.
-
-    Raises:
-        RequestError: There is no such bucket, or the credentials do not fit it.
-        UnavailableError: The storage does not answer, or forbids it.
-    """
-    location = open_location(free.site.uri)
-    await threads.run(location.uri, _claim, location, free)
-
-
-def _claim(location: Location, free: FreeSite) -> None:
-    if read_owner(location) != free.owner:
-        write_owner(location, free.owner)
-    if free.scribbled:
-        write_generation(location, 0)
-
-
-async def sign_site(threads: StorageThreads, free: FreeSite, table: Table) -> None:
-    """Write into a claimed site that it is this table's, and what the table is.
-
-    Raises:
-        UnavailableError: The storage does not answer; the coordinator writes it later.
-    """
-    location = open_location(free.site.uri)
-    await threads.run(location.uri, write_owner, location, replace(free.owner, table=table.id))
-    await threads.run(location.uri, write_description, location, table)
 
 
 async def make_table(

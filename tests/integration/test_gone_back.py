@@ -36,12 +36,12 @@ from neve.recovery.fsck.repair import (
     check_and_repair,
 )
 from neve.recovery.gc import collect_orphans
-from neve.recovery.rebuild.live_files import COMMIT_DELAY_MAX_S
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildPorts,
     rebuild,
 )
+from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 from tests.support.recovery import Ground, Moment, go_back, moment, rows
 from tests.support.store_harness import applied
 

@@ -12,13 +12,13 @@ from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.parquet.manifest import POINTER_PATH, manifest_folders
 from coordinator.storage.manifests import ManifestPublisher
-from neve.recovery.rebuild.live_files import COMMIT_DELAY_MAX_S
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildPorts,
     RebuildResult,
     rebuild,
 )
+from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 from tests.support.recovery import Ground, key, rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]

@@ -40,7 +40,7 @@ from neve.gateway.ingest.routing import (
 )
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import Services, check_writable
-from neve.recovery.rebuild.live_files import COMMIT_DELAY_MAX_S
+from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 
 # ------------------------------------------------------------------------------------------ Columns
 

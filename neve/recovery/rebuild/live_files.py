@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from common.errors import RequestError
 from common.model.service_paths import AppendTry, append_try_of
 from common.model.tablet import TabletId
-from neve.recovery.only_copies import CLOCKS_APART_S
 from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
-from neve.recovery.stored_files import OutputFooter, StoredFile
+from neve.recovery.stored_files import CLOCKS_APART_S, COMMIT_DELAY_MAX_S, OutputFooter, StoredFile
 
 # ---------------------------------------------------------------------- Several tries of one append
 
@@ -216,10 +215,6 @@ class _Tracer:
 
 
 # ---------------------------------------------------------------------- From the newest manifest on
-
-
-COMMIT_DELAY_MAX_S = 900.0
-"""A file may be so much older than the change that brought it into the table; and clocks differ."""
 
 
 def trace_since_manifest(

@@ -28,6 +28,9 @@ from common.parquet.location import (
 from common.rows.partitions import Partition
 from common.storage_threads import StorageThreads
 from neve.recovery.archive import TabletDump
+from neve.recovery.location_ownership import (
+    find_free_site,
+)
 from neve.recovery.rebuild.evidence import (
     Evidence,
     described_table,
@@ -49,7 +52,6 @@ from neve.recovery.scope import (
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
 from neve.recovery.table_creation import (
-    find_free_site,
     former_ids_of,
     make_table,
 )

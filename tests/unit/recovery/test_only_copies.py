@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from neve.recovery.only_copies import CLOCKS_APART_S, OnlyCopies, Orphan
-from neve.recovery.stored_files import OutputFooter, StoredFile
+from neve.recovery.gc import OnlyCopies, Orphan
+from neve.recovery.stored_files import CLOCKS_APART_S, OutputFooter, StoredFile
 
 pytestmark = pytest.mark.unit
 FOLDER = "_neve/last"
