@@ -103,7 +103,7 @@ def split(
         into=parts,
         wait=wait,
         timeout_s=timeout,
-        told=lambda each: session.say(f"split at {each.at} begins"),
+        progress=lambda each: session.say(f"split at {each.at} begins"),
     )
     _show_started(session, name, begun, wait=wait)
 
@@ -147,7 +147,7 @@ def merge(
         end=end,
         wait=wait,
         timeout_s=timeout,
-        told=lambda each: session.say(f"merge at {each.at} begins"),
+        progress=lambda each: session.say(f"merge at {each.at} begins"),
     )
     _show_started(session, name, begun, wait=wait)
 

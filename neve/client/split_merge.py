@@ -45,7 +45,7 @@ class SplitMergeCalls:
         into: int = 2,
         wait: bool = False,
         timeout_s: float | None = None,
-        told: OnOperation | None = None,
+        progress: OnOperation | None = None,
     ) -> StartedOperation:
         """Split a tablet. The same wish again begins nothing twice.
 
@@ -56,7 +56,7 @@ class SplitMergeCalls:
             into: With `tablet`: how many parts; more than two only with `wait`.
             wait: Return when it is over.
             timeout_s: Longest wait; None: as long as it takes.
-            told: Hears of every operation that begins, while waiting.
+            progress: Hears of every operation that begins, while waiting.
 
         Raises:
             RefusedError: It cannot begin now: a request holds the tablet, say.
@@ -68,10 +68,10 @@ class SplitMergeCalls:
         end_s = _end_s(timeout_s)
         begun = self._wish(table, "split", asdict(Split(at=at, tablet=tablet, into=into)))
         if wait:
-            self._wait(table, begun, end_s, told)
+            self._wait(table, begun, end_s, progress)
             for key in begun.keys[1:]:
                 further = self._wish(table, "split", asdict(Split(at=key)))
-                self._wait(table, further, end_s, told)
+                self._wait(table, further, end_s, progress)
         return begun
 
     def merge(
@@ -83,7 +83,7 @@ class SplitMergeCalls:
         end: str | None = None,
         wait: bool = False,
         timeout_s: float | None = None,
-        told: OnOperation | None = None,
+        progress: OnOperation | None = None,
     ) -> StartedOperation:
         """Merge a tablet with the next one; with `wait`, all tablets that hold a range.
 
@@ -94,7 +94,7 @@ class SplitMergeCalls:
             end: A key of the last tablet; None: the last of the table.
             wait: Return when it is over; of a range, when it is one tablet.
             timeout_s: Longest wait; None: as long as it takes.
-            told: Hears of every operation that begins, while waiting.
+            progress: Hears of every operation that begins, while waiting.
 
         Raises:
             RefusedError: It cannot begin now.
@@ -105,7 +105,7 @@ class SplitMergeCalls:
         wish = asdict(Merge(tablet=tablet, start=start, end=end))
         begun = following = self._wish(table, "merge", wish)
         while wait and following.operation is not None:
-            self._wait(table, following, end_s, told)
+            self._wait(table, following, end_s, progress)
             if tablet is not None:
                 break
             following = self._wish(table, "merge", wish)
@@ -134,14 +134,14 @@ class SplitMergeCalls:
         )
 
     def _wait(
-        self, table: str, begun: StartedOperation, end_s: float | None, told: OnOperation | None
+        self, table: str, begun: StartedOperation, end_s: float | None, progress: OnOperation | None
     ) -> None:
         """Wait until an operation is over; raise if it has come to nothing."""
         operation = begun.operation
         if operation is None:
             return
-        if told is not None:
-            told(operation)
+        if progress is not None:
+            progress(operation)
         pauses = PollPauses(POLL_FIRST_S, end_s)
         while any(each.id == operation.id for each in self._of(table, operation)):
             if not pauses.wait():

@@ -144,7 +144,7 @@ def test_keys_are_chosen_that_balance_and_a_range_becomes_one(
         heard: list[str | None] = []
         client.merge(
             "events", start="20", end="45", wait=True, timeout_s=60,
-            told=lambda each: heard.append(each.at),
+            progress=lambda each: heard.append(each.at),
         )  # fmt: skip
         assert heard == ["[39]"]
         client.merge("events", wait=True, timeout_s=60)
@@ -176,7 +176,7 @@ def test_a_wait_tells_that_an_operation_was_abandoned(client: Client) -> None:
     client.append("events", rows(1, 9))
     with pytest.raises(RequestFailedError, match=r"was abandoned; `neve explain` tells why"):
         client.split(
-            "events", at="5", wait=True, told=lambda each: client.abandon("events", each.id)
+            "events", at="5", wait=True, progress=lambda each: client.abandon("events", each.id)
         )
 
 
