@@ -91,3 +91,14 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} m {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with what is counted: `1 file`, `1,200 files`.
+
+    Args:
+        count: How many there are.
+        noun: What one of them is called.
+        plural: What several are called; empty: the noun with an `s`.
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -170,7 +170,7 @@ def refuse_other_owner(
             f"location {location} belongs to the store {found.store}, this one is {store}: "
             "two services may not share a location (`neve fsck --adopt` takes it over)"
         )
-    if table and found.table and found.table != table:
+    if table and found.is_another(table):
         raise RefusedError(
             f"location {location} belongs to another table of this service, by its mark "
             f"{OWNER_PATH}: its id is {found.table}, this one's {table}; two tables may not share "

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_count, format_duration
 from neve.api import tables as api
 from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
 
@@ -215,8 +215,8 @@ def add_sentence(found: api.Added) -> str:
     if found.repeated:
         return f"call {found.call} was accepted before, with {done}: nothing was added now"
     return (
-        f"added {done} in {_plural(found.file_count, 'file')} "
-        f"to {_plural(len(found.tablets), 'tablet')}"
+        f"added {done} in {format_count(found.file_count, 'file')} "
+        f"to {format_count(len(found.tablets), 'tablet')}"
     )
 
 
@@ -229,11 +229,11 @@ def call_sentence(found: api.Call) -> str:
     when = datetime.fromtimestamp(found.at_s or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S")
     if found.request is not None:
         return f"call {found.call} was accepted at {when}, as request {found.request}"
-    where = f" to {_plural(len(found.tablets), 'tablet')}" if found.tablets else ""
-    files = f"({format_bytes(found.size_bytes or 0)}) in {_plural(found.file_count or 0, 'file')}"
+    where = f" to {format_count(len(found.tablets), 'tablet')}" if found.tablets else ""
+    size, files = format_bytes(found.size_bytes or 0), format_count(found.file_count or 0, "file")
     return (
         f"call {found.call} was accepted at {when}: {found.kind} of {_count(found.rows)} rows "
-        f"{files}{where}"
+        f"({size}) in {files}{where}"
     )
 
 
@@ -251,7 +251,7 @@ def _tablet_state(tablet: api.Tablet) -> str:
     if tablet.waiting:
         return "request waiting"
     return (
-        f"{tablet.analysis}, {_plural(tablet.failures, 'failure')}"
+        f"{tablet.analysis}, {format_count(tablet.failures, 'failure')}"
         if tablet.failures
         else tablet.analysis
     )
@@ -280,7 +280,3 @@ def _totals(found: api.Table) -> list[tuple[str, str | None]]:
         ("rows", _count(found.rows)),
         ("size", format_bytes(found.size_bytes)),
     ]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

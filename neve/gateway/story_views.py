@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from common.model.table import Table
+from common.units import format_count
 from common.wire import StoryEntry, StoryKind, TabletStory
 from neve.api import work as api
 
@@ -53,7 +54,7 @@ def _started(story: TabletStory) -> api.StoryEntry:
 
 def _forgotten(story: TabletStory) -> api.StoryEntry:
     until_s = story.entries[0].at_s if story.forgotten and story.entries else story.gap_until_s
-    dropped = f"{_plural(story.forgotten, 'older entry', 'older entries')} dropped"
+    dropped = f"{format_count(story.forgotten, 'older entry', 'older entries')} dropped"
     older = "older entries of this tablet may have been dropped"
     return api.StoryEntry(
         at_s=story.started_s if until_s is None else until_s,
@@ -86,7 +87,7 @@ def _entry_view(entry: StoryEntry) -> api.StoryEntry:
 
 
 def _planned(entry: StoryEntry) -> str:
-    jobs = _plural(entry.number, "job", "jobs")
+    jobs = format_count(entry.number, "job")
     match entry.code:
         case "queued":
             return f"planned: {jobs} wanted, queued in group {entry.group}{_because(entry)}"
@@ -99,13 +100,13 @@ def _planned(entry: StoryEntry) -> str:
 
 
 def _assigned(entry: StoryEntry) -> str:
-    inputs = _plural(entry.number, "file", "files")
+    inputs = format_count(entry.number, "file")
     wish = f" of request {entry.request}" if entry.request else ""
     return f"{entry.compactor} began {entry.job}{wish} over {inputs}{_because(entry)}"
 
 
 def _committed(entry: StoryEntry) -> str:
-    made = _plural(entry.number, "file", "files")
+    made = format_count(entry.number, "file")
     done = f"{entry.compactor} committed {entry.job}"
     if not entry.files:
         return done
@@ -121,7 +122,7 @@ def _failed(entry: StoryEntry) -> str:
 
 def _step(entry: StoryEntry) -> str:
     known = _STEPS.get(entry.step, "{0} took a step")
-    files = _plural(entry.number, "file", "files")
+    files = format_count(entry.number, "file")
     return known.format(entry.request, files) + _because(entry)
 
 
@@ -171,7 +172,3 @@ def _pause(entry: StoryEntry) -> str:
 
 def _clock_text(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
-
-
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"

@@ -24,6 +24,7 @@ from typing import Any
 
 from common.errors import CompactionError, ConfigError
 from common.settings import Settings
+from common.units import format_count
 from common.wire import NAMESPACE
 from neve.local.logs import START, StackLogs
 from neve.local.machine import start_on_free_port
@@ -203,7 +204,7 @@ def _start_all(plan: ActorsPlan) -> int:
         _wait(_start("coordinator.actor", plan), partial(logs.last_words, "coordinator"))
     chosen = list(plan.settings.compactor_names())
     if chosen:
-        _send_message(step=f"starting {_count_text(len(chosen), 'compactor')} with Spark on RayDP")
+        _send_message(step=f"starting {format_count(len(chosen), 'compactor')} with Spark on RayDP")
     compactors = [
         (name, _start("compactor.actor", plan, name=name, group=group, node=True))
         for group, name in chosen
@@ -220,10 +221,6 @@ def _start_all(plan: ActorsPlan) -> int:
         with _part(part := f"compactor-{name}"):
             _wait(compactor, partial(logs.last_words, part), engine=True)
     return port
-
-
-def _count_text(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 @contextmanager

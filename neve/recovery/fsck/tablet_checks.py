@@ -179,8 +179,8 @@ def overlap_finding(
     found = Finding(
         code=FindingCode.OVERLAP,
         tablet=right.id,
-        sentence=f"the tablet starts at {_start_text(right.bounds.start)}, "
-        f"but the one before it ends at {_start_text(end)}",
+        sentence=f"the tablet starts at {_bound_text(right.bounds.start)}, "
+        f"but the one before it ends at {_bound_text(end)}",
     )
     if right.operation is not None:
         kind = right.operation.kind.value
@@ -265,7 +265,3 @@ def _holds(tablet: Tablet, path: str) -> bool:
     if file.key_min is None or file.key_max is None:
         return False
     return tablet.bounds.holds(file.key_min, file.key_max)
-
-
-def _start_text(key: bytes | None) -> str:
-    return "the beginning" if key is None else key.hex()
