@@ -1,7 +1,6 @@
 """The command line: a client like any other. One module per group of verbs.
 
-    app           all verbs in one command
-    examples      what the help shows: examples and groups of verbs
+    app           all verbs in one command, their groups and examples in the help
     session       what every verb has: arguments, the client, `--json`, exit codes
     render        tables and lists for people, and results about tables
     tablet_keys   tablets by their keys, as people write them

@@ -1,4 +1,4 @@
-"""All verbs in one command, `neve`."""
+"""All verbs in one command, `neve`; their groups in its help, and an example of each."""
 
 import sys
 from typing import Annotated
@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from neve.cli import doctor, recovery, requests, rows, stack, tables, work
-from neve.cli.examples import add_examples, add_panels
 from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
@@ -24,6 +23,73 @@ VERBS = (
     doctor.register,
 )
 """What adds the verbs, in the order of the help."""
+EXAMPLES = {
+    "up": "neve up --compactors 2 --allow s3://lake",
+    "down": "neve down",
+    "demo": "neve demo --keep",
+    "logs": "neve logs gateway --follow",
+    "table create": "neve table create users --location /data/users"
+    " --schema id:int64,at:int64 --key id --version at",
+    "table list": "neve table list",
+    "table describe": "neve table describe users",
+    "table tablets": "neve table tablets users",
+    "table files": "neve table files users",
+    "table set": "neve table set users ttl=30d codec_level=6",
+    "table drop": "neve table drop users --yes",
+    "table import": "neve table import s3://lake/users --name users --key id --dry-run",
+    "table export": "neve table export users --to files.txt",
+    "table split": "neve table split users --at 5000",
+    "table merge": "neve table merge users --from 100 --to 900 --wait",
+    "table operations": "neve table operations users",
+    "pause": "neve pause users",
+    "resume": "neve resume users",
+    "add": "neve add users 2025/a.parquet 2025/b.parquet",
+    "append": "neve append users rows.csv",
+    "call": "neve call users 019513d5-6c00-7000-8000-000000000000",
+    "scan": "neve scan users --columns id,name --start 100 --end 200",
+    "compact": "neve compact users --delete-where \"status = 'test'\" --wait",
+    "request list": "neve request list users",
+    "request show": "neve request show users req-cc565346271b7be7 --wait",
+    "request cancel": "neve request cancel users req-cc565346271b7be7",
+    "job cancel": "neve job cancel att-9af9e225e9ccdbb05650",
+    "status": "neve status",
+    "jobs": "neve jobs",
+    "queue": "neve queue --group default",
+    "explain": "neve explain users",
+    "plan": "neve plan users",
+    "history": "neve history users --count 5",
+    "lift-quarantine": "neve lift-quarantine users",
+    "lower-watermark": "neve lower-watermark users last",
+    "compactor list": "neve compactor list",
+    "compactor drain": "neve compactor drain default-1",
+    "group pause": "neve group pause default",
+    "group resume": "neve group resume default",
+    "group limit": "neve group limit default 50MB",
+    "limits": "neve limits",
+    "volume limit": "neve volume limit default none",
+    "fsck": "neve fsck users --repair",
+    "gc": "neve gc users --delete",
+    "rebuild": "neve rebuild s3://lake/users --name users --dry-run",
+    "backup": "neve backup all --output backup.neve",
+    "restore": "neve restore backup.neve --rename users=old_users",
+    "config check": "neve config check neve.toml",
+    "config show": "neve config show --given",
+    "doctor": "neve doctor --location s3://lake/users",
+}
+"""By the verb's words; each can be typed as it stands."""
+
+PANELS = {
+    "Run a service": ("up", "down", "demo", "logs", "config", "doctor"),
+    "Tables and rows": ("table", "add", "append", "call", "scan"),
+    "Compactions": ("compact", "request", "job", "pause", "resume"),
+    "See what happens and why": ("status", "jobs", "queue", "plan", "explain", "history"),
+    "Control": (
+        *("compactor", "group", "limits", "volume"),
+        *("lift-quarantine", "lower-watermark"),
+    ),
+    "Repair and keep": ("fsck", "gc", "rebuild", "backup", "restore"),
+}
+"""Groups of the first words in `neve --help`, in this order."""
 
 
 def _version(wanted: bool) -> None:
@@ -44,8 +110,8 @@ def build() -> typer.Typer:
     app.callback()(_options)
     for register in VERBS:
         register(app)
-    add_examples(app)
-    add_panels(app)
+    _add_examples(app)
+    _add_panels(app)
     return app
 
 
@@ -56,6 +122,32 @@ def _options(
     ] = False,
 ) -> None:
     """Keep tables of Parquet files in shape."""
+
+
+def _add_examples(app: typer.Typer, before: str = "") -> None:
+    """Show below the help of every verb how it is typed.
+
+    Args:
+        app: Its verbs are registered.
+        before: Words that lead to it.
+    """
+    for command in app.registered_commands:
+        command.epilog = f"Example: {EXAMPLES[f'{before}{command.name}']}"
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _add_examples(group.typer_instance, f"{before}{group.name} ")
+
+
+def _add_panels(app: typer.Typer) -> None:
+    """Group the verbs in the first help."""
+    panel_of = {word: panel for panel, words in PANELS.items() for word in words}
+    order = list(panel_of)
+    for command in app.registered_commands:
+        command.rich_help_panel = panel_of[str(command.name)]
+    for group in app.registered_groups:
+        group.rich_help_panel = panel_of[str(group.name)]
+    app.registered_commands.sort(key=lambda each: order.index(str(each.name)))
+    app.registered_groups.sort(key=lambda each: order.index(str(each.name)))
 
 
 def main() -> None:

@@ -194,13 +194,13 @@ class _Bar:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[progress]}"),
                 DownloadColumn(binary_units=True),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._bar.add_task("begun", total=None, told="")
+            self._task = self._bar.add_task("begun", total=None, progress="")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -216,23 +216,23 @@ class _Bar:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, told: ImportProgress) -> None:
+    def show(self, progress: ImportProgress) -> None:
         """Show how far the import is."""
         if self._bar is None:
-            if told.files and told.text != self._said:
-                self._said = told.text
-                self._session.say(f"{told.text}: {told.files:,} files")
+            if progress.files and progress.text != self._said:
+                self._said = progress.text
+                self._session.say(f"{progress.text}: {progress.files:,} files")
             return
-        if not told.files:
-            self._bar.update(self._task, description=told.text)
+        if not progress.files:
+            self._bar.update(self._task, description=progress.text)
             return
-        if told.text != self._said:
-            self._said = told.text
+        if progress.text != self._said:
+            self._said = progress.text
             self._bar.reset(self._task)
         self._bar.update(
             self._task,
-            description=told.text,
-            told=f"{told.files_done:,} of {told.files:,} files, {told.rows:,} rows",
-            completed=told.bytes_done,
-            total=max(1, told.size_bytes),
+            description=progress.text,
+            progress=f"{progress.files_done:,} of {progress.files:,} files, {progress.rows:,} rows",
+            completed=progress.bytes_done,
+            total=max(1, progress.size_bytes),
         )

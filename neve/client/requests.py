@@ -34,7 +34,7 @@ class ProgressBar:
         self._bar: Progress | None = None
         if shown and importlib.util.find_spec("rich") is not None:
             self._bar = _new_bar()
-            self._task = self._bar.add_task(title, total=1.0, told="asked for")
+            self._task = self._bar.add_task(title, total=1.0, progress="asked for")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -53,24 +53,24 @@ class ProgressBar:
     def show(self, request: WireRequest) -> None:
         """Show how far a request is now."""
         if self._bar is not None:
-            told = request.progress or RequestProgress()
-            completed = 1.0 if request.state.startswith("done") else told.fraction
-            self._bar.update(self._task, completed=completed, told=sentence(request))
+            progress = request.progress or RequestProgress()
+            completed = 1.0 if request.state.startswith("done") else progress.fraction
+            self._bar.update(self._task, completed=completed, progress=sentence(request))
 
 
 def sentence(request: WireRequest) -> str:
     """Return how far a request is, in a line: `3/8 tablets · 2 jobs run · 1 m 05 s left`."""
-    told = request.progress
-    if request.ended or told is None:
+    progress = request.progress
+    if request.ended or progress is None:
         return request.state + (f": {request.cause}" if request.cause else "")
-    ended = told.done + told.cancelled
-    parts = [f"{ended}/{told.tablets} tablets"]
-    counts = {"wait": told.waiting, "selected": told.selected, "pending": told.pending}
+    ended = progress.done + progress.cancelled
+    parts = [f"{ended}/{progress.tablets} tablets"]
+    counts = {"wait": progress.waiting, "selected": progress.selected, "pending": progress.pending}
     parts += [f"{count} {word}" for word, count in counts.items() if count]
-    if told.running:
-        parts.append("1 job runs" if told.running == 1 else f"{told.running} jobs run")
-    if told.eta_s is not None:
-        parts.append(f"{_duration(told.eta_s)} left")
+    if progress.running:
+        parts.append("1 job runs" if progress.running == 1 else f"{progress.running} jobs run")
+    if progress.eta_s is not None:
+        parts.append(f"{_duration(progress.eta_s)} left")
     if request.state == "cancelling":
         parts.insert(0, "cancelling")
     return " · ".join(parts)
@@ -84,7 +84,7 @@ def _new_bar() -> "Progress":
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
+        TextColumn("{task.fields[progress]}", markup=False),
     )
     return Progress(*columns, console=Console(stderr=True))
 

@@ -28,7 +28,6 @@ FLOW_REWRITE_FILES_MAX = 12
 SMALL_MODULES = {
     "coordinator/core/publish_schedule.py": "a decision of the core; its importer does I/O",
     "coordinator/scan/ray_ranges.py": "the only module of the scan that imports Ray",
-    "neve/cli/app.py": "the program round the verbs; they import it",
     "neve/row_reader.py": "opens files for the command line, which may not import `common` readers",
 }
 """Why a module below `SMALL_LINES` that one other imports is a module of its own."""

@@ -11,8 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from neve.cli.app import build
-from neve.cli.examples import EXAMPLES
+from neve.cli.app import EXAMPLES, build
 
 WIDTH = 100
 
