@@ -8,7 +8,7 @@
     kernel/                  the merge of one range: keys, steps, winners
     general_merge            the other ways, for what the kernel does not support
     task_result              how a task ended, on its way to the driver
-    streamed_merge           rows in the order of keys through the row rules; counts
+    tally                    counts, digest and order of rows
     transform                a transform applied to rows
     transform_expressions    expressions of a transform, worked out by Spark
     spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors

@@ -62,24 +62,24 @@ def rewrite(
     with attempt_folder() as folder:
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
-        with _ProgressReporter(progress, assignment, allowance, folder) as teller:
-            plan = make_plan(assignment, folder, _task_memory(spark), teller.step)
+        with _ProgressReporter(progress, assignment, allowance, folder) as reporter:
+            plan = make_plan(assignment, folder, _task_memory(spark), reporter.step)
             planned_s = clock.now_s()
             _raise_if_cancelled(cancelled)
             try:
                 stitching = stitch_plan(plan, assignment)
-                teller.rewriting(plan)
+                reporter.rewriting(plan)
                 result, way = rewrite_with_spark(spark, plan, stitching)
                 written_s = clock.now_s()
                 _raise_if_cancelled(cancelled)
-                teller.verifying(plan)
-                facts = verify(plan, result, teller.stepping(cancelled))
+                reporter.verifying(plan)
+                facts = verify(plan, result, reporter.counting_cancelled(cancelled))
                 allowance.settle()
             except BaseException:
                 # Nothing of this attempt was ever committed, and no other has its paths.
                 _delete(plan)
                 raise
-            teller.done(plan)
+            reporter.done(plan)
             changes = read_change_counts(folder)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
@@ -171,14 +171,14 @@ class _ProgressReporter:
         """Count something that was done and that no other number shows."""
         self._steps += 1  # A step that another thread overwrites is missed by nobody.
 
-    def stepping(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+    def counting_cancelled(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
         """Return the same question, each asking of which counts as a step."""
 
-        def asked() -> bool:
+        def is_cancelled() -> bool:
             self.step()
             return cancelled()
 
-        return asked
+        return is_cancelled
 
     def rewriting(self, plan: RewritePlan) -> None:
         """Tell of the tasks from now on."""

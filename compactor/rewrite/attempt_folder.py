@@ -124,7 +124,7 @@ class ChangeCounts:
     """Rows that were given values, whether or not these are new."""
     deleted: int = 0
 
-    def tell(self, folder: str, at: int) -> None:
+    def write(self, folder: str, at: int) -> None:
         """Leave the counts of an input, by its number; empty folder: for nobody.
 
         Raises:

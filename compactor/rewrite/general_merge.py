@@ -12,14 +12,19 @@ twice over the same output; `spark_tasks.refuse_second_try` ensures that.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as is_type
 
-from common.errors import InputError, RequestError
+from common.errors import InputError, RequestError, VerificationError
+from common.model.outcome import RowCounts
 from common.rows.conform import conform
+from common.rows.dead_rows import dead_rows
 from common.rows.key_encoding import encode_keys
-from common.rows.merge import merge_tables
+from common.rows.merge import MergeResult, merge_tables
 from common.rows.partitions import filled
+from common.rows.rules import DropRule, RowRules
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (
     folder_fill,
@@ -28,11 +33,7 @@ from compactor.rewrite.file_io import (
 )
 from compactor.rewrite.output_writer import open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.streamed_merge import (
-    Tally,
-    filter_bag,
-    merge_sorted,
-)
+from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import RowChange, row_change_of
@@ -280,3 +281,98 @@ def _read_input(
         yield _InputRows(read if same else rows, rows, fitting.num_rows - rows.num_rows)
         start += read.num_rows
     change.end(at)
+
+
+# ------------------------------------------------------------- Rows through the row rules, in steps
+
+
+STEP_BYTES = 32 * 1024**2
+"""Decoded rows that are merged at a time."""
+
+
+def merge_sorted(
+    tables: Iterable[pa.Table], rules: RowRules, now_s: float, drop: DropRule, tally: Tally
+) -> Iterator[pa.Table]:
+    """Yield the rows that stay, by key; the input is in the order of keys.
+
+    Rows of one key may spread over any number of tables. What is known of the last key
+    is kept back as its best row so far, which merging allows in any order.
+
+    Args:
+        tables: Rows in the rules' schema, in the order of encoded keys.
+        rules: Of the table.
+        now_s: The job's `now`.
+        drop: Which dead rows may go.
+        tally: Counts what became of the rows.
+
+    Raises:
+        VerificationError: The input is not in order.
+    """
+    kept_back: pa.Table | None = None
+    for table in _steps(tables):
+        whole = table if kept_back is None else pa.concat_tables([kept_back, table])
+        last = _last_key_begins(whole, rules)
+        done = merge_tables([whole.slice(0, last)], rules, now_s, drop)
+        best = merge_tables([whole.slice(last)], rules, now_s)
+        tally.add(done)
+        # Not settled yet, but what it beat is; it will be counted in again.
+        tally.counts = sum_counts(tally.counts, _only_superseded(best))
+        kept_back = best.table
+        yield done.table
+    if kept_back is not None:
+        done = merge_tables([kept_back], rules, now_s, drop)
+        tally.add(done)
+        yield done.table
+
+
+def _only_superseded(best: MergeResult) -> RowCounts:
+    superseded = best.counts.superseded
+    return RowCounts(rows_in=superseded, superseded=superseded)
+
+
+def filter_bag(
+    read: pa.Table, fitting: pa.Table, rules: RowRules, now_s: float, tally: Tally
+) -> pa.Table:
+    """Return the rows of an append-only table that have not expired.
+
+    Args:
+        read: Rows as they were read. Hashed like this: what happens to them afterwards
+            is what is to be verified.
+        fitting: The same rows in the rules' schema.
+        rules: Of a table without a key.
+        now_s: The job's `now`.
+        tally: Counts and hashes what should come out.
+    """
+    _, expired = dead_rows(fitting, rules, now_s)
+    gone = int(expired.sum())
+    kept = pa.array(~expired)
+    counts = RowCounts(rows_in=read.num_rows, rows_out=read.num_rows - gone, expired_dropped=gone)
+    tally.counts = sum_counts(tally.counts, counts)
+    tally.digest += digest_of(read.filter(kept) if gone else read)
+    tally.digest %= DIGEST_MODULUS
+    return fitting.filter(kept) if gone else fitting
+
+
+def _steps(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables in steps of some size, none of them empty."""
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        if table.num_rows:
+            held.append(table)
+            size += table.nbytes
+        if size >= STEP_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _last_key_begins(table: pa.Table, rules: RowRules) -> int:
+    """Return the number of the first row of the last key."""
+    keys = encode_keys(table, rules.key, rules.key_types)
+    if not keys_ascend(keys):
+        message = "rows did not arrive in the order of their keys"
+        raise VerificationError(message)
+    before = pc.less(keys, keys[-1])
+    return int(np.count_nonzero(before.to_numpy(zero_copy_only=False)))

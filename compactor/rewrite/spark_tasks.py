@@ -148,13 +148,13 @@ class JobBatcher(Generic[_Item, _Result]):
         self._under_way = 0
 
     def run(
-        self, item: _Item, together: Callable[[Sequence[_Item]], Sequence[_Result]], most: int
+        self, item: _Item, run_all: Callable[[Sequence[_Item]], Sequence[_Result]], most: int
     ) -> _Result:
         """Have something done, alone or with others; return its result.
 
         Args:
             item: What is to be done.
-            together: Does several; it is called in the thread of one of those who wait.
+            run_all: Does several; it is called in the thread of one of those who wait.
             most: Calls under way at a time.
 
         Raises:
@@ -170,7 +170,7 @@ class JobBatcher(Generic[_Item, _Result]):
             entries = [self._waiting.popleft() for _ in range(count)]
             self._under_way += 1
         try:
-            found = together([each.item for each in entries])
+            found = run_all([each.item for each in entries])
             for each, result in zip(entries, found, strict=True):
                 each.result = result
         except BaseException as error:
@@ -211,8 +211,8 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
     context, jobs = spark.sparkContext, [(plan, call) for call in calls]
     try:
         if len(jobs) == 1 and _may_share(plan):
-            together, cores = partial(_run_spark_job, context), context.defaultParallelism
-            outcomes: Sequence[bytes] = [_BATCHER.run(jobs[0], together, cores)]
+            run_all, cores = partial(_run_spark_job, context), context.defaultParallelism
+            outcomes: Sequence[bytes] = [_BATCHER.run(jobs[0], run_all, cores)]
         else:
             outcomes = _run_spark_job(context, jobs)
     except Exception as error:

@@ -6,7 +6,7 @@ against its contract. The values of expressions come from Spark; see
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -19,11 +19,65 @@ from common.plugins import load_transform
 from common.rows.arrays import Flags, Int64s
 from common.rows.conform import conform
 from common.rows.row_hash import row_hash
+from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite.attempt_folder import ChangeCounts
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.plan.transform_plan import TransformPlan, with_deletions, with_values
+from compactor.rewrite.plan.transform_plan import TransformPlan
 from compactor.rewrite.transform_expressions import ExpressionValues, from_spark
+
+# ------------------------------------------------------------------------------------- Changed rows
+
+
+def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset[str]) -> pa.Table:
+    """Return the rows with some of them deleted.
+
+    Append-only: they are gone. Keyed: they are tombstones now, with nulls in all columns
+    but those that are kept or may not be null. No value is made up for these.
+
+    Args:
+        rows: In the plan's schema.
+        gone: Which of them.
+        rules: Of the table; with a key it has a tombstone column.
+        kept: Columns that keep their values.
+    """
+    if not gone.any():
+        return rows
+    if not rules.key:
+        return rows.filter(pa.array(~gone))
+    own = pa.array(np.arange(rows.num_rows), mask=gone)
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if field.name == rules.tombstone_column:
+            columns.append(pc.if_else(pa.array(gone), pa.scalar(value=True), column))
+        elif field.name in kept or not field.nullable:
+            columns.append(column)
+        else:
+            columns.append(column.take(own))
+    return pa.table(columns, schema=rows.schema)
+
+
+def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+    """Return the rows with other values in some places.
+
+    Args:
+        rows: In the plan's schema.
+        places: Row numbers, each once.
+        values: By column, one per place, of the column's type.
+    """
+    if len(places) == 0:
+        return rows
+    source = np.arange(rows.num_rows)
+    source[places] = rows.num_rows + np.arange(len(places))
+    chosen = pa.array(source)
+    columns = [
+        pa.chunked_array([*column.chunks, *values[name].chunks], column.type).take(chosen)
+        if name in values
+        else column
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+    ]
+    return pa.table(columns, schema=rows.schema)
+
 
 # ----------------------------------------------------------------------------------------- Plug-ins
 
@@ -61,7 +115,7 @@ class PluginTransform:
         """
         if at not in self._transform.inputs:
             return rows
-        places = np.flatnonzero(self._transform.meant(rows, self._plan.rules.row_rules))
+        places = np.flatnonzero(self._transform.matched_rows(rows, self._plan.rules.row_rules))
         if len(places) == 0:
             return rows
         before = rows.take(pa.array(places))
@@ -81,7 +135,7 @@ class PluginTransform:
 
     def end(self, at: int) -> None:
         """Tell how many rows of it were changed."""
-        self._counts.tell(self._plan.folder, at)
+        self._counts.write(self._plan.folder, at)
         self._counts = ChangeCounts()
 
     def _applied(self, before: pa.Table) -> tuple[pa.Table, Flags]:
@@ -200,7 +254,7 @@ class _ExpressionChange:
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         if at not in self._transform.inputs:
             return rows
-        asked = np.flatnonzero(self._transform.meant(rows, self._plan.rules.row_rules))
+        asked = np.flatnonzero(self._transform.matched_rows(rows, self._plan.rules.row_rules))
         answers = self._answers.below(at, start + rows.num_rows)
         found = answers.column("row").to_numpy() - start if answers is not None else asked[:0]
         if not np.array_equal(asked, found):
@@ -211,7 +265,7 @@ class _ExpressionChange:
 
     def end(self, at: int) -> None:
         self._answers.end(at)
-        self._counts.tell(self._plan.folder, at)
+        self._counts.write(self._plan.folder, at)
         self._counts = ChangeCounts()
 
     def _deleted(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:

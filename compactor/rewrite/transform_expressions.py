@@ -192,12 +192,13 @@ def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator
         InputError: A file cannot be read.
         TransformError: A value of it cannot be asked about.
     """
-    assert plan.rules.transform is not None
-    asking = ExpressionInputs(plan, plan.rules.transform)
+    rules, transform = plan.rules.row_rules, plan.rules.transform
+    assert transform is not None
+    asking = ExpressionInputs(plan, transform)
     for at in inputs:
-        if at in plan.rules.transform.inputs:
-            for start, rows in _read_columns(plan, at, plan.rules.transform):
-                chosen = np.flatnonzero(plan.rules.transform.meant(rows, plan.rules.row_rules))
+        if at in transform.inputs:
+            for start, rows in _read_columns(plan, at, transform):
+                chosen = np.flatnonzero(transform.matched_rows(rows, rules))
                 if len(chosen):
                     asked = rows.take(pa.array(chosen))
                     yield asking.batch(at, asked, pa.array(chosen + start))

@@ -27,7 +27,7 @@ from common.rows.row_facts import RowFacts, RowTally
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.output_writer import WrittenFile
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.streamed_merge import (
+from compactor.rewrite.tally import (
     DIGEST_MODULUS,
     digest_of,
     keys_ascend,

@@ -46,7 +46,7 @@ Work = Callable[
     ],
     Any,
 ]
-"""Spark session, payload, progress, cancelled, who is told of the valve → result."""
+"""Spark session, payload, progress, cancelled, who is told of the throttle → result."""
 
 
 class AttemptThreads:
@@ -67,7 +67,7 @@ class AttemptThreads:
         self._lock = threading.Lock()
         self._cancelled: dict[str, threading.Event] = {}
         self._granted: dict[str, float | None] = {}
-        self._valves: dict[str, ThrottleControl] = {}
+        self._throttles: dict[str, ThrottleControl] = {}
         self._pools: set[int] = set()
         self._never = threading.Event()
 
@@ -90,8 +90,8 @@ class AttemptThreads:
         if event is not None and not event.is_set():
             event.set()
             with self._lock:
-                if (valve := self._valves.get(attempt)) is not None:
-                    valve.stop()
+                if (throttle := self._throttles.get(attempt)) is not None:
+                    throttle.stop()
             threading.Thread(target=self._cancel_jobs, args=(attempt,), daemon=True).start()
 
     def grant(self, attempt: str, bytes_s: float | None) -> None:
@@ -99,8 +99,8 @@ class AttemptThreads:
         with self._lock:
             if attempt in self._cancelled:
                 self._granted[attempt] = bytes_s
-                if (valve := self._valves.get(attempt)) is not None:
-                    valve.grant(bytes_s)
+                if (throttle := self._throttles.get(attempt)) is not None:
+                    throttle.grant(bytes_s)
 
     def broken(self) -> bool:
         """Return whether the Spark application is gone under the driver."""
@@ -130,14 +130,14 @@ class AttemptThreads:
             return frozenset(attempts)  # Nobody says whose small jobs these are.
         return frozenset(each for each in attempts if _has_running_task(tracker, each, active))
 
-    def _attach(self, attempt: str, valve: ThrottleControl) -> None:
-        """Take note of an attempt's valve; what it was told before holds."""
+    def _attach(self, attempt: str, throttle: ThrottleControl) -> None:
+        """Take note of an attempt's throttle; what it was told before holds."""
         with self._lock:
-            self._valves[attempt] = valve
+            self._throttles[attempt] = throttle
             if attempt in self._granted:
-                valve.grant(self._granted[attempt])
+                throttle.grant(self._granted[attempt])
             if self._cancelled[attempt].is_set():
-                valve.stop()
+                throttle.stop()
 
     def _cancel_jobs(self, attempt: str) -> None:
         """Cancel the attempt's Spark jobs, also those that it starts before it looks round."""
@@ -155,7 +155,7 @@ class AttemptThreads:
             self._pools.discard(pool)
             del self._cancelled[attempt]
             self._granted.pop(attempt, None)
-            self._valves.pop(attempt, None)
+            self._throttles.pop(attempt, None)
         self._tell(attempt, notice)
 
     def _end_of(self, attempt: str, payload: Any) -> Notice:

@@ -158,6 +158,6 @@ def _connection(process: "subprocess.Popen[bytes]", answer: Path) -> tuple[int, 
             )
         time.sleep(POLL_S)
     # It is written elsewhere and moved here, so it is whole.
-    told = answer.read_bytes()
-    port, length = struct.unpack_from("!ii", told)
-    return port, told[8 : 8 + length].decode()
+    content = answer.read_bytes()
+    port, length = struct.unpack_from("!ii", content)
+    return port, content[8 : 8 + length].decode()

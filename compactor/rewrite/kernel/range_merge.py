@@ -43,7 +43,7 @@ from compactor.rewrite.kernel.normalized_keys import (
     whole_words,
 )
 from compactor.rewrite.kernel.winners import ROWS_MAX, Winners, winners
-from compactor.rewrite.streamed_merge import Tally, sum_counts
+from compactor.rewrite.tally import Tally, sum_counts
 
 # --------------------------------------------------------------------------------- Rows of one step
 
@@ -315,7 +315,7 @@ class RangeMerge:
         layout: RowLayout,
         readers: Mapping[int, RowGroupReader],
         work: MergeRange,
-        dues: MergeContext,
+        context: MergeContext,
     ) -> None:
         """Read nothing yet.
 
@@ -323,21 +323,21 @@ class RangeMerge:
             layout: Of the table.
             readers: Of all inputs, by number.
             work: The range.
-            dues: Owed to the job.
+            context: Owed to the job.
         """
         self._layout = layout
         self._readers = readers
-        self._now_s, self._drop = dues.now_s, dues.drop
-        self._tally, self._mark = dues.tally, dues.mark
-        self._step_bytes = min(dues.step_bytes, STEP_BYTES)
-        self._full_bytes = min(dues.full_bytes, FULL_BYTES)
-        self._at_once = dues.at_once
+        self._now_s, self._drop = context.now_s, context.drop
+        self._tally, self._mark = context.tally, context.mark
+        self._step_bytes = min(context.step_bytes, STEP_BYTES)
+        self._full_bytes = min(context.full_bytes, FULL_BYTES)
+        self._at_once = context.at_once
         self._start = None if work.start is None else self._words(work.start)
         self._end = None if work.end is None else self._words(work.end)
         # Those of which nothing is known come first: any key may be in them.
         self._waiting = sorted(work.groups, key=lambda group: group.low or b"", reverse=True)
         self._held: list[DecodedRows] = []
-        self._room = dues.room
+        self._room = context.room
         self._row_bytes = 1.0
 
     def tables(self) -> Iterator[pa.Table]:

@@ -45,6 +45,7 @@ from compactor.rewrite.merge.ranges import (
     ends_of_copied_runs,
     key_points,
     largest_row_groups,
+    part_of_copied_run,
     parts_of_ranges,
     tile_ranges,
 )
@@ -69,7 +70,7 @@ from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPie
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.output_options import RowGroupSize, worth_copying
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.streamed_merge import sum_counts
+from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 
@@ -88,7 +89,7 @@ def cut_ranges(
     sources: MergeInputs,
     groups: Sequence[RowGroup],
     copies: Sequence[CopiedRun],
-    lanes: int,
+    merges_at_a_time: int,
 ) -> list[MergeRange]:
     """Return the ranges that are merged, each with the row groups that may be in it.
 
@@ -97,10 +98,10 @@ def cut_ranges(
         sources: All files, by number.
         groups: Row groups that are merged.
         copies: Row groups that are copied.
-        lanes: How many merges run at a time.
+        merges_at_a_time: How many merges run at a time.
     """
     total_bytes = sum(group.size_bytes for group in groups)
-    count = max(lanes, -(-total_bytes // RANGE_BYTES)) if lanes > 1 else 1
+    count = max(merges_at_a_time, -(-total_bytes // RANGE_BYTES)) if merges_at_a_time > 1 else 1
     points = key_points(
         groups, _sample_keys(plan, sources, largest_row_groups(groups, SAMPLED_GROUPS))
     )
@@ -226,7 +227,7 @@ def join_outputs(
         path = plan.output.paths[part]
         outputs = written if path == written[-1] else None
         metadata = output_footer(plan, purge_after(plan, dropped), outputs)
-        pieces = [piece for seam, _ in found for piece in seam.pieces]
+        pieces = [piece for section, _ in found for piece in section.pieces]
         footing = StitchedFooter(metadata=metadata, schema=plan.rules.schema)
         # What is copied of inputs was paid for when it was looked at; parts are our own.
         made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
@@ -245,11 +246,6 @@ def join_outputs(
 def _facts(result: RangeResult) -> RowFacts:
     assert result.facts is not None
     return result.facts
-
-
-def part_of_copied_run(copy: CopiedRun, cuts: Sequence[bytes]) -> int:
-    """Return the number of the output that copied row groups belong to."""
-    return sum(cut < (copy.groups[-1].high or b"") for cut in cuts)
 
 
 def pieces_of_copied_run(copy: CopiedRun, paths: Sequence[str]) -> tuple[StitchPiece, ...]:
@@ -308,8 +304,10 @@ def _merge_once(
     copied = {id(group) for copy in copies for group in copy.groups}
     merged = [group for group in groups if id(group) not in copied]
     sources, merged, earlier = merge_into_longer_runs(plan, tasks, inputs, merged, turn)
-    lanes = max(1, tasks.cores // MERGE_CORES)
-    ranges = [] if lanes == 1 and not copies else cut_ranges(plan, sources, merged, copies, lanes)
+    merges_at_a_time = max(1, tasks.cores // MERGE_CORES)
+    ranges: list[MergeRange] = []
+    if copies or merges_at_a_time > 1:
+        ranges = cut_ranges(plan, sources, merged, copies, merges_at_a_time)
     if not copies and len(ranges) <= 1:
         merge = partial(merge_whole_job, *restrict_plan(plan, sources, merged), merged)
         return _run_whole_job(tasks.run, merge, earlier)
@@ -325,13 +323,13 @@ def _merge_once(
             Path(plan.folder, name).unlink(missing_ok=True)
         return ended
     folder = open_location(Path(plan.folder).as_uri())
-    seams = [
+    sections = [
         OutputSection(work.start or b"", part, (StitchPiece(name, location=folder),))
         for work, name, part in zip(
             ranges, names, parts_of_ranges(ranges, plan.output.cuts), strict=True
         )
     ]
-    seams += [
+    sections += [
         OutputSection(
             copy.groups[0].low or b"",
             part_of_copied_run(copy, plan.output.cuts),
@@ -340,7 +338,7 @@ def _merge_once(
         for copy in copies
     ]
     try:
-        return join_outputs(plan, list(zip(seams, ended, strict=True)), earlier)
+        return join_outputs(plan, list(zip(sections, ended, strict=True)), earlier)
     except NotStitchableError:
         if not copies:
             raise

@@ -271,7 +271,7 @@ class BatchedReader:
         self._location, self._paths, self._layout = location, paths, layout
         self._allowance, self._by_key = allowance, by_key
 
-    def may(self, group: RowGroup) -> bool:
+    def accepts(self, group: RowGroup) -> bool:
         """Return whether a row group may be read with others."""
         return group.input in self._small and group.start == 0 == group.skip
 
@@ -340,7 +340,7 @@ class Prefetcher:
         readers: Mapping[int, RowGroupReader],
         groups: Iterable[RowGroup],
         room: MemoryInUse,
-        together: BatchedReader | None = None,
+        batched: BatchedReader | None = None,
     ) -> None:
         """Begin to decode.
 
@@ -348,12 +348,12 @@ class Prefetcher:
             readers: Of all inputs, by number.
             groups: In the order in which they will be asked for; any other is right, but slow.
             room: What may be decoded beside what the merge holds.
-            together: Reads small files, many by one call.
+            batched: Reads small files, many by one call.
         """
         self._readers = readers
-        self._coming = deque(groups)
+        self._not_begun = deque(groups)
         self._threads = ThreadPoolExecutor(MERGE_CORES, "decode")
-        self._together = together
+        self._batched = batched
         self._ready: dict[RowGroup, Future[dict[RowGroup, DecodedRows]]] = {}
         self._room = room
         self._ahead_bytes = 0
@@ -372,8 +372,8 @@ class Prefetcher:
             held = ready.result()[group]
             self._ahead_bytes -= group.size_bytes
         else:
-            if group in self._coming:
-                self._coming.remove(group)
+            if group in self._not_begun:
+                self._not_begun.remove(group)
             held = self._threads.submit(self._decoded, [group]).result()[group]
         # Polars does not count what its texts leave unused of the pages that they lie in.
         if held.rows:
@@ -392,21 +392,21 @@ class Prefetcher:
         """Return row groups for which there is room: one, or several of small files."""
         batch: list[RowGroup] = []
         bytes_max = min(self._room.free_bytes, PREFETCH_BYTES_MAX)
-        while self._coming and self._ahead_bytes + self._coming[0].size_bytes <= bytes_max:
-            small = self._together is not None and self._together.may(self._coming[0])
+        while self._not_begun and self._ahead_bytes + self._not_begun[0].size_bytes <= bytes_max:
+            small = self._batched is not None and self._batched.accepts(self._not_begun[0])
             if batch and (not small or len(batch) == BATCH_FILES_MAX):
                 break
             if not batch and small and self._ready and 2 * self._ahead_bytes > bytes_max:
                 break  # Rather many at once, soon.
-            batch.append(self._coming.popleft())
+            batch.append(self._not_begun.popleft())
             self._ahead_bytes += batch[-1].size_bytes
             if not small:
                 break
         return batch
 
     def _decoded(self, batch: list[RowGroup]) -> dict[RowGroup, DecodedRows]:
-        if len(batch) > 1 and self._together is not None:
-            found = self._together.read(batch)
+        if len(batch) > 1 and self._batched is not None:
+            found = self._batched.read(batch)
             if found is not None:
                 return dict(zip(batch, found, strict=True))
         return {group: self._readers[group.input].read(group) for group in batch}
@@ -425,7 +425,7 @@ class AsyncWriter:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown(cancel_futures=True)
 
-    def call(self, work: Callable[..., None], rows: pa.Table, *more: Any) -> None:
+    def submit(self, work: Callable[..., None], rows: pa.Table, *more: Any) -> None:
         """Have a call made after those before.
 
         Raises:
@@ -435,7 +435,7 @@ class AsyncWriter:
             self._next()
         self._waiting.append((self._thread.submit(work, rows, *more), rows.get_total_buffer_size()))
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for all.
 
         Raises:

@@ -18,6 +18,7 @@ from compactor.rewrite.merge.ranges import (
     bundles_of,
     footers_as_row_groups,
     overlap_bytes_max,
+    split_row_groups,
 )
 from compactor.rewrite.merge.tasks import (
     LongKeys,
@@ -27,9 +28,9 @@ from compactor.rewrite.merge.tasks import (
     merge_run,
     restrict_plan,
 )
-from compactor.rewrite.plan.memory_budget import estimate_bytes, split_row_groups
+from compactor.rewrite.plan.memory_budget import estimate_bytes
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.streamed_merge import sum_counts
+from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.task_result import TaskResult
 
 HELD_BYTES_MAX = 352 * 1024**2

@@ -7,7 +7,7 @@ copies it checks its first and last key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from common.rows.row_facts import greatest, least
@@ -220,3 +220,35 @@ def ends_of_copied_runs(copies: Sequence[CopiedRun]) -> list[bytes]:
     """
     groups = [(copy.groups[0].low, copy.groups[-1].high) for copy in copies]
     return [key for ends in groups for key in ends if key is not None]
+
+
+def part_of_copied_run(copy: CopiedRun, cuts: Sequence[bytes]) -> int:
+    """Return the number of the output that copied row groups belong to."""
+    return sum(cut < (copy.groups[-1].high or b"") for cut in cuts)
+
+
+def split_row_groups(groups: Iterable[RowGroup], bytes_max: int) -> list[RowGroup]:
+    """Return row groups cut by rows into pieces that can be held one at a time.
+
+    Args:
+        groups: As the footers have them.
+        bytes_max: Decoded bytes of a piece; at least one row is in each.
+    """
+    pieces: list[RowGroup] = []
+    for group in groups:
+        count = min(group.rows, -(-group.size_bytes // max(1, bytes_max)))
+        if count <= 1:
+            pieces.append(group)
+            continue
+        for at in range(count):
+            begin, end = group.rows * at // count, group.rows * (at + 1) // count
+            pieces.append(
+                replace(
+                    group,
+                    start=group.start + begin,
+                    skip=group.skip + begin,
+                    rows=end - begin,
+                    size_bytes=group.size_bytes * (end - begin) // group.rows,
+                )
+            )
+    return pieces

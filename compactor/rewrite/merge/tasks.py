@@ -44,7 +44,7 @@ from compactor.rewrite.merge.io import (
 from compactor.rewrite.output_writer import RowGroupWriter, open_output_writer
 from compactor.rewrite.plan.memory_budget import MemoryBudget
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.streamed_merge import Tally
+from compactor.rewrite.tally import Tally
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
 
@@ -126,13 +126,13 @@ def merge_range(
     """
     tally, path = Tally(), Path(plan.folder, name)
     try:
-        with _create_file(path) as sink, AsyncWriter() as behind:
+        with _create_file(path) as sink, AsyncWriter() as encoder:
             rows = RowGroupWriter(
                 sink, plan.rules.schema, plan.output.settings, plan.rules.row_rules.key
             )
             for table in merged_tables(plan, sources, work, merge_context(plan, tally, name)):
-                behind.call(rows.write, table)
-            behind.settle()
+                encoder.submit(rows.write, table)
+            encoder.wait()
             rows.close({})
     except StatisticsError as error:
         return WrongStatistics(error.input)
@@ -161,14 +161,14 @@ def merge_run(
         block_bytes: Decoded bytes of its blocks.
     """
     tally, path = Tally(), Path(plan.folder, name)
-    dues = merge_context(plan, tally, name, keep_dead=True)
-    dues = replace(dues, at_once=_fits_at_once(work.groups, plan.memory))
+    context = merge_context(plan, tally, name, keep_dead=True)
+    context = replace(context, at_once=_fits_at_once(work.groups, plan.memory))
     try:
-        with _create_file(path) as sink, AsyncWriter() as behind:
+        with _create_file(path) as sink, AsyncWriter() as encoder:
             rows = RunWriter(sink, RowLayout(plan.rules.schema, plan.rules.row_rules), block_bytes)
-            for table in merged_tables(plan, sources, work, dues):
-                behind.call(rows.write, table)
-            behind.settle()
+            for table in merged_tables(plan, sources, work, context):
+                encoder.submit(rows.write, table)
+            encoder.wait()
             blocks = rows.close()
     except LongKeyError:
         return LongKeys()
@@ -193,7 +193,7 @@ def _create_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def merged_tables(
-    plan: RewritePlan, sources: MergeInputs, work: MergeRange, dues: MergeContext
+    plan: RewritePlan, sources: MergeInputs, work: MergeRange, context: MergeContext
 ) -> Iterator[pa.Table]:
     """Yield the rows that stay of a range, by key, decoded ahead; see `RangeMerge.tables`.
 
@@ -201,19 +201,19 @@ def merged_tables(
         plan: Of the job.
         sources: All files whose row groups are merged, by number.
         work: The range.
-        dues: Owed to the job.
+        context: What is owed to the job.
     """
     layout = RowLayout(plan.rules.schema, plan.rules.row_rules)
     readers = _Readers(plan, sources, layout)
-    together = None
+    batched = None
     paths = {number: each.path for number, each in sources.items() if each.blocks is None}
     if plan.inputs.small and paths:
         location, paid = open_location(plan.location), allowance_of(plan.folder)
-        by_key = not dues.at_once
-        together = BatchedReader(location, paths, layout, plan.inputs.small, paid, by_key=by_key)
-    with Prefetcher(readers, reading_order(work.groups), dues.room, together) as ahead:
+        by_key = not context.at_once
+        batched = BatchedReader(location, paths, layout, plan.inputs.small, paid, by_key=by_key)
+    with Prefetcher(readers, reading_order(work.groups), context.room, batched) as prefetcher:
         numbers = {group.input for group in work.groups}
-        yield from RangeMerge(layout, dict.fromkeys(numbers, ahead), work, dues).tables()
+        yield from RangeMerge(layout, dict.fromkeys(numbers, prefetcher), work, context).tables()
 
 
 def merge_context(
@@ -306,10 +306,10 @@ def _write_merged(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
 ) -> TaskResult:
     tally, work = Tally(), MergeRange(groups=tuple(groups))
-    with open_output_writer(plan) as writer, AsyncWriter() as behind:
+    with open_output_writer(plan) as writer, AsyncWriter() as encoder:
         for table in merged_tables(plan, sources, work, merge_context(plan, tally, "write")):
-            behind.call(writer.write, table, tally.dropped)
-        behind.settle()
+            encoder.submit(writer.write, table, tally.dropped)
+        encoder.wait()
         files = writer.finish(tally.dropped)
     location = table_location(plan.location)
     facts = tuple(

@@ -94,8 +94,8 @@ class Pages:
     """Where each page with values begins in the file, and where the last one ends."""
     first_rows: "array[int]"
     """The first row of each page, and the rows of all."""
-    told: bool = False
-    """By an index, which nobody has looked behind."""
+    from_index: bool = False
+    """Whether an index says so, which was not compared with the pages."""
 
     def holding(self, skip: int, rows: int) -> tuple[Span, range]:
         """Return where the pages with some rows are, and which rows are in them.
@@ -173,14 +173,14 @@ def _indexed(source: Source, chunk: Chunk, rows: int) -> Pages | None:
         return None
     starts = array("q", [start for start, _, _ in places] + [data.end])
     first_rows = array("q", [row for _, _, row in places] + [rows])
-    together = all(
+    adjacent = all(
         start + size == after for (start, size, _), after in zip(places, starts[1:], strict=True)
     )
     ascending = all(before < after for before, after in pairwise(first_rows))
-    if not (places and together and ascending and starts[0] >= data.start and first_rows[0] == 0):
+    if not (places and adjacent and ascending and starts[0] >= data.start and first_rows[0] == 0):
         return None
     dictionary = Span(data.start, starts[0] - data.start)
-    return Pages(dictionary, starts, first_rows, told=True)
+    return Pages(dictionary, starts, first_rows, from_index=True)
 
 
 def _walked(source: Source, chunk: Chunk, rows: int) -> Pages:
@@ -344,7 +344,7 @@ def _file_struct(
     layout: FooterLayout, column: FlatColumn, group: Struct, field: pa.Field
 ) -> Struct:
     root, *_ = elements(layout.struct, ids.SCHEMA)
-    told: Struct = {
+    arrow_schema: Struct = {
         ids.KEY: binary_field(ids.ARROW_SCHEMA),
         ids.VALUE: binary_field(encode_arrow_schema(pa.schema([field]))),
     }
@@ -354,7 +354,7 @@ def _file_struct(
         ids.SCHEMA: list_field([{**root, CHILDREN: number_field(1, I32)}, column.element]),
         ids.FILE_ROWS: group[ids.ROWS],
         ids.ROW_GROUPS: list_field([group]),
-        ids.KEY_VALUES: list_field([told]),
+        ids.KEY_VALUES: list_field([arrow_schema]),
     }
 
 
@@ -445,7 +445,7 @@ class Excerpts:
         try:
             found = _excerpt(source, of, place, pages)
         except (NotStitchableError, PageError):
-            if not pages.told:
+            if not pages.from_index:
                 raise
             pages = walk_pages(source, of.chunk, group.rows)
             found = _excerpt(source, of, place, pages)

@@ -236,14 +236,14 @@ def estimate_decoded_bytes(location: Location, footers: Mapping[str, InputFooter
         InputError: A file cannot be read.
         UnavailableError: The storage does not answer.
     """
-    told = sum(footer.decoded_bytes for footer in footers.values())
+    by_footers = sum(footer.decoded_bytes for footer in footers.values())
     large = [path for path, footer in footers.items() if footer.num_rows >= ROWS_MIN]
     large.sort(key=lambda path: (-footers[path].num_rows, path))
     more = ordered_map(
         "sample", [partial(_extra_text_bytes, location, path) for path in large[:FILES_MAX]]
     )
     rows = sum(footer.num_rows for footer in footers.values())
-    return told + int(max(more, default=0.0) * rows)
+    return by_footers + int(max(more, default=0.0) * rows)
 
 
 def _extra_text_bytes(location: Location, path: str) -> float:

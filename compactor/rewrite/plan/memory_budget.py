@@ -8,10 +8,7 @@ A budget divides what a process may have among these. Whenever a job has run out
 memory, its next attempt divides half as much: more ranges, longer runs, smaller steps.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-
-from compactor.rewrite.kernel.normalized_keys import RowGroup
+from dataclasses import dataclass
 
 TASK_BYTES = 768 * 1024**2
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
@@ -111,33 +108,6 @@ def estimate_bytes(held_bytes: int, budget: MemoryBudget) -> int:
 def rows_at_a_time(row_bytes: float, budget: MemoryBudget) -> int:
     """Return how many rows of a width are read at a time."""
     return max(1, min(ROWS_MAX, int(budget.step_bytes / max(1.0, row_bytes))))
-
-
-def split_row_groups(groups: Iterable[RowGroup], bytes_max: int) -> list[RowGroup]:
-    """Return row groups cut by rows into pieces that can be held one at a time.
-
-    Args:
-        groups: As the footers have them.
-        bytes_max: Decoded bytes of a piece; at least one row is in each.
-    """
-    pieces: list[RowGroup] = []
-    for group in groups:
-        count = min(group.rows, -(-group.size_bytes // max(1, bytes_max)))
-        if count <= 1:
-            pieces.append(group)
-            continue
-        for at in range(count):
-            begin, end = group.rows * at // count, group.rows * (at + 1) // count
-            pieces.append(
-                replace(
-                    group,
-                    start=group.start + begin,
-                    skip=group.skip + begin,
-                    rows=end - begin,
-                    size_bytes=group.size_bytes * (end - begin) // group.rows,
-                )
-            )
-    return pieces
 
 
 def _mb(size_bytes: int) -> str:

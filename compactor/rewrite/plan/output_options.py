@@ -197,7 +197,7 @@ def worth_copying(row_groups: Sequence[RowGroupSize], settings: OutputSettings) 
     return not too_fragmented(len(known), RowGroupSize(rows, decoded_bytes), settings)
 
 
-def too_fragmented(count: int, together: RowGroupSize, settings: OutputSettings) -> bool:
+def too_fragmented(count: int, total: RowGroupSize, settings: OutputSettings) -> bool:
     """Return whether so many row groups (or more) of this size together are too small.
 
     The average counts: every file ends with a row group that is not full, and as long as
@@ -205,8 +205,8 @@ def too_fragmented(count: int, together: RowGroupSize, settings: OutputSettings)
 
     Args:
         count: How many there are.
-        together: Rows and bytes of all of them.
+        total: Rows and bytes of all of them.
         settings: How the output is wanted.
     """
     small_bytes = min(settings.row_group_bytes / SMALLER_FACTOR_MAX, LARGE_BYTES)
-    return together.rows < count * LARGE_ROWS and together.decoded_bytes < count * small_bytes
+    return total.rows < count * LARGE_ROWS and total.decoded_bytes < count * small_bytes

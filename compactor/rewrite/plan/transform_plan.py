@@ -1,10 +1,9 @@
 """What the request of a job does to its inputs, as a value that goes to Spark's tasks.
 
-The value says which rows a transform affects. Plain Arrow functions find these rows and
-change them, whatever their types.
+The value says which rows a transform affects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from common.expressions.request_transform import (
 )
 from common.model.request import KeyRange
 from common.model.table import Table
-from common.rows.arrays import Flags, Int64s
+from common.rows.arrays import Flags
 from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
@@ -61,56 +60,6 @@ def _inside(keys: pa.LargeBinaryArray, key_range: KeyRange) -> Flags:
     return flags
 
 
-def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset[str]) -> pa.Table:
-    """Return the rows with some of them deleted.
-
-    Append-only: they are gone. Keyed: they are tombstones now, with nulls in all columns
-    but those that are kept or may not be null. No value is made up for these.
-
-    Args:
-        rows: In the plan's schema.
-        gone: Which of them.
-        rules: Of the table; with a key it has a tombstone column.
-        kept: Columns that keep their values.
-    """
-    if not gone.any():
-        return rows
-    if not rules.key:
-        return rows.filter(pa.array(~gone))
-    own = pa.array(np.arange(rows.num_rows), mask=gone)
-    columns = []
-    for field, column in zip(rows.schema, rows.columns, strict=True):
-        if field.name == rules.tombstone_column:
-            columns.append(pc.if_else(pa.array(gone), pa.scalar(value=True), column))
-        elif field.name in kept or not field.nullable:
-            columns.append(column)
-        else:
-            columns.append(column.take(own))
-    return pa.table(columns, schema=rows.schema)
-
-
-def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedArray]) -> pa.Table:
-    """Return the rows with other values in some places.
-
-    Args:
-        rows: In the plan's schema.
-        places: Row numbers, each once.
-        values: By column, one per place, of the column's type.
-    """
-    if len(places) == 0:
-        return rows
-    source = np.arange(rows.num_rows)
-    source[places] = rows.num_rows + np.arange(len(places))
-    chosen = pa.array(source)
-    columns = [
-        pa.chunked_array([*column.chunks, *values[name].chunks], column.type).take(chosen)
-        if name in values
-        else column
-        for name, column in zip(rows.column_names, rows.columns, strict=True)
-    ]
-    return pa.table(columns, schema=rows.schema)
-
-
 def _bytes(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.large_binary())
 
@@ -139,7 +88,7 @@ class TransformPlan:
     cancelled: tuple[KeyRange, ...] = ()
     """Parts of the range that were cancelled: rows there are left as they are, too."""
 
-    def meant(self, rows: pa.Table, rules: RowRules) -> Flags:
+    def matched_rows(self, rows: pa.Table, rules: RowRules) -> Flags:
         """Return which rows it is applied to.
 
         Args:

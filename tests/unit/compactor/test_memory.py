@@ -11,6 +11,7 @@ import pytest
 
 from common.parquet.location import open_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup
+from compactor.rewrite.merge.ranges import split_row_groups
 from compactor.rewrite.plan.inputs import ROWS_MIN, estimate_decoded_bytes, read_footer
 from compactor.rewrite.plan.memory_budget import (
     BASE_BYTES,
@@ -20,7 +21,6 @@ from compactor.rewrite.plan.memory_budget import (
     estimate_bytes,
     memory_budget,
     rows_at_a_time,
-    split_row_groups,
 )
 from tests.support.run_apart import run_apart
 

@@ -147,16 +147,16 @@ def test_calls_are_made_in_order_and_their_errors_are_raised() -> None:
     seen: list[int] = []
     with AsyncWriter() as behind:
         for number in range(50):
-            behind.call(lambda _, n: seen.append(n), ROWS, number)
-        behind.settle()
+            behind.submit(lambda _, n: seen.append(n), ROWS, number)
+        behind.wait()
         assert seen == list(range(50))
 
         def fail(_: pa.Table) -> None:
             raise OSError("no space")
 
-        behind.call(fail, ROWS)
+        behind.submit(fail, ROWS)
         with pytest.raises(OSError, match="no space"):
-            behind.settle()
+            behind.wait()
 
 
 def test_leaving_with_an_error_waits_for_the_running_call() -> None:
@@ -169,7 +169,7 @@ def test_leaving_with_an_error_waits_for_the_running_call() -> None:
 
     def leave() -> None:
         with AsyncWriter() as behind:
-            behind.call(slow, ROWS)
+            behind.submit(slow, ROWS)
             begun.wait()
             raise KeyError
 
@@ -241,7 +241,7 @@ class TestSmallFiles:
         plan = make_plan(assignment_over(table, paths))
         assert sorted(plan.inputs.small) == [0]
         together = self.together(plan)
-        assert [together.may(group) for group in plan.inputs.row_groups] == [
+        assert [together.accepts(group) for group in plan.inputs.row_groups] == [
             True,
             False,
             False,

@@ -28,7 +28,6 @@ from common.rows.rules import DropRule, RowRules
 from compactor.rewrite import (
     general_merge,
     output_writer,
-    streamed_merge,
     task_result,
 )
 from compactor.rewrite.attempt_folder import (
@@ -36,10 +35,15 @@ from compactor.rewrite.attempt_folder import (
     ProgressMark,
     read_marks,
 )
-from compactor.rewrite.general_merge import from_spark_rows, spark_schema, to_spark_rows
+from compactor.rewrite.general_merge import (
+    from_spark_rows,
+    merge_sorted,
+    spark_schema,
+    to_spark_rows,
+)
 from compactor.rewrite.output_writer import open_output_writer
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.streamed_merge import Tally, merge_sorted
+from compactor.rewrite.tally import Tally
 from compactor.service import table_storage
 from compactor.service.table_storage import TRUSTED_S, TableStorage
 from tests.support.predictable import ManualClock
@@ -72,7 +76,7 @@ def test_a_stream_in_small_steps_merges_like_everything_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(streamed_merge, "STEP_BYTES", chance.choice([1, 2000, 10**9]))
+    monkeypatch.setattr(general_merge, "STEP_BYTES", chance.choice([1, 2000, 10**9]))
     rules = RowRules.of(keyed_table(tmp_path, settings=settings(ttl_s=100.0)))
     rows = pa.Table.from_pylist(random_rows(chance, 300, keys=chance.choice([1, 5, 50])), KEYED)
     drop = DropRule(encode_value(chance.randrange(6), rules.version_type))

@@ -24,10 +24,9 @@ from compactor.rewrite import general_merge
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.plan.transform_plan import (
     matched_rows,
-    with_deletions,
-    with_values,
 )
 from compactor.rewrite.task_result import TaskResult
+from compactor.rewrite.transform import with_deletions, with_values
 from compactor.rewrite.transform_expressions import (
     END_OF_INPUT,
     ExpressionInputs,
