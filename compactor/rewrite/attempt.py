@@ -5,7 +5,7 @@ committed here. If anything fails, the outputs are deleted before the error is r
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -72,14 +72,14 @@ def rewrite(
                 result, way = rewrite_with_spark(spark, plan, stitching)
                 written_s = clock.now_s()
                 _raise_if_cancelled(cancelled)
-                reporter.verifying(plan)
+                reporter.verifying(plan.inputs.rows)
                 facts = verify(plan, result, reporter.counting_cancelled(cancelled))
                 allowance.settle()
             except BaseException:
                 # Nothing of this attempt was ever committed, and no other has its paths.
-                _delete(plan)
+                _delete(plan.location, plan.output.paths)
                 raise
-            reporter.done(plan)
+            reporter.done(plan.inputs.rows)
             changes = read_change_counts(folder)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
@@ -185,13 +185,13 @@ class _ProgressReporter:
         expected = max(1, plan.inputs.rows * count_passes(plan))
         self._enter(_Stage("rewriting", 0.0, plan.inputs.rows, expected))
 
-    def verifying(self, plan: RewritePlan) -> None:
+    def verifying(self, rows: int) -> None:
         """Tell that everything is written."""
-        self._enter(_Stage("verifying", WRITTEN_FRACTION, plan.inputs.rows))
+        self._enter(_Stage("verifying", WRITTEN_FRACTION, rows))
 
-    def done(self, plan: RewritePlan) -> None:
+    def done(self, rows: int) -> None:
         """Tell that everything is verified."""
-        self._enter(_Stage("verifying", 1.0, plan.inputs.rows))
+        self._enter(_Stage("verifying", 1.0, rows))
 
     def _enter(self, stage: _Stage) -> None:
         self._stage = stage
@@ -229,7 +229,7 @@ def _raise_if_cancelled(cancelled: Callable[[], bool]) -> None:
         raise AttemptCancelledError("cancelled between two steps")
 
 
-def _delete(plan: RewritePlan) -> None:
-    location = table_location(plan.location)
-    for path in plan.output.paths:
+def _delete(table: str, paths: Iterable[str]) -> None:
+    location = table_location(table)
+    for path in paths:
         delete_file(location, path)

@@ -24,7 +24,7 @@ from compactor.rewrite.kernel.normalized_keys import LongKeyError
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.plan.memory_budget import MemoryBudget
-from compactor.rewrite.plan.rewrite_plan import Inputs, RewritePlan, Rules
+from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules
 from compactor.rewrite.spark_tasks import run_in_one_task, run_tasks, sort_and_merge
 from compactor.rewrite.stitch_job import StitchPlan, stitch_whole
 from compactor.rewrite.task_result import TaskResult
@@ -77,7 +77,7 @@ def ways_of(plan: RewritePlan) -> tuple[Way, ...]:
         return (Way.BAG,)
     fits = _fits_memory(plan.inputs, plan.memory)
     general = Way.MEMORY if fits else Way.SORT
-    if kernel_supports(plan.rules) and (fits or not _has_long_cuts(plan)):
+    if kernel_supports(plan.rules) and (fits or not _has_long_cuts(plan.rules, plan.output)):
         return (Way.MERGE, general)
     return (general,)
 
@@ -100,10 +100,10 @@ def kernel_supports(rules: Rules) -> bool:
     return not any(pa.types.is_decimal256(arrow) or pa.types.is_null(arrow) for arrow in types)
 
 
-def _has_long_cuts(plan: RewritePlan) -> bool:
+def _has_long_cuts(rules: Rules, output: Output) -> bool:
     """Return whether cuts may be finer than words tell apart."""
-    text = {KeyType.STRING, KeyType.BINARY} & set(plan.rules.row_rules.key_types)
-    return bool(text) and any(len(cut) > KEY_BYTES_MAX for cut in plan.output.cuts)
+    text = {KeyType.STRING, KeyType.BINARY} & set(rules.row_rules.key_types)
+    return bool(text) and any(len(cut) > KEY_BYTES_MAX for cut in output.cuts)
 
 
 def _fits_memory(inputs: Inputs, memory: MemoryBudget) -> bool:

@@ -35,7 +35,7 @@ from compactor.rewrite.parallel_column_writer import (
     ParallelColumnWriter,
 )
 from compactor.rewrite.plan.output_options import OutputSettings, bloom_options, sorting_columns
-from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.plan.rewrite_plan import Output, RewritePlan
 from compactor.rewrite.throttle import allowance_of
 
 
@@ -331,7 +331,7 @@ class OutputWriter:
         assert self._open is not None
         # By the last file's list a rebuild knows whether an attempt has written all of them.
         outputs = [*(file.path for file in self._written), self.path] if last else None
-        self._open.close(purge_after(self._plan, dropped), outputs)
+        self._open.close(purge_after(self._plan.output, dropped), outputs)
         self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
         self._open = None
 
@@ -339,9 +339,8 @@ class OutputWriter:
         """Return the rows by part; ascending, since the rows are."""
         if not self._plan.output.cuts:
             return [(0, table)] if table.num_rows else []
-        keys = encode_keys(
-            table, self._plan.rules.row_rules.key, self._plan.rules.row_rules.key_types
-        )
+        rules = self._plan.rules.row_rules
+        keys = encode_keys(table, rules.key, rules.key_types)
         pieces, start = [], 0
         for part, cut in enumerate((*self._plan.output.cuts, None)):
             stop = len(keys) if cut is None else _rows_up_to(keys, cut)
@@ -380,7 +379,7 @@ class _OpenFile:
             purge: The tablet's watermark as it will be.
             outputs: For the last file of an attempt: all of them.
         """
-        self._groups.close(output_footer(self._plan, purge, outputs))
+        self._groups.close(output_footer(self._plan.output, purge, outputs))
         self._pay()
         self._file.close()
         self._allowance.synced(self._paid_bytes, self._file.sync_s)
@@ -400,22 +399,22 @@ class _OpenFile:
 
 
 def output_footer(
-    plan: RewritePlan, purge: bytes | None, outputs: Sequence[str] | None
+    output: Output, purge: bytes | None, outputs: Sequence[str] | None
 ) -> dict[str, str]:
     """Return the key-value metadata of an output.
 
     Args:
-        plan: Whose.
+        output: What the job writes.
         purge: The tablet's watermark as it will be.
         outputs: For the last file of an attempt: all of them.
     """
-    footer = {**dict(plan.output.footer), "neve.purge": purge.hex() if purge else ""}
+    footer = {**dict(output.footer), "neve.purge": purge.hex() if purge else ""}
     return footer if outputs is None else footer | {"neve.outputs": json.dumps(list(outputs))}
 
 
-def purge_after(plan: RewritePlan, dropped: DroppedRows | None) -> bytes | None:
+def purge_after(output: Output, dropped: DroppedRows | None) -> bytes | None:
     """Return the tablet's watermark as it will be after the commit."""
-    return greatest((plan.output.purge, dropped.version_max if dropped else None))
+    return greatest((output.purge, dropped.version_max if dropped else None))
 
 
 def _rows_up_to(keys: pa.LargeBinaryArray, cut: bytes) -> int:

@@ -40,6 +40,7 @@ from compactor.rewrite.memory_guard import (
     memory_error_of,
     with_memory_limit,
 )
+from compactor.rewrite.plan.memory_budget import MemoryBudget
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.task_result import (
     RESULT_SCHEMA,
@@ -249,11 +250,11 @@ def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _run_once(plan: RewritePlan, call: Call) -> object:
-    refuse_second_try(plan)
+    refuse_second_try(plan.memory, plan.folder)
     return with_memory_limit(plan.memory, plan.folder, call)()
 
 
-def refuse_second_try(plan: RewritePlan) -> None:
+def refuse_second_try(memory: MemoryBudget, folder: str) -> None:
     """Refuse a second try of a task that writes; the coordinator hands out a new attempt.
 
     Raises:
@@ -264,7 +265,7 @@ def refuse_second_try(plan: RewritePlan) -> None:
     if context is None:
         return
     task = (context.stageId(), context.partitionId())
-    note = StartNote(plan.memory, plan.folder, task)
+    note = StartNote(memory, folder, task)
     if context.attemptNumber() > 0:
         raise note.error_of_second_try()
     note.leave()
@@ -329,7 +330,7 @@ def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any
     """
     if plan.rules.transform is None or not plan.rules.transform.asks_spark:
         return None
-    expressions = ExpressionInputs(plan, plan.rules.transform)
+    expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
     own = spark.newSession()  # What expressions mean depends on settings of the session.
     for name, value in SPARK_SETTINGS.items():
         own.conf.set(name, value)
@@ -343,7 +344,7 @@ def _read_expression_inputs(plan: RewritePlan, batches: Batches) -> Batches:
 
 
 def _run_alone(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
-    refuse_second_try(plan)
+    refuse_second_try(plan.memory, plan.folder)
     for _ in batches:  # One row, which stands for the job.
         yield outcome_batch(with_memory_limit(plan.memory, plan.folder, partial(task, plan, None)))
 
@@ -354,7 +355,7 @@ def _run_with_expression_values(plan: RewritePlan, task: RewriteTask, batches: B
         # An expression that failed fails again here, and says more than that it did.
         for _ in batches:
             continue
-    refuse_second_try(plan)
+    refuse_second_try(plan.memory, plan.folder)
     yield outcome_batch(
         with_memory_limit(plan.memory, plan.folder, partial(task, plan, ExpressionValues(batches)))
     )
@@ -370,7 +371,7 @@ def _numbers(batches: Batches) -> Iterator[int]:
 
 
 def _write(plan: RewritePlan, batches: Batches) -> Batches:
-    refuse_second_try(plan)
+    refuse_second_try(plan.memory, plan.folder)
     yield outcome_batch(
         with_memory_limit(plan.memory, plan.folder, partial(write_sorted, plan, batches))
     )

@@ -22,7 +22,7 @@ from common.rows.row_hash import row_hash
 from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite.attempt_folder import ChangeCounts
-from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules
 from compactor.rewrite.plan.transform_plan import TransformPlan
 from compactor.rewrite.transform_expressions import ExpressionValues, from_spark
 
@@ -85,14 +85,18 @@ def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedA
 class PluginTransform:
     """Shows a plug-in the rows that it is meant for, and believes it nothing."""
 
-    def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
+    def __init__(self, rules: Rules, transform: TransformPlan, folder: str) -> None:
         """Load the plug-in.
+
+        Args:
+            rules: Of the job.
+            transform: Names the plug-in.
+            folder: The attempt's.
 
         Raises:
             TransformError: It is not installed on this host, or does not load.
         """
-        self._plan = plan
-        self._transform = transform
+        self._rules, self._transform, self._folder = rules, transform, folder
         try:
             self._plugin = load_transform(transform.transform.plugin)
         except (ConfigError, PluginError) as error:
@@ -115,7 +119,7 @@ class PluginTransform:
         """
         if at not in self._transform.inputs:
             return rows
-        places = np.flatnonzero(self._transform.matched_rows(rows, self._plan.rules.row_rules))
+        places = np.flatnonzero(self._transform.matched_rows(rows, self._rules.row_rules))
         if len(places) == 0:
             return rows
         before = rows.take(pa.array(places))
@@ -127,15 +131,15 @@ class PluginTransform:
         self._counts.deleted += count
         if not deleted.any():
             return changed
-        if self._plan.rules.row_rules.key and self._plan.rules.row_rules.tombstone_column is None:
+        if self._rules.row_rules.key and self._rules.row_rules.tombstone_column is None:
             raise self._misbehaved("deletes rows, but the table has no tombstone column")
         gone = np.zeros(rows.num_rows, np.bool_)
         gone[places] = deleted
-        return with_deletions(changed, gone, self._plan.rules.row_rules, self._transform.protected)
+        return with_deletions(changed, gone, self._rules.row_rules, self._transform.protected)
 
     def end(self, at: int) -> None:
         """Tell how many rows of it were changed."""
-        self._counts.write(self._plan.folder, at)
+        self._counts.write(self._folder, at)
         self._counts = ChangeCounts()
 
     def _applied(self, before: pa.Table) -> tuple[pa.Table, Flags]:
@@ -163,7 +167,7 @@ class PluginTransform:
         return flags
 
     def _checked(self, before: pa.Table, after: pa.Table) -> pa.Table:
-        schema = self._plan.rules.schema
+        schema = self._rules.schema
         if sorted(after.column_names) != sorted(schema.names):
             names = ", ".join(after.column_names)
             raise self._misbehaved(
@@ -226,7 +230,7 @@ def row_change_of(plan: RewritePlan, answers: ExpressionValues | None) -> RowCha
     if plan.rules.transform.asks_spark:
         assert answers is not None, "a transform with expressions needs their values"
         return _ExpressionChange(plan, plan.rules.transform, answers)
-    return PluginTransform(plan, plan.rules.transform)
+    return PluginTransform(plan.rules, plan.rules.transform, plan.folder)
 
 
 class _NoChange:
@@ -243,7 +247,7 @@ class _ExpressionChange:
     def __init__(
         self, plan: RewritePlan, transform: TransformPlan, answers: ExpressionValues
     ) -> None:
-        self._plan = plan
+        self._rules, self._folder, self._paths = plan.rules, plan.folder, plan.inputs.paths
         self._transform = transform
         self._answers = answers
         deletes = transform.transform.kind is TransformKind.DELETE_WHERE
@@ -254,18 +258,18 @@ class _ExpressionChange:
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         if at not in self._transform.inputs:
             return rows
-        asked = np.flatnonzero(self._transform.matched_rows(rows, self._plan.rules.row_rules))
+        asked = np.flatnonzero(self._transform.matched_rows(rows, self._rules.row_rules))
         answers = self._answers.below(at, start + rows.num_rows)
         found = answers.column("row").to_numpy() - start if answers is not None else asked[:0]
         if not np.array_equal(asked, found):
-            path = self._plan.inputs.paths[at]
+            path = self._paths[at]
             message = f"file {path}: {len(found)} rows were answered, but {len(asked)} asked about"
             raise RewriteError(message)
         return rows if answers is None else self._apply(rows, found, answers)
 
     def end(self, at: int) -> None:
         self._answers.end(at)
-        self._counts.write(self._plan.folder, at)
+        self._counts.write(self._folder, at)
         self._counts = ChangeCounts()
 
     def _deleted(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
@@ -273,7 +277,7 @@ class _ExpressionChange:
         gone = np.zeros(rows.num_rows, np.bool_)
         gone[places] = chosen.to_numpy(zero_copy_only=False)
         self._counts.deleted += int(gone.sum())
-        return with_deletions(rows, gone, self._plan.rules.row_rules, self._transform.protected)
+        return with_deletions(rows, gone, self._rules.row_rules, self._transform.protected)
 
     def _assigned(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
         values = {}

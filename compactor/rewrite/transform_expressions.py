@@ -130,9 +130,9 @@ END_OF_INPUT = (1 << 63) - 1
 class ExpressionInputs:
     """The columns of questions, and the SQL that answers them."""
 
-    def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
+    def __init__(self, schema: pa.Schema, transform: TransformPlan) -> None:
         self._transform = transform
-        self._columns = [field for field in plan.rules.schema if field.name in self._wanted]
+        self._columns = [field for field in schema if field.name in self._wanted]
         mark = _free_prefix([field.name for field in self._columns])
         self._input, self._row = f"{mark}input", f"{mark}row"
 
@@ -194,7 +194,7 @@ def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator
     """
     rules, transform = plan.rules.row_rules, plan.rules.transform
     assert transform is not None
-    asking = ExpressionInputs(plan, transform)
+    asking = ExpressionInputs(plan.rules.schema, transform)
     for at in inputs:
         if at in transform.inputs:
             for start, rows in _read_columns(plan, at, transform):

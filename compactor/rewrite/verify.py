@@ -26,7 +26,7 @@ from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts, RowTally
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.output_writer import WrittenFile
-from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.plan.rewrite_plan import Output, RewritePlan, Rules
 from compactor.rewrite.tally import (
     DIGEST_MODULUS,
     digest_of,
@@ -35,13 +35,13 @@ from compactor.rewrite.tally import (
 from compactor.rewrite.task_result import TaskResult
 
 
-class _Output:
+class _ReadBack:
     """One output while it is read back."""
 
-    def __init__(self, plan: RewritePlan, file: WrittenFile) -> None:
-        self._plan = plan
+    def __init__(self, rules: Rules, output: Output, file: WrittenFile) -> None:
+        self._rules, self._output = rules, output
         self._file = file
-        self._tally = RowTally(plan.rules.row_rules)
+        self._tally = RowTally(rules.row_rules)
         self._last_key: bytes | None = None
         self.digest = 0
 
@@ -52,13 +52,10 @@ class _Output:
             VerificationError: They are not as they must be.
         """
         self._tally.see(table, f"output {self._file.path}")
-        if self._plan.rules.row_rules.key and table.num_rows:
-            self._check_keys(
-                encode_keys(
-                    table, self._plan.rules.row_rules.key, self._plan.rules.row_rules.key_types
-                )
-            )
-        elif not self._plan.rules.row_rules.key:
+        rules = self._rules.row_rules
+        if rules.key and table.num_rows:
+            self._check_keys(encode_keys(table, rules.key, rules.key_types))
+        elif not rules.key:
             self.digest = (self.digest + digest_of(table)) % DIGEST_MODULUS
 
     def facts(self) -> RowFacts:
@@ -71,7 +68,7 @@ class _Output:
         if facts.rows != self._file.rows:
             message = f"output {path} has {facts.rows} rows, but {self._file.rows} were written"
             raise VerificationError(message)
-        _require_inside(self._plan, self._file, facts)
+        _require_inside(self._rules, self._output, self._file, facts)
         return facts
 
     def _check_keys(self, keys: pa.LargeBinaryArray) -> None:
@@ -106,7 +103,7 @@ def verify(
         return _verified_footers(plan, location, result)
     found, digest = [], 0
     for file in result.files:
-        output = _Output(plan, file)
+        output = _ReadBack(plan.rules, plan.output, file)
         size_bytes = _read_back(plan, location, file, output, cancelled)
         found.append((size_bytes, output.facts()))
         digest = (digest + output.digest) % DIGEST_MODULUS
@@ -134,7 +131,7 @@ def _verified_footers(
         try:
             size_bytes = size_of(location, file.path)
             with open_table_file(location, file.path) as parquet:
-                _check_footer(plan, file, parquet, size_bytes)
+                _check_footer(plan.rules, plan.output, file, parquet, size_bytes)
                 rows = parquet.metadata.num_rows
         except RequestError as error:
             message = f"output {file.path} cannot be read back: {error}"
@@ -142,7 +139,7 @@ def _verified_footers(
         if not rows == facts.rows == file.rows:
             message = f"output {file.path} has {rows} rows, but {file.rows} were written"
             raise VerificationError(message)
-        _require_inside(plan, file, facts)
+        _require_inside(plan.rules, plan.output, file, facts)
         found.append((size_bytes, facts))
     if sum(facts.rows for _, facts in found) != result.counts.rows_out:
         message = f"outputs do not have the {result.counts.rows_out} rows that should have come out"
@@ -150,9 +147,9 @@ def _verified_footers(
     return tuple(found)
 
 
-def _require_inside(plan: RewritePlan, file: WrittenFile, facts: RowFacts) -> None:
+def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowFacts) -> None:
     """Refuse an output with keys outside of its range."""
-    low, high = _range_of(plan, file.part)
+    low, high = _range_of(rules, output, file.part)
     first, last = facts.key_min, facts.key_max
     if first is None or last is None:
         return
@@ -165,7 +162,7 @@ def _read_back(
     plan: RewritePlan,
     location: Location,
     file: WrittenFile,
-    output: _Output,
+    output: _ReadBack,
     cancelled: Callable[[], bool],
 ) -> int:
     """Read an output whole and return its size."""
@@ -175,7 +172,7 @@ def _read_back(
             location.filesystem.open_input_file(location.full(file.path)) as source,
             open_parquet_file(source) as parquet,
         ):
-            _check_footer(plan, file, parquet, size_bytes)
+            _check_footer(plan.rules, plan.output, file, parquet, size_bytes)
             for batch in parquet.iter_batches(batch_size=plan.read_rows_max):
                 if cancelled():
                     raise AttemptCancelledError("cancelled while outputs were verified")
@@ -192,24 +189,24 @@ def _read_back(
 
 
 def _check_footer(
-    plan: RewritePlan, file: WrittenFile, parquet: pq.ParquetFile, size_bytes: int
+    rules: Rules, output: Output, file: WrittenFile, parquet: pq.ParquetFile, size_bytes: int
 ) -> None:
     found = parquet.metadata.metadata or {}
-    for name, value in plan.output.footer:
+    for name, value in output.footer:
         if found.get(name.encode()) != value.encode():
             wrong = found.get(name.encode())
             message = f"output {file.path} has {wrong!r} as {name}, not {value!r}"
             raise VerificationError(message)
-    if not parquet.schema_arrow.equals(plan.rules.schema):
-        message = f"output {file.path} has columns {parquet.schema_arrow}, not {plan.rules.schema}"
+    if not parquet.schema_arrow.equals(rules.schema):
+        message = f"output {file.path} has columns {parquet.schema_arrow}, not {rules.schema}"
         raise VerificationError(message)
     if (gap := chunk_fault(parquet.metadata, size_bytes)) is not None:
         message = f"output {file.path} has rows that some readers would miss: {gap}"
         raise VerificationError(message)
 
 
-def _range_of(plan: RewritePlan, part: int) -> tuple[bytes | None, bytes | None]:
+def _range_of(rules: Rules, output: Output, part: int) -> tuple[bytes | None, bytes | None]:
     """Return the keys that a part may hold, `(low, high]`."""
-    low = plan.output.cuts[part - 1] if part > 0 else plan.rules.start
-    high = plan.output.cuts[part] if part < len(plan.output.cuts) else plan.rules.end
+    low = output.cuts[part - 1] if part > 0 else rules.start
+    high = output.cuts[part] if part < len(output.cuts) else rules.end
     return low, high

@@ -68,8 +68,8 @@ from compactor.rewrite.output_writer import (
 )
 from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.plan.output_options import RowGroupSize, worth_copying
-from compactor.rewrite.plan.rewrite_plan import RewritePlan
+from compactor.rewrite.plan.output_options import OutputSettings, RowGroupSize, worth_copying
+from compactor.rewrite.plan.rewrite_plan import Inputs, RewritePlan
 from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import allowance_of
@@ -156,14 +156,10 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
     Returns:
         Facts and counts of their rows, or which input is not as it was said to be.
     """
-    location, layout = (
-        open_location(plan.location),
-        key_layout(plan.rules.row_rules, plan.rules.schema),
-    )
-    mark, facts = (
-        ProgressMark(plan.folder, f"copy-{copy.groups[0].input}"),
-        list[RowFacts](),
-    )
+    location = open_location(plan.location)
+    layout = key_layout(plan.rules.row_rules, plan.rules.schema)
+    mark = ProgressMark(plan.folder, f"copy-{copy.groups[0].input}")
+    facts: list[RowFacts] = []
     for groups in copy.stretches():
         first, last = groups[0], groups[-1]
         reader = throttled_reader(
@@ -226,7 +222,7 @@ def join_outputs(
     for part, found in by_part.items():
         path = plan.output.paths[part]
         outputs = written if path == written[-1] else None
-        metadata = output_footer(plan, purge_after(plan, dropped), outputs)
+        metadata = output_footer(plan.output, purge_after(plan.output, dropped), outputs)
         pieces = [piece for section, _ in found for piece in section.pieces]
         footing = StitchedFooter(metadata=metadata, schema=plan.rules.schema)
         # What is copied of inputs was paid for when it was looked at; parts are our own.
@@ -256,13 +252,15 @@ def pieces_of_copied_run(copy: CopiedRun, paths: Sequence[str]) -> tuple[StitchP
     )
 
 
-def copyable_inputs(plan: RewritePlan, groups: Sequence[RowGroup]) -> frozenset[int]:
+def copyable_inputs(
+    inputs: Inputs, settings: OutputSettings, groups: Sequence[RowGroup]
+) -> frozenset[int]:
     """Return the inputs whose row groups are of the schema, codec and size that are wanted."""
     sizes: dict[int, list[RowGroupSize]] = {}
     for group in groups:
         sizes.setdefault(group.input, []).append(RowGroupSize(group.rows, group.size_bytes))
-    known = plan.inputs.clean.keys() & plan.inputs.matching & sizes.keys()
-    return frozenset(at for at in known if worth_copying(sizes[at], plan.output.settings))
+    known = inputs.clean.keys() & inputs.matching & sizes.keys()
+    return frozenset(at for at in known if worth_copying(sizes[at], settings))
 
 
 # ------------------------------------------------------------------------------------------ The job
@@ -295,12 +293,10 @@ def _merge_once(
     """Merge once; return the inputs that are not what they were said to be, if some are."""
     inputs = dict(enumerate(map(MergeInput, plan.inputs.paths)))
     groups = [_without_distrusted_bounds(group, distrusted) for group in plan.inputs.row_groups]
-    plan = replace(
-        plan, inputs=replace(plan.inputs, row_groups=())
-    )  # Tasks are told of those that they read.
-    copies = copied_runs(
-        groups, copyable_inputs(plan, groups) - distrusted, plan.output.cuts, RUN_BYTES_MIN
-    )
+    copyable = copyable_inputs(plan.inputs, plan.output.settings, groups) - distrusted
+    copies = copied_runs(groups, copyable, plan.output.cuts, RUN_BYTES_MIN)
+    # Tasks are told of those row groups that they read.
+    plan = replace(plan, inputs=replace(plan.inputs, row_groups=()))
     copied = {id(group) for copy in copies for group in copy.groups}
     merged = [group for group in groups if id(group) not in copied]
     sources, merged, earlier = merge_into_longer_runs(plan, tasks, inputs, merged, turn)

@@ -4,7 +4,7 @@ The driver's part: a level of runs after another, until a task can hold what ove
 Merging is associative, so any number of levels gives the same rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from compactor.rewrite.merge.tasks import (
     merge_run,
     restrict_plan,
 )
-from compactor.rewrite.plan.memory_budget import estimate_bytes
+from compactor.rewrite.plan.memory_budget import MemoryBudget, estimate_bytes
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.task_result import TaskResult
@@ -86,11 +86,17 @@ def merge_into_longer_runs(
         LongKeyError: Keys are too long for words.
     """
     earlier, level, folder = RowCounts(), 0, Path(plan.folder)
-    held_max, held = (
-        min(HELD_BYTES_MAX, plan.memory.held_bytes),
-        _held_bytes_with_footers(plan, groups),
-    )
-    while held > held_max and (works := _runs_to_merge(plan, groups, tasks.cores, own=level > 0)):
+    held_max = min(HELD_BYTES_MAX, plan.memory.held_bytes)
+    footers = footers_as_row_groups(groups, len(plan.rules.schema))
+    held = overlap_bytes_max([*groups, *footers])
+    while held > held_max:
+        works = (
+            _merges_of_runs(plan.memory, groups)
+            if level
+            else _first_runs(plan.memory, plan.inputs.small.keys(), groups, tasks.cores)
+        )
+        if not works:
+            break
         names = [f"run-{turn}-{level}-{at}" for at in range(len(works))]
         block_bytes = _block_bytes(held_max, len(works))
         calls = [
@@ -113,13 +119,8 @@ def merge_into_longer_runs(
             for group in groups_of_run(number, part.blocks)
         ]
         level, held = level + 1, overlap_bytes_max(groups)
-    _require_fit(plan, held)
+    _require_fit(plan.memory, held)
     return sources, groups, earlier
-
-
-def _held_bytes_with_footers(plan: RewritePlan, groups: Sequence[RowGroup]) -> int:
-    """Return what a merge of row groups holds at one place at most, with footers of their files."""
-    return overlap_bytes_max([*groups, *footers_as_row_groups(groups, len(plan.rules.schema))])
 
 
 def _block_bytes(held_max: int, runs: int) -> int:
@@ -128,36 +129,31 @@ def _block_bytes(held_max: int, runs: int) -> int:
     return min(max(fitting, BLOCK_BYTES_MIN), BLOCK_BYTES_MAX)
 
 
-def _require_fit(plan: RewritePlan, held: int) -> None:
+def _require_fit(memory: MemoryBudget, held: int) -> None:
     """Refuse to try what cannot fit, however it is cut.
 
     Raises:
         MemoryShortError: A task would need more than it may have.
     """
-    if (wanted := estimate_bytes(held, plan.memory)) > plan.memory.task_bytes:
+    if (wanted := estimate_bytes(held, memory)) > memory.task_bytes:
         raise MemoryShortError(
             f"{held >> 20} MB of rows overlap at one place, for which a task would take"
-            f" {wanted >> 20} MB; {plan.memory.text}"
+            f" {wanted >> 20} MB; {memory.text}"
         )
 
 
-def _runs_to_merge(
-    plan: RewritePlan, groups: Sequence[RowGroup], cores: int, *, own: bool
+def _first_runs(
+    memory: MemoryBudget, small: Collection[int], groups: Sequence[RowGroup], cores: int
 ) -> list[MergeRange]:
-    """Return what is merged into longer runs, run by run; empty: nothing would be gained."""
-    if own:
-        numbers = sorted({group.input for group in groups})
-        largest = max(group.size_bytes for group in groups)
-        # Of each run two blocks are held: one that ends, and one that begins.
-        fan_in = max(2, min(FAN_IN_MAX, plan.memory.held_bytes // (2 * max(1, largest))))
-        if len(numbers) <= fan_in:
-            return []
-        chunks = [numbers[at : at + fan_in] for at in range(0, len(numbers), fan_in)]
-        return [
-            MergeRange(groups=tuple(group for group in groups if group.input in chunk))
-            for chunk in map(frozenset, chunks)
-        ]
-    bundle_max = _bundle_bytes(plan, groups)
+    """Return which row groups of the table's files are merged into which run.
+
+    Args:
+        memory: What a task may hold.
+        small: Numbers of the inputs that are small; see `Inputs`.
+        groups: The row groups.
+        cores: How many tasks run at a time.
+    """
+    bundle_max = _bundle_bytes(memory, small, groups)
     # Nothing is believed of row groups that are all held at once.
     unknown = [replace(group, low=None, high=None) for group in groups]
     pieces = split_row_groups(unknown, bundle_max)
@@ -167,18 +163,36 @@ def _runs_to_merge(
     return [MergeRange(groups=each) for each in bundles_of(pieces, bundle)]
 
 
-def _bundle_bytes(plan: RewritePlan, groups: Sequence[RowGroup]) -> int:
+def _merges_of_runs(memory: MemoryBudget, blocks: Sequence[RowGroup]) -> list[MergeRange]:
+    """Return which runs are merged into which longer one; empty: nothing would be gained.
+
+    Args:
+        memory: What a task may hold.
+        blocks: Of all runs, as row groups.
+    """
+    numbers = sorted({block.input for block in blocks})
+    largest = max(block.size_bytes for block in blocks)
+    # Of each run two blocks are held: one that ends, and one that begins.
+    fan_in = max(2, min(FAN_IN_MAX, memory.held_bytes // (2 * max(1, largest))))
+    if len(numbers) <= fan_in:
+        return []
+    chunks = [numbers[at : at + fan_in] for at in range(0, len(numbers), fan_in)]
+    return [
+        MergeRange(groups=tuple(block for block in blocks if block.input in chunk))
+        for chunk in map(frozenset, chunks)
+    ]
+
+
+def _bundle_bytes(memory: MemoryBudget, small: Collection[int], groups: Sequence[RowGroup]) -> int:
     """Return how many decoded bytes are merged into one run of the first level.
 
     Small files become many short runs, each sorted in one step: less work than to merge
     hundreds of files, as long as few enough runs are left for one task to merge.
     """
-    short, total = plan.memory.at_once_bytes, sum(group.size_bytes for group in groups)
-    if total <= SHORT_RUNS_MAX * short and all(
-        group.input in plan.inputs.small for group in groups
-    ):
+    short, total = memory.at_once_bytes, sum(group.size_bytes for group in groups)
+    if total <= SHORT_RUNS_MAX * short and all(group.input in small for group in groups):
         return short
-    return min(BUNDLE_BYTES, plan.memory.held_bytes * 3 // 4)
+    return min(BUNDLE_BYTES, memory.held_bytes * 3 // 4)
 
 
 def results_of(ended: Sequence[TaskOutcome], kind: type[_Result]) -> list[_Result] | set[int]:

@@ -208,7 +208,7 @@ def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
     request = with_transform(TransformKind.SET, "s = 'é', neve_row = neve__input + neve_row")
     plan = make_plan(an_assignment(inspected(table, ["a.parquet"]), table=table, request=request))
     assert plan.rules.transform is not None
-    asking = ExpressionInputs(plan, plan.rules.transform)
+    asking = ExpressionInputs(plan.rules.schema, plan.rules.transform)
     assert asking.schema == (
         "neve___input int, neve___row bigint, `neve_row` bigint, `neve__input` bigint"
     )
