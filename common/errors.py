@@ -127,3 +127,17 @@ class MemoryShortError(RewriteError):
 
 class AttemptCancelledError(RewriteError):
     """The coordinator or the user took the attempt back."""
+
+
+def error_by_name(name: str, cause: str) -> CompactionError:
+    """Return the error of this tree that another process has named; else a RewriteError."""
+    kind = globals().get(name, RewriteError)
+    assert issubclass(kind, CompactionError), kind
+    error: CompactionError = kind(cause)
+    return error
+
+
+def error_name(error: CompactionError) -> str:
+    """Return the name of the nearest class of an error that is in this tree."""
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next(name for name in names if name in globals())

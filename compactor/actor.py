@@ -31,7 +31,7 @@ from common.wire import (
 )
 from compactor.service import CompactorService
 from compactor.service.table_storage import TableStorage
-from compactor.spark.driver_protocol import DriverSettings, driver_settings
+from compactor.spark.driver_protocol import PIN_AMOUNT, DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
 
 CALLS_AT_ONCE = 1000
@@ -44,8 +44,6 @@ HAND_BACK_S = 10.0
 """Time kept free before a node goes, for jobs that are handed back."""
 ANSWER_PAUSE_S = 0.5
 """Time for answers to leave the process before it ends."""
-PIN_AMOUNT = 0.001
-"""Enough of a node's own resource to be placed on that node."""
 
 
 class CompactorActor:

@@ -1,12 +1,12 @@
 """What the compactor's service needs of the outside: engine and own files."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from common.model.table import Table
 from common.wire import Assignment
 from compactor.core.progress import (
     EngineHealth,
+    OnProgress,
     RewriteProgress,
     RewriteResult,
 )
@@ -36,9 +36,7 @@ class Engine(Protocol):
         """Return when it is not ready to run: it died, and is perhaps being started again."""
         ...
 
-    async def run(
-        self, assignment: Assignment, on_progress: Callable[[RewriteProgress], None]
-    ) -> RewriteResult:
+    async def run(self, assignment: Assignment, on_progress: OnProgress) -> RewriteResult:
         """Rewrite, verify, and return the outputs; nothing is committed here.
 
         Raises:

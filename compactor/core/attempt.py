@@ -228,7 +228,7 @@ class AttemptStateMachine:
             counts=done.counts if done else RowCounts(),
             outputs=tuple(file.path for file in done.outputs) if done else (),
             elapsed_s=now_s - self.progress.since_s,
-            moved_bytes=self.progress.moved_bytes,
-            waited_s=self.progress.waited_s,
+            moved_bytes=self.progress.engine.moved_bytes,
+            waited_s=self.progress.engine.waited_s,
         )
         return do.SendReport(report)

@@ -4,7 +4,7 @@ An engine sends many small progress reports. The coordinator gets one that only 
 attempt whose numbers stay the same for too long is given up. Values only: no clock, no I/O.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
@@ -29,6 +29,29 @@ class RewriteProgress:
     sync_s: float = 0.0
     steps: int = 0
     """Whatever was done that the other numbers do not show; only whether it grows matters."""
+
+    def advanced(self, news: Self, bytes_max: int) -> Self:
+        """Return the progress after a later or an older report; no number falls.
+
+        Args:
+            news: The report. Its state is left to whoever knows the order of states.
+            bytes_max: Of the inputs; more cannot be done.
+        """
+        return replace(
+            self,
+            fraction=max(self.fraction, min(news.fraction, 1.0)),
+            bytes_done=max(self.bytes_done, min(news.bytes_done, bytes_max)),
+            rows_done=max(self.rows_done, news.rows_done),
+            moved_bytes=max(self.moved_bytes, news.moved_bytes),
+            waited_s=max(self.waited_s, news.waited_s),
+            synced_bytes=max(self.synced_bytes, news.synced_bytes),
+            sync_s=max(self.sync_s, news.sync_s),
+            steps=max(self.steps, news.steps),
+        )
+
+
+OnProgress = Callable[[RewriteProgress], None]
+"""Hears how far a rewrite is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +100,18 @@ class Progress:
     bytes_total: int
     since_s: float
     state: AttemptPhase = AttemptPhase.PREPARING
-    fraction: float = 0.0
-    bytes_done: int = 0
-    rows_done: int = 0
+    engine: RewriteProgress = RewriteProgress(fraction=0.0)
+    """What the engine has reported, but for its state."""
     volume: str = DEFAULT_VOLUME
     granted_bytes_s: float | None = None
     """The only number that may fall. None: no limit."""
-    moved_bytes: int = 0
-    waited_s: float = 0.0
-    synced_bytes: int = 0
-    sync_s: float = 0.0
-    steps: int = 0
 
     @property
     def work(self) -> tuple[object, ...]:
         """Everything that changes while something is done, or waits for its part of a limit."""
-        done = (self.bytes_done, self.rows_done, self.moved_bytes, self.synced_bytes, self.steps)
-        return (self.state, self.fraction, self.waited_s, *done)
+        engine = self.engine
+        done = (engine.bytes_done, engine.rows_done, engine.moved_bytes, engine.synced_bytes)
+        return (self.state, engine.fraction, engine.waited_s, engine.steps, *done)
 
     def at(self, state: AttemptPhase) -> Self:
         """Return the progress in a later state; an earlier one changes nothing."""
@@ -105,17 +123,7 @@ class Progress:
         """Return the progress after what the engine told, stragglers included."""
         known = news.state in set(_ORDER[:-1])
         moved = self.at(AttemptPhase(news.state)) if known else self
-        return replace(
-            moved,
-            fraction=max(self.fraction, min(news.fraction, 1.0)),
-            bytes_done=max(self.bytes_done, min(news.bytes_done, self.bytes_total)),
-            rows_done=max(self.rows_done, news.rows_done),
-            moved_bytes=max(self.moved_bytes, news.moved_bytes),
-            waited_s=max(self.waited_s, news.waited_s),
-            synced_bytes=max(self.synced_bytes, news.synced_bytes),
-            sync_s=max(self.sync_s, news.sync_s),
-            steps=max(self.steps, news.steps),
-        )
+        return replace(moved, engine=self.engine.advanced(news, self.bytes_total))
 
     def message(self, quiet_s: float = 0.0) -> AttemptProgress:
         """Return the progress as a heartbeat carries it.
@@ -123,20 +131,21 @@ class Progress:
         Args:
             quiet_s: For how long there was none.
         """
+        engine = self.engine
         return AttemptProgress(
             attempt=self.attempt,
             state=self.state.value,
-            fraction=self.fraction,
-            bytes_done=self.bytes_done,
+            fraction=engine.fraction,
+            bytes_done=engine.bytes_done,
             bytes_total=self.bytes_total,
-            rows_done=self.rows_done,
+            rows_done=engine.rows_done,
             since_s=self.since_s,
             volume=self.volume,
             granted_bytes_s=self.granted_bytes_s,
-            moved_bytes=self.moved_bytes,
-            waited_s=self.waited_s,
-            synced_bytes=self.synced_bytes,
-            sync_s=self.sync_s,
+            moved_bytes=engine.moved_bytes,
+            waited_s=engine.waited_s,
+            synced_bytes=engine.synced_bytes,
+            sync_s=engine.sync_s,
             quiet_s=quiet_s,
         )
 

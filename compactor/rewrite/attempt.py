@@ -15,7 +15,7 @@ from common.model.file import DataFile
 from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
 from common.wire import Assignment
-from compactor.core.progress import RewriteProgress, RewriteResult
+from compactor.core.progress import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
 from compactor.rewrite.choose import count_passes, rewrite_with_spark
 from compactor.rewrite.file_io import delete_file, table_location
@@ -29,8 +29,6 @@ from compactor.rewrite.stitch_job import stitch_plan
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.throttle import Allowance
 from compactor.rewrite.verify import verify
-
-OnProgress = Callable[[RewriteProgress], None]
 
 REPORT_INTERVAL_S = 0.5
 WRITTEN_FRACTION = 0.8

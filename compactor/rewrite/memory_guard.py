@@ -153,7 +153,7 @@ class StartNote:
             worker, daemon = map(int, self._path.read_text().split())
         except (OSError, ValueError):
             worker = daemon = 0
-        if worker and not _is_alive(worker) and _is_alive(daemon):
+        if worker and not _pid_exists(worker) and _pid_exists(daemon):
             return killed_error(self._memory, self._folder)
         return EngineDiedError("the executor died while it wrote, or was taken for dead")
 
@@ -199,5 +199,5 @@ def with_memory_limit(memory: MemoryBudget, folder: str, task: Callable[[], T]) 
     return run
 
 
-def _is_alive(process: int) -> bool:
+def _pid_exists(process: int) -> bool:
     return Path(f"/proc/{process}").exists()

@@ -24,8 +24,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
-from common import errors
-from common.errors import CompactionError, RewriteError, TransformError
+from common.errors import CompactionError, RewriteError, TransformError, error_by_name
 from common.expressions import SPARK_SETTINGS
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
@@ -86,13 +85,6 @@ def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
         if isinstance(error, AnalysisException):
             return TransformError(f"{said}: Spark does not take it: {text}")
     return RewriteError(f"Spark job failed: {text}")
-
-
-def error_by_name(name: str, cause: str) -> CompactionError:
-    """Return the error of a class that a task has named."""
-    kind = getattr(errors, name, RewriteError)
-    assert issubclass(kind, CompactionError), kind
-    return kind(cause)
 
 
 def _place(text: str, said: str) -> str:

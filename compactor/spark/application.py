@@ -17,13 +17,11 @@ from compactor.rewrite.plan.memory_budget import (
     TASK_ENVIRON,
     TASK_SETTING,
 )
-from compactor.spark.driver_protocol import DriverSettings, EngineKind
+from compactor.spark.driver_protocol import PIN_AMOUNT, DriverSettings, EngineKind
 from compactor.spark.startup import warm_up
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
 MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
-PIN_AMOUNT = "0.001"
-"""Enough to be placed on the node that has the resource, whatever its amount."""
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 APP_MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
@@ -44,7 +42,7 @@ EXECUTOR_COMPILER = " ".join(
     )
 )
 """Ten times the usual: loops over rows are optimised all the same, what begins tasks is not."""
-JVM_END_WAIT_MAX_S = 10.0
+JVM_CLOSE_WAIT_MAX_S = 10.0
 CRASH_REPORT = "hs_err_pid"
 """How the file's name begins; `common.log_files` keeps the newest."""
 OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
@@ -79,7 +77,7 @@ class EngineSession:
         assert jvm.stdin is not None, "Spark's JVM ends with its standard input"
         jvm.stdin.close()
         try:
-            jvm.wait(JVM_END_WAIT_MAX_S)
+            jvm.wait(JVM_CLOSE_WAIT_MAX_S)
         except subprocess.TimeoutExpired:
             jvm.kill()
 
@@ -104,8 +102,8 @@ def open_session(settings: DriverSettings, namespace: str) -> EngineSession:
 def spark_configs(settings: DriverSettings) -> dict[str, str]:
     """Return the settings of the application, for either engine."""
     pins = {
-        f"{EXECUTOR_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
-        f"{MASTER_RESOURCE}{settings.node_resource}": PIN_AMOUNT,
+        f"{EXECUTOR_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT),
+        f"{MASTER_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT),
     }
     # A JVM that is killed leaves files: let it be where the compactor's own go. Of one that
     # crashes a report is enough; its memory would fill the disk.

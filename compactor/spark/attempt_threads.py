@@ -230,12 +230,6 @@ def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
     if cancelled:
         return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
     if isinstance(error, errors.CompactionError):
-        return Failed(attempt, _known_class(error), str(error)[:CAUSE_CHARACTERS_MAX])
+        return Failed(attempt, errors.error_name(error), str(error)[:CAUSE_CHARACTERS_MAX])
     cause = f"{type(error).__name__}: {error}"
     return Failed(attempt, "RewriteError", cause[:CAUSE_CHARACTERS_MAX])
-
-
-def _known_class(error: errors.CompactionError) -> str:
-    """Return the nearest class of an error that the tree in `common.errors` has."""
-    names = (kind.__name__ for kind in type(error).__mro__)
-    return next(name for name in names if hasattr(errors, name))

@@ -22,7 +22,7 @@ from compactor.spark.driver_protocol import (
 STOP_WAIT_MAX_S = 15.0
 DEATH_WAIT_MAX_S = 0.5
 """A process whose pipe is closed is about to be reaped; killing it now would get in the way."""
-JVM_END_WAIT_MAX_S = 5.0
+ORPHAN_JVM_WAIT_MAX_S = 5.0
 """How long a JVM whose driver is gone may take to clean up and end by itself."""
 JVM_POLL_S = 0.05
 ACTOR_VARIABLES = ("RAY_JOB_ID", "RAY_ADDRESS", "RAY_RAYLET_PID", "RAY_CLIENT_MODE")
@@ -125,8 +125,8 @@ class DriverProcess:
         """
         jvm = self._jvm
         with contextlib.suppress(psutil.NoSuchProcess, TimeoutError):
-            async with asyncio.timeout(JVM_END_WAIT_MAX_S):
-                while jvm is not None and _is_alive(jvm):
+            async with asyncio.timeout(ORPHAN_JVM_WAIT_MAX_S):
+                while jvm is not None and _is_running(jvm):
                     await asyncio.sleep(JVM_POLL_S)
             return
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -142,7 +142,7 @@ class DriverProcess:
             raise EngineDiedError(f"Spark driver {self.pid} is gone") from error
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     """Return whether a process goes on by itself, or may.
 
     Raises:

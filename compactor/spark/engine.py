@@ -5,7 +5,7 @@ when it dies. `RunningAttempts` knows who waits for each attempt.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +20,10 @@ from common.errors import (
     RewriteError,
 )
 from common.wire import Assignment
-from compactor.core.progress import EngineHealth, RewriteProgress, RewriteResult
+from compactor.core.progress import EngineHealth, OnProgress, RewriteResult
 from compactor.spark import driver_protocol
 from compactor.spark.driver_process import DriverProcess
 from compactor.spark.driver_protocol import DriverSettings
-
-OnProgress = Callable[[RewriteProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class RunningAttempts:
                 if waiter is not None and not waiter.result.done():
                     waiter.result.set_result(result)
             case driver_protocol.Failed(attempt, error_class, cause):
-                self.fail(attempt, _error_of(error_class, cause))
+                self.fail(attempt, errors.error_by_name(error_class, cause))
             case (
                 driver_protocol.Started()
                 | driver_protocol.NotStarted()
@@ -100,14 +98,6 @@ class RunningAttempts:
         """Fail attempts because their driver is gone; those that are over are left alone."""
         for attempt in attempts:
             self.fail(attempt, error(cause))
-
-
-def _error_of(error_class: str, cause: str) -> Exception:
-    """Return the error that a class of `common.errors` and a cause stand for."""
-    kind = getattr(errors, error_class, RewriteError)
-    assert issubclass(kind, errors.CompactionError), kind
-    error: Exception = kind(cause)
-    return error
 
 
 # --------------------------------------------------------------------------------------- The engine

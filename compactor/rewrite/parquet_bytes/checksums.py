@@ -20,8 +20,8 @@ PAGES_START = 4
 """Where the first page of a file is: behind the letters PAR1."""
 WINDOW_BYTES = 2 * 1024**2
 """Read at a time, if no page has more."""
-HEADER_BYTES = 512
-"""Looked at first."""
+HEADER_DECODE_BYTES = 512
+"""Decoded at first; a longer header is decoded again with more."""
 _buffers = threading.local()
 
 
@@ -128,7 +128,7 @@ def _header(window: memoryview, at: int) -> tuple[int | None, int | None, int]:
     Raises:
         ThriftError: There is no header, or it is cut off.
     """
-    size = HEADER_BYTES
+    size = HEADER_DECODE_BYTES
     while True:
         try:
             header, end = decode(bytes(window[at : at + size]), {})

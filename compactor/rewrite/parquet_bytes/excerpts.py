@@ -64,7 +64,7 @@ PAGE_VALUES = 1
 FIRST_ROW = 3
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 HEADER_SHAPE: Shape = {DATA: {}, DATA_V2: {}}
-HEADER_BYTES, HEADER_BYTES_MAX = 4 * 1024, 1024**2
+HEADER_READ_BYTES, HEADER_READ_BYTES_MAX = 4 * 1024, 1024**2
 """Read at first, and at most: a header holds statistics, of which some writers make long ones."""
 INDEX_BYTES_MAX = 16 * 1024**2
 """Of a column chunk's offset index; it is walked through otherwise."""
@@ -211,13 +211,13 @@ def _walked(source: Source, chunk: Chunk, rows: int) -> Pages:
 
 def _read_header(source: Source, rest: Span) -> Header:
     """Return the header that the rest of a column chunk begins with."""
-    wanted = HEADER_BYTES
+    wanted = HEADER_READ_BYTES
     while True:
         view = source.read(Span(rest.start, min(wanted, rest.size)))
         try:
             return header_at(view, 0)
         except ThriftError:
-            if len(view) == rest.size or wanted >= HEADER_BYTES_MAX:
+            if len(view) == rest.size or wanted >= HEADER_READ_BYTES_MAX:
                 raise
             wanted *= 16
 

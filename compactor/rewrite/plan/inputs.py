@@ -250,7 +250,7 @@ def _extra_text_bytes(location: Location, path: str) -> float:
     """Return how many bytes a row's texts have more than its file has for them."""
     with opened_input(location, path) as parquet:
         metadata, schema = parquet.metadata, parquet.schema_arrow
-        names = [field.name for field in schema if _is_text(field.type)]
+        names = [field.name for field in schema if _holds_texts(field.type)]
         known = dict.fromkeys(names, 0)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -286,7 +286,7 @@ def _without_dictionary(values: pa.Array) -> pa.Array:
     return values
 
 
-def _is_text(arrow: pa.DataType) -> bool:
+def _holds_texts(arrow: pa.DataType) -> bool:
     return is_text(arrow.value_type if is_type.is_dictionary(arrow) else arrow)
 
 

@@ -39,7 +39,9 @@ class Life:
             self.now_s += step_s
             for name in moving:
                 known = self.held[name]
-                news = RewriteProgress(fraction=0.0, state=known.state, steps=known.steps + 1)
+                news = RewriteProgress(
+                    fraction=0.0, state=known.state, steps=known.engine.steps + 1
+                )
                 self.held[name] = known.advanced(news)
             if not self.silent:
                 self.health = replace(self.health, signs=self.health.signs + 1)
