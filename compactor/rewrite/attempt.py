@@ -103,9 +103,9 @@ def _outputs(
 
 def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFacts) -> DataFile:
     since = [file.tombstones_since_s for file in assignment.inputs]
-    known = (stamp for stamp in since if stamp is not None)
+    stamps = (stamp for stamp in since if stamp is not None)
     # Inputs without tombstones: a transform has made the first ones just now.
-    oldest = min(known, default=assignment.reservation.now_s)
+    oldest = min(stamps, default=assignment.reservation.now_s)
     reservation = assignment.reservation
     file = data_file_of(
         rows,

@@ -81,9 +81,9 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
         mark.add(size_bytes, plan.inputs.rows * size_bytes // total_bytes)
 
     purge = plan.output.purge.hex() if plan.output.purge else ""
-    known = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
+    last_file = {"neve.purge": purge, "neve.outputs": json.dumps([output])}
     footing = StitchedFooter(
-        metadata={**dict(plan.output.footer), **known}, schema=plan.rules.schema
+        metadata={**dict(plan.output.footer), **last_file}, schema=plan.rules.schema
     )
     made = stitch(
         location,
@@ -106,8 +106,13 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
 def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
     """Return the inputs in the order of their rows; None: rows may meet, go or change."""
     files = assignment.inputs
-    asked_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
-    if plan.rules.transform is not None or plan.output.cuts or asked_level or not plan.inputs.rows:
+    requested_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
+    if (
+        plan.rules.transform is not None
+        or plan.output.cuts
+        or requested_level
+        or not plan.inputs.rows
+    ):
         return None
     if may_expire(files, plan.rules.row_rules, plan.rules.schema, plan.rules.now_s):
         return None
@@ -117,11 +122,11 @@ def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[Data
         return None
     ordered = sorted(files, key=lambda file: file.key_min or b"")
     bounds = [(file.key_min or b"", file.key_max or b"") for file in ordered]
-    apart = all(before[1] < after[0] for before, after in pairwise(bounds))
+    disjoint = all(before[1] < after[0] for before, after in pairwise(bounds))
     inside = (plan.rules.start is None or plan.rules.start < bounds[0][0]) and (
         plan.rules.end is None or bounds[-1][1] <= plan.rules.end
     )
-    return tuple(ordered) if apart and inside else None
+    return tuple(ordered) if disjoint and inside else None
 
 
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:

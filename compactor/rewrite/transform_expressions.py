@@ -265,8 +265,8 @@ def _read_columns(
     ]
     schema, start = pa.schema(fields), 0
     path = plan.inputs.paths[at]
-    said = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
-    fill = {name: value for name, value in said.items() if name in schema.names}
+    from_folders = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
+    fill = {name: value for name, value in from_folders.items() if name in schema.names}
     pay, location = allowance_of(plan.folder).pay, table_location(plan.location)
     for found in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
         read = filled(found, fill)

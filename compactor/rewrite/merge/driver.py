@@ -133,9 +133,9 @@ def _sample_keys(
             stride = max(1, group.rows // SAMPLED_KEYS)
             places = range(stride // 2, group.rows, stride)
             picked = rows_at(parquet, group.number, rules.key, places)
-        known = conform(picked, schema, f"file {source.path}")
+        keys = conform(picked, schema, f"file {source.path}")
         samples[group.input, group.number] = encode_keys(
-            known, rules.key, rules.key_types
+            keys, rules.key, rules.key_types
         ).to_pylist()
     return samples
 
@@ -175,8 +175,8 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
             reader.pay(group)
             mark.add(group.size_bytes, group.rows)
         # What is known of the whole file bounds what is copied of it.
-        rows, known = sum(group.rows for group in groups), plan.inputs.clean[first.input]
-        facts.append(replace(known, rows=rows, key_min=low, key_max=high))
+        rows, of_file = sum(group.rows for group in groups), plan.inputs.clean[first.input]
+        facts.append(replace(of_file, rows=rows, key_min=low, key_max=high))
     joined = join_facts(facts, "copied row groups")
     counts = RowCounts(rows_in=joined.rows, rows_out=joined.rows)
     return RangeResult(counts=counts, dropped=None, facts=joined)
@@ -195,27 +195,27 @@ class OutputSection:
 
 
 def join_outputs(
-    plan: RewritePlan, results: Sequence[tuple[OutputSection, RangeResult]], earlier: RowCounts
+    plan: RewritePlan, results: Sequence[tuple[OutputSection, RangeResult]], superseded: RowCounts
 ) -> TaskResult:
     """Stitch the outputs.
 
     Args:
         plan: Of the job.
         results: What tasks have merged or looked at, in any order.
-        earlier: What became of rows before.
+        superseded: Rows that went when longer runs were made.
 
     Raises:
         NotStitchableError: Row groups of inputs cannot be copied; outputs may be left.
         VerificationError: What was stitched is not what tasks have seen.
         RewriteError: The outputs cannot be written.
     """
-    counts, dropped = earlier, join_dropped(result.dropped for _, result in results)
+    counts, dropped = superseded, join_dropped(result.dropped for _, result in results)
     for _, result in results:
         counts = sum_counts(counts, result.counts)
-    known = sorted(
+    in_order = sorted(
         (each for each in results if each[1].counts.rows_out), key=lambda each: each[0].start
     )
-    by_part = {part: list(found) for part, found in groupby(known, lambda each: each[0].part)}
+    by_part = {part: list(found) for part, found in groupby(in_order, lambda each: each[0].part)}
     written = [plan.output.paths[part] for part in by_part]
     files, facts, location = [], [], table_location(plan.location)
     allowance = allowance_of(plan.folder)
@@ -228,11 +228,11 @@ def join_outputs(
         # What is copied of inputs was paid for when it was looked at; parts are our own.
         made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
         allowance.synced(made.synced_bytes, made.sync_s)
-        seen = join_facts([_facts(result) for _, result in found], f"output {path}")
-        if made.rows != seen.rows:
-            raise VerificationError(f"output {path} has {made.rows} rows, wanted {seen.rows}")
+        joined = join_facts([_facts(result) for _, result in found], f"output {path}")
+        if made.rows != joined.rows:
+            raise VerificationError(f"output {path} has {made.rows} rows, wanted {joined.rows}")
         files.append(WrittenFile(part, path, made.rows))
-        facts.append(seen)
+        facts.append(joined)
     if not files:
         with open_output_writer(plan) as writer:
             writer.finish(dropped)
@@ -259,8 +259,8 @@ def copyable_inputs(
     sizes: dict[int, list[RowGroupSize]] = {}
     for group in groups:
         sizes.setdefault(group.input, []).append(RowGroupSize(group.rows, group.size_bytes))
-    known = inputs.clean.keys() & inputs.matching & sizes.keys()
-    return frozenset(at for at in known if worth_copying(sizes[at], settings))
+    candidates = inputs.clean.keys() & inputs.matching & sizes.keys()
+    return frozenset(at for at in candidates if worth_copying(sizes[at], settings))
 
 
 # ------------------------------------------------------------------------------------------ The job
@@ -299,14 +299,14 @@ def _merge_once(
     plan = replace(plan, inputs=replace(plan.inputs, row_groups=()))
     copied = {id(group) for copy in copies for group in copy.groups}
     merged = [group for group in groups if id(group) not in copied]
-    sources, merged, earlier = merge_into_longer_runs(plan, tasks, inputs, merged, turn)
+    sources, merged, superseded = merge_into_longer_runs(plan, tasks, inputs, merged, turn)
     merges_at_a_time = max(1, tasks.cores // MERGE_CORES)
     ranges: list[MergeRange] = []
     if copies or merges_at_a_time > 1:
         ranges = cut_ranges(plan, sources, merged, copies, merges_at_a_time)
     if not copies and len(ranges) <= 1:
         merge = partial(merge_whole_job, *restrict_plan(plan, sources, merged), merged)
-        return _run_whole_job(tasks.run, merge, earlier)
+        return _run_whole_job(tasks.run, merge, superseded)
     names = [f"part-{turn}-{at}.parquet" for at in range(len(ranges))]
     merges = [
         partial(merge_range, *restrict_plan(plan, sources, work.groups), work, name)
@@ -334,7 +334,7 @@ def _merge_once(
         for copy in copies
     ]
     try:
-        return join_outputs(plan, list(zip(sections, ended, strict=True)), earlier)
+        return join_outputs(plan, list(zip(sections, ended, strict=True)), superseded)
     except NotStitchableError:
         if not copies:
             raise
@@ -343,13 +343,15 @@ def _merge_once(
         return {group.input for copy in copies for group in copy.groups}
 
 
-def _run_whole_job(run_tasks: RunTasks, merge: Task, earlier: RowCounts) -> TaskResult | set[int]:
+def _run_whole_job(
+    run_tasks: RunTasks, merge: Task, superseded: RowCounts
+) -> TaskResult | set[int]:
     """Merge in one task, which writes the outputs."""
     ended = results_of(run_tasks([merge]), TaskResult)
     if isinstance(ended, set):
         return ended
     (result,) = ended
-    return replace(result, counts=sum_counts(result.counts, earlier))
+    return replace(result, counts=sum_counts(result.counts, superseded))
 
 
 def _without_distrusted_bounds(group: RowGroup, distrusted: frozenset[int]) -> RowGroup:

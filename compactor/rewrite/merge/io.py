@@ -220,11 +220,11 @@ class ThrottledReader(Reader):
         """Return the rows of a row group, when the grant has made up for them."""
         if self._copied or group.skip:
             return super().read(group, by_key=by_key)  # Its first piece has paid for the whole.
-        known = self._metadata is not None
-        if known:
+        has_footer = self._metadata is not None
+        if has_footer:
             self.pay(group)
         held = super().read(group, by_key=by_key)
-        if not known:
+        if not has_footer:
             self.pay(group)
         return held
 
@@ -266,8 +266,8 @@ class BatchedReader:
             allowance: Pays for what is read.
             by_key: Whether rows have to be in the order of their keys.
         """
-        known = location.is_local and all(map(known_to_polars, layout.schema.types))
-        self._small = small if known else {}
+        polars_reads = location.is_local and all(map(known_to_polars, layout.schema.types))
+        self._small = small if polars_reads else {}
         self._location, self._paths, self._layout = location, paths, layout
         self._allowance, self._by_key = allowance, by_key
 

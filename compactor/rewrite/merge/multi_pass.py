@@ -85,7 +85,7 @@ def merge_into_longer_runs(
         MemoryShortError: It cannot fit, however it is cut.
         LongKeyError: Keys are too long for words.
     """
-    earlier, level, folder = RowCounts(), 0, Path(plan.folder)
+    superseded, level, folder = RowCounts(), 0, Path(plan.folder)
     held_max = min(HELD_BYTES_MAX, plan.memory.held_bytes)
     footers = footers_as_row_groups(groups, len(plan.rules.schema))
     held = overlap_bytes_max([*groups, *footers])
@@ -107,7 +107,7 @@ def merge_into_longer_runs(
         assert not isinstance(ended, set), "a run was read with statistics"
         for part in ended:
             gone = part.counts.superseded
-            earlier = sum_counts(earlier, RowCounts(rows_in=gone, superseded=gone))
+            superseded = sum_counts(superseded, RowCounts(rows_in=gone, superseded=gone))
         if level:
             for source in sources.values():
                 (folder / source.path).unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def merge_into_longer_runs(
         ]
         level, held = level + 1, overlap_bytes_max(groups)
     _require_fit(plan.memory, held)
-    return sources, groups, earlier
+    return sources, groups, superseded
 
 
 def _block_bytes(held_max: int, runs: int) -> int:

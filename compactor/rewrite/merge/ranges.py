@@ -70,8 +70,8 @@ def largest_row_groups(groups: Sequence[RowGroup], count: int) -> list[RowGroup]
     """Return the row groups of which samples tell most: the largest, of different inputs."""
     largest: dict[int, RowGroup] = {}
     for group in groups:
-        known = largest.get(group.input)
-        if known is None or group.size_bytes > known.size_bytes:
+        so_far = largest.get(group.input)
+        if so_far is None or group.size_bytes > so_far.size_bytes:
             largest[group.input] = group
     return sorted(largest.values(), key=lambda group: (-group.size_bytes, group.input))[:count]
 

@@ -156,8 +156,8 @@ def make_plan(
     location = table_location(table.location)
     paths = [file.path for file in assignment.inputs]
     settings = output_settings(assignment)
-    asked = FooterQuery(table.key, settings.bloom_columns)
-    footers = dict(zip(paths, read_footers(location, paths, asked, on_read), strict=True))
+    query = FooterQuery(table.key, settings.bloom_columns)
+    footers = dict(zip(paths, read_footers(location, paths, query, on_read), strict=True))
     require_inputs_unchanged(location, assignment, footers)
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
     schema = _united_schema(assignment, {path: footer.schema for path, footer in footers.items()})
@@ -216,8 +216,10 @@ def _clean_inputs(
     assignment: Assignment, rules: RowRules, schema: pa.Schema
 ) -> dict[int, RowFacts]:
     """Return the facts of inputs whose rows are all unique and alive, by their metadata."""
-    asked = assignment.request is not None and assignment.request.output.codec_level is not None
-    if asked or rules.partition_by:
+    level_requested = (
+        assignment.request is not None and assignment.request.output.codec_level is not None
+    )
+    if level_requested or rules.partition_by:
         return {}  # Of a level no footer tells; columns may be left to folders.
     return clean_facts(assignment.inputs, rules, schema, assignment.reservation.now_s)
 
