@@ -108,7 +108,9 @@ def register(table: typer.Typer) -> None:
 
 def import_(
     session: Session,
-    location: Annotated[str, typer.Argument(help="The directory: a URI or path.")],
+    location: Annotated[
+        str, typer.Argument(help="The directory: a URI or path.", metavar="LOCATION")
+    ],
     *,
     name: Annotated[str, typer.Option(help="Name of the new table.")],
     key: Columns = None,

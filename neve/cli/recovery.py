@@ -196,7 +196,9 @@ def gc(
 
 def rebuild(
     session: Session,
-    location: Annotated[str, typer.Argument(help="Folder of the table's files.")],
+    location: Annotated[
+        str, typer.Argument(help="Folder of the table's files.", metavar="LOCATION")
+    ],
     *,
     name: Annotated[str, typer.Option(help="Name of the new table.")],
     key: Columns = None,
@@ -239,7 +241,10 @@ def rebuild(
 
 def backup(
     session: Session,
-    table: Annotated[str, typer.Argument(help="Name of the table, or `all`.", show_default=False)],
+    table: Annotated[
+        str,
+        typer.Argument(help="Name of the table, or `all`.", metavar="TABLE", show_default=False),
+    ],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive to write.")],
     hold: Annotated[
@@ -263,7 +268,9 @@ def backup(
 
 def restore(
     session: Session,
-    archive: Annotated[Path, typer.Argument(help="Archive written by `backup`.", exists=True)],
+    archive: Annotated[
+        Path, typer.Argument(help="Archive written by `backup`.", metavar="ARCHIVE", exists=True)
+    ],
     *,
     location: Pairs = None,
     rename: Pairs = None,

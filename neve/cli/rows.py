@@ -199,7 +199,10 @@ def append(
     session: Session,
     name: Name,
     file: Annotated[
-        Path, typer.Argument(help="Parquet, CSV or Arrow file; `-` reads an Arrow stream.")
+        Path,
+        typer.Argument(
+            help="Parquet, CSV or Arrow file; `-` reads an Arrow stream.", metavar="FILE"
+        ),
     ],
     call: Annotated[
         str | None, typer.Option(help="Id of the call; the same id again repeats the call.")

@@ -140,7 +140,9 @@ def logs(
     session: Session,
     part: Annotated[
         str | None,
-        typer.Argument(help="Name of a part, such as `gateway`. Default: list the parts."),
+        typer.Argument(
+            help="Name of a part, such as `gateway`. Default: list the parts.", metavar="[PART]"
+        ),
     ] = None,
     *,
     follow: Annotated[
@@ -262,7 +264,7 @@ def register_config(app: typer.Typer) -> None:
 
 def check_settings(
     session: Session,
-    file: Annotated[Path | None, typer.Argument(help="TOML file.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="TOML file.", metavar="[FILE]")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
     ] = None,

@@ -472,7 +472,10 @@ def explain(
     session: Session,
     name: Name,
     tablet: Annotated[
-        str | None, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
+        str | None,
+        typer.Argument(
+            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
+        ),
     ] = None,
     *,
     history: Annotated[
@@ -540,7 +543,10 @@ def lift_quarantine(
     session: Session,
     name: Name,
     tablet: Annotated[
-        str | None, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
+        str | None,
+        typer.Argument(
+            help="Id of the tablet, as `neve table tablets` shows it.", metavar="[TABLET]"
+        ),
     ] = None,
 ) -> None:
     """Plan tablets again that are in quarantine after failures; `neve explain` names them."""
@@ -553,7 +559,10 @@ def lower_watermark(
     session: Session,
     name: Name,
     tablet: Annotated[
-        str, typer.Argument(help="Id of the tablet, as `neve table tablets` shows it.")
+        str,
+        typer.Argument(
+            help="Id of the tablet, as `neve table tablets` shows it.", metavar="TABLET"
+        ),
     ],
     to: Annotated[
         str | None,

@@ -59,3 +59,10 @@ def test_the_example_parses(words: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert program == "neve"
     assert arguments[: len(own)] == own
     VERBS[words].make_context(words, arguments[len(own) :])
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_arguments_are_written_in_capitals(words: str) -> None:
+    arguments = [each for each in VERBS[words].params if each.param_type_name == "argument"]
+
+    assert [each.name for each in arguments if not (each.metavar or "").isupper()] == []
