@@ -104,7 +104,9 @@ def chunked(values: list[object], arrow: pa.DataType) -> pa.ChunkedArray:
 
 
 @pytest.mark.parametrize("nulls", [0.0, 0.3])
-@pytest.mark.parametrize(("arrow", "key_type", "draw"), COLUMNS, ids=lambda part: str(part)[:24])
+@pytest.mark.parametrize(
+    ("arrow", "key_type", "draw"), COLUMNS, ids=[str(each[0]) for each in COLUMNS]
+)
 def test_one_key_column_is_encoded_as_its_values_are(
     arrow: pa.DataType, key_type: KeyType, draw: Draw, nulls: float
 ) -> None:
