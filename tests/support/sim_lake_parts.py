@@ -147,7 +147,7 @@ def rewritten(assignment: Assignment) -> RewriteResult:
         result = (rewrite_in_memory if assignment.table.key else rewrite_bag)(plan)
         facts = verify(plan, result, lambda: False)
     except BaseException:
-        _delete(plan)
+        _delete(plan.location, plan.output.paths)
         raise
     return RewriteResult(
         outputs=_outputs(assignment, result, facts), counts=result.counts, dropped=result.dropped
