@@ -104,7 +104,7 @@ async def story(url: str) -> dict[str, object]:
     life = Life(settings, store)
     await life.full.scan_table(many.table)
     first, counts = life.take_found(), life.full.counts
-    assert counts.pieces_failed == 0, life.logged
+    assert counts.ranges_failed == 0, life.logged
     assert (counts.tablets, counts.planned) == (TABLETS + 1, TABLETS + 1)
     records = await store.records(many.ids())
     stable = sum(record.analysis is Analysis.STABLE for record in records if record)
@@ -116,7 +116,7 @@ async def story(url: str) -> dict[str, object]:
     scanning = life.full.scan_table(many.table, every=True)
     await asyncio.gather(killing, scanning)
     third = life.take_found()
-    killed_pieces = counts.pieces_failed
+    killed_ranges = counts.ranges_failed
 
     nowhere = Life(Settings(store=StoreSettings(url="redis://127.0.0.1:1/0")), store)
     full_scan.RETRY_PAUSE_S = 0.0
@@ -131,8 +131,8 @@ async def story(url: str) -> dict[str, object]:
         "third": third,
         "planned again": planned,
         "stable": stable,
-        "killed": killed_pieces,
-        "nowhere failed": nowhere.full.counts.pieces_failed,
+        "killed": killed_ranges,
+        "nowhere failed": nowhere.full.counts.ranges_failed,
         "nowhere found": nowhere.take_found(),
         "logged": [*life.logged, *nowhere.logged[:1]],
     }
