@@ -4,6 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
+from typing import Self
 
 
 class RefusalCode(StrEnum):
@@ -123,6 +124,10 @@ class RefusalCode(StrEnum):
         unknown = str.__new__(cls, value)
         unknown._name_ = unknown._value_ = value
         return unknown
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[type[Self], tuple[str]]:
+        """Be pickled by value: before Python 3.11.4 it would be by name, which a new code lacks."""
+        return type(self), (self.value,)
 
 
 @dataclass(frozen=True, slots=True)

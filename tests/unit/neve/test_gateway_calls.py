@@ -288,7 +288,7 @@ def test_an_application_can_ask_what_became_of_a_call(
     neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
     neve.run("call", "bag", appended, says="append of 2 rows")
     neve.run("call", "bag", compact, says=f"as request {request.id}")
-    neve.run("call", "bag", unused, says="was not accepted so far")
+    neve.run("call", "bag", unused, says="has not been accepted so far")
     neve.run("call", "bag", OLD_CALL, says="too old")
     assert neve.json("call", "bag", added)["state"] == "accepted"
 
