@@ -131,6 +131,9 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # It would be another environment, and Spark starts a daemon for each: one that nobody
+        # has warmed up, for every job in the ways of Spark SQL.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.sql.shuffle.partitions": str(2 * settings.executors * settings.executor_cores),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -108,6 +108,14 @@ def test_grants_and_cancellations_reach_the_work_of_their_attempt(tmp_path: Path
     with_engine(tmp_path, body)
 
 
+def test_every_way_of_a_job_uses_the_daemon_that_was_warmed_up(tmp_path: Path) -> None:
+    async def body(engine: SparkEngine) -> None:
+        found = await engine.run_payload("a", {"do": "daemons"}, ignore)
+        assert found["plain"] == found["in_sql"]
+
+    with_engine(tmp_path, body)
+
+
 def test_attempts_run_side_by_side_each_in_its_pool(tmp_path: Path) -> None:
     async def body(engine: SparkEngine) -> None:
         heard: list[RewriteProgress] = []

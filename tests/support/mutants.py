@@ -29,6 +29,7 @@ SUITES = {
         f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
+    "daemon": ["tests/integration/test_spark_engine.py", "-k", "daemon_that_was_warmed_up"],
     "logs": ["tests/unit/common/test_event_log.py"],
     "stalls": [
         f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")

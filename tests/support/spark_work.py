@@ -64,6 +64,14 @@ def _archives(asked: Asked) -> dict[str, Any]:
     return {"seen": [numbers.map(archives_read).collect()[0] for _ in range(6)]}
 
 
+def _daemons(asked: Asked) -> dict[str, Any]:
+    """Return which processes have forked the workers of plain tasks and of Spark SQL's."""
+    plain = asked.spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()
+    frame = asked.spark.range(0, 1, 1, numPartitions=1)
+    in_sql = frame.mapInArrow(parent_pid, "id long").toPandas()["id"]
+    return {"plain": plain, "in_sql": [int(pid) for pid in in_sql]}
+
+
 def _memory(_: Asked) -> dict[str, Any]:
     import ray
 
@@ -89,6 +97,7 @@ WORKS: dict[str, Callable[[Asked], dict[str, Any]]] = {
     "sleep": _sleep,
     "valve": _valve,
     "archives": _archives,
+    "daemons": _daemons,
     "memory": _memory,
     "refuse": _refuse,
     "break": _break,
@@ -120,6 +129,12 @@ def add_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     for batch in batches:
         yield pa.record_batch([pc.add(batch.column(0), 1)], names=["id"])
+
+
+def parent_pid(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the pid of this process's parent for each batch; runs in an executor's Python."""
+    for _ in batches:
+        yield pa.record_batch([pa.array([os.getppid()], pa.int64())], names=["id"])
 
 
 def archives_read(_: int) -> tuple[int, int]:

@@ -74,8 +74,7 @@ def test_nobody_else_reaches_what_is_stored(service: Service) -> None:
 def test_no_worker_waits_for_somebody_else(service: Service) -> None:
     daemons = {process.ppid() for process in service.tasks()} & {p.pid for p in service.tasks()}
     ports = [each.port for each in listeners(psutil.Process(pid) for pid in daemons)]
-    # Spark starts another daemon in an executor for work with another environment.
-    assert len(ports) >= len(COMPACTORS)
+    assert len(ports) == len(COMPACTORS)
 
     def hung_up(port: int) -> bool:
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as link:
