@@ -24,6 +24,8 @@ _ALIASES = {
 OPTIONAL = frozenset({"ttl_s", "manifest_interval_s"})
 """Settings that may be off."""
 _OFF = (None, "", "none", "off")
+_SIZES = (("GB", 1024**3), ("MB", 1024**2), ("KB", 1024))
+_DURATIONS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def known_name(written: str) -> str | None:
@@ -96,6 +98,19 @@ def setting_value(name: str, written: Any) -> Any:
         return parse_duration_s(_number(written), f"setting {name}")
     read = _READERS.get(type(default))
     return _numeric(name, written, type(default)) if read is None else read(name, written)
+
+
+def setting_text(name: str, value: Any) -> str:
+    """Return a setting as `setting_value` takes it back: `64MB`, `7d`, `none`."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    units = _SIZES if name.endswith("_bytes") else _DURATIONS if name.endswith("_s") else ()
+    for unit, amount in units:
+        if value and value % amount == 0:
+            return f"{value // amount:g}{unit}"
+    return str(value)
 
 
 def _text(name: str, written: Any) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from common.units import format_bytes, format_count, format_duration
 from neve.api import tables as api
 from neve.cli.tablet_keys import ALL_KEYS, TabletKeys, keys_of, range_text
+from neve.setting_values import setting_text
 
 RIGHT = "right"
 WHOLE = "whole"
@@ -105,7 +106,7 @@ def render_changes(before: api.Table, after: api.Table) -> RenderableType:
     """Return which settings and columns of a table have changed, as a user writes them."""
     old = {each.name: each.type for each in before.schema}
     changed = [
-        (name, f"{_written(name, before.settings.get(name))} → {_written(name, value)}")
+        (name, f"{setting_text(name, before.settings.get(name))} → {setting_text(name, value)}")
         for name, value in after.settings.items()
         if before.settings.get(name) != value
     ]
@@ -115,23 +116,6 @@ def render_changes(before: api.Table, after: api.Table) -> RenderableType:
         if old.get(each.name) != each.type
     ]
     return facts(changed) if changed else lines("nothing has changed")
-
-
-SIZE_UNITS = (("GB", 1024**3), ("MB", 1024**2), ("KB", 1024))
-DURATION_UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-
-
-def _written(name: str, value: Any) -> str:
-    """Return a setting as `table set` takes it back: `64MB`, `7d`, `none`."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    units = SIZE_UNITS if name.endswith("_bytes") else DURATION_UNITS if name.endswith("_s") else ()
-    for unit, amount in units:
-        if value and value % amount == 0:
-            return f"{value // amount:g}{unit}"
-    return str(value)
 
 
 def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
@@ -226,7 +210,7 @@ def call_sentence(found: api.Call) -> str:
         return f"call {found.call} is too old: its outcome is no longer known"
     if found.state != "accepted":
         return f"call {found.call} has not been accepted so far: it is safe to send it again"
-    when = datetime.fromtimestamp(found.at_s or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    when = time_text(found.at_s or 0.0)
     if found.request is not None:
         return f"call {found.call} was accepted at {when}, as request {found.request}"
     where = f" to {format_count(len(found.tablets), 'tablet')}" if found.tablets else ""
@@ -235,6 +219,11 @@ def call_sentence(found: api.Call) -> str:
         f"call {found.call} was accepted at {when}: {found.kind} of {_count(found.rows)} rows "
         f"({size}) in {files}{where}"
     )
+
+
+def time_text(at_s: float) -> str:
+    """Return a time in UTC, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def shortened(text: str, most: int = 40) -> str:

@@ -1,7 +1,6 @@
 """`neve compact`, `neve request …`, `neve job cancel`: ask for compactions and follow them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from neve.cli.render import (
     grid,
     lines,
     shortened,
+    time_text,
 )
 from neve.cli.session import (
     Name,
@@ -50,7 +50,7 @@ def render_requests(found: Sequence[api.Request]) -> RenderableType:
             (
                 each.id,
                 each.table,
-                _time_text(each.submitted_at_s),
+                time_text(each.submitted_at_s),
                 each.state + (f": {each.cause}" if each.cause else ""),
                 None
                 if each.ended_at_s is None
@@ -75,7 +75,7 @@ def render_request(found: api.Request) -> RenderableType:
             ("transform", found.transform or None),
             *_wanted_facts(found),
             *((("cancelled"), each.text) for each in found.cancelled),
-            ("requested", f"{_time_text(found.submitted_at_s)} UTC"),
+            ("requested", f"{time_text(found.submitted_at_s)} UTC"),
             *_progress_facts(found),
             *_result_facts(found.result),
             *(("note", note) for note in found.notes),
@@ -167,7 +167,7 @@ def _wanted_facts(found: api.Request) -> list[tuple[str, str]]:
         "boost": found.boost or None,
         "deadline": None
         if found.deadline_at_s is None
-        else f"{_time_text(found.deadline_at_s)} UTC",
+        else f"{time_text(found.deadline_at_s)} UTC",
     }
     return [(name, str(value)) for name, value in wanted.items() if value is not None]
 
@@ -222,10 +222,6 @@ def _row_count_text(count: int | None) -> str:
 
 def _duration_text(start_s: float, end_s: float) -> str:
     return format_duration(max(end_s - start_s, 0.0))
-
-
-def _time_text(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 # ------------------------------------------------------------------------------------- neve compact

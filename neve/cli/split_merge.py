@@ -1,7 +1,6 @@
 """`neve table split`, `merge` and `operations`: the bounds of tablets."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ from rich.console import RenderableType
 
 from neve.api import split_merge as api
 from neve.api.split_merge import Operation
-from neve.cli.render import WHOLE, grid, shortened
+from neve.cli.render import WHOLE, grid, shortened, time_text
 from neve.cli.session import Name, Session, verb
 from neve.cli.tablet_keys import KnownTables, TabletKeys
 from neve.client.errors import CallerError
@@ -40,7 +39,7 @@ def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) 
                 each.kind,
                 None if each.at is None else shortened(each.at),
                 ", ".join(shortened(keys(table, one)) for one in each.tablets),
-                datetime.fromtimestamp(each.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                time_text(each.since_s),
                 each.step,
                 each.waits,
                 each.reason,

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from neve.cli.render import (
     grid,
     lines,
     shortened,
+    time_text,
 )
 from neve.cli.session import (
     Name,
@@ -236,7 +236,7 @@ def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
             [("TIME (UTC)", WHOLE), ("KIND", ""), ("WHAT HAPPENED", "")],
             [
                 (
-                    datetime.fromtimestamp(each.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                    time_text(each.at_s),
                     each.kind,
                     each.sentence,
                 )
@@ -267,7 +267,7 @@ def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) 
         ],
         [
             (
-                datetime.fromtimestamp(each.ended_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                time_text(each.ended_s),
                 shortened(keys(table, each.tablet)),
                 each.end,
                 f"{len(each.inputs)} → {len(each.outputs)}",

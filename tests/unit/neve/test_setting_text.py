@@ -1,0 +1,29 @@
+"""A setting is shown as `neve table set` takes it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from neve.setting_values import setting_text, setting_value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("target_bytes", 64 * 1024**2, "64MB"),
+        ("target_bytes", 1024**3, "1GB"),
+        ("target_bytes", 1024**2 + 1, "1048577"),
+        ("split_bytes", 0, "0"),
+        ("ttl_s", 7 * 86400.0, "7d"),
+        ("ttl_s", 90.0, "90s"),
+        ("ttl_s", 1.5, "1.5"),
+        ("ttl_s", None, "none"),
+        ("ratio", 2.5, "2.5"),
+        ("codec", "zstd", "zstd"),
+    ],
+)
+def test_a_setting_is_shown_as_it_may_be_written(name: str, value: Any, text: str) -> None:
+    assert setting_text(name, value) == text
+    assert setting_value(name, text) == value
