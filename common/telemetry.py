@@ -188,7 +188,7 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-def event_log(part: str, least: LogLevel = LogLevel.INFO) -> Log:
+def event_log(part: str, least: str = LogLevel.INFO) -> Log:
     """Return the log of a part: each call writes one JSON line to standard error.
 
     Args:
@@ -197,7 +197,7 @@ def event_log(part: str, least: LogLevel = LogLevel.INFO) -> Log:
     """
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(least.value),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),

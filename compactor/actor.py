@@ -19,7 +19,6 @@ import ray
 from common.clock import SystemClock
 from common.coordinator_proxy import compactor_calls
 from common.ids import RandomIds
-from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
@@ -59,7 +58,7 @@ class CompactorActor:
         context = ray.get_runtime_context()
         clock, ids = SystemClock(), RandomIds()
         store = connect(settings.store)
-        self._log = event_log("compactor", LogLevel(settings.log.level))
+        self._log = event_log("compactor", settings.log.level)
         own = settings.compactor_of(group)
         self._engine = SparkEngine(_driver(own, name, node_resource, self._log_files))
         self._service = CompactorService(

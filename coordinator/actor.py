@@ -14,7 +14,6 @@ import ray
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
 from common.ids import RandomIds
-from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
@@ -75,7 +74,7 @@ class CoordinatorActor:
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(LOG_PARTS[0])
         self._id = RandomIds().next("coord")
-        self._log = event_log("coordinator", LogLevel(settings.log.level))
+        self._log = event_log("coordinator", settings.log.level)
         open_readers(settings.readers, self._log)
         self._store = connect(settings.store)
         self._watched: set[tuple[str, str]] = set()

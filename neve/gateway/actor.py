@@ -16,7 +16,6 @@ from common.clock import SystemClock
 from common.coordinator_proxy import operator_calls
 from common.errors import ConfigError
 from common.ids import RandomIds
-from common.log_events import LogLevel
 from common.log_files import LogFiles
 from common.memory_limit import limit_memory
 from common.metadata.redis import connect
@@ -48,7 +47,7 @@ class GatewayActor:
         """Wire the parts and start to serve."""
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(LOG_PART)
-        self._log = event_log("gateway", LogLevel(settings.log.level))
+        self._log = event_log("gateway", settings.log.level)
         gateway = settings.gateway
         limit_memory(gateway.memory_max)
         locations_of(gateway)  # What nobody can use shall end the start.

@@ -23,7 +23,6 @@ import psutil
 
 from common.clock import Clock, SystemClock
 from common.errors import CompactionError, ConfigError
-from common.log_events import LogLevel
 from common.telemetry import Log, event_log
 from neve.local.options import StackOptions
 from neve.local.processes import ProcessRef, end_processes
@@ -321,5 +320,5 @@ def main() -> None:
     # Nothing that it starts may wait for what it reads.
     os.close(sys.stdin.fileno())
     os.open(os.devnull, os.O_RDONLY)
-    least = LogLevel(orders.options.settings.log.level)
+    least = orders.options.settings.log.level
     Supervisor(orders, SystemClock(), event_log(SUPERVISOR, least)).run()
