@@ -26,9 +26,18 @@ def rss_mb() -> float:
 
 def planned(number: int) -> on.TabletPlanned:
     """Return a plan of one job over ten files, as a scanner makes it."""
+    job = system_job(number, largest_mib=1)
+    record = Record(version=1, files=FILES)
+    return on.TabletPlanned(
+        tablet=job.tablet, plan=TabletPlan(jobs=(job,)), record=record, settings_version=1
+    )
+
+
+def system_job(number: int, *, largest_mib: int) -> Job:
+    """Return a job over the ten files of a tablet, as a planner wants it."""
     tablet = TabletId("t-0123456789", number.to_bytes(9, "big"))
     inputs = tuple(f"data/part-{number:08d}-{file:02d}.parquet" for file in range(FILES))
-    job = Job(
+    return Job(
         id=job_id(tablet, Kind.SYSTEM, None, inputs),
         tablet=tablet,
         table_name="events",
@@ -37,11 +46,7 @@ def planned(number: int) -> on.TabletPlanned:
         input_bytes=FILES << 20,
         group="default",
         priority=number % 1000,
-        reason="ratio 3: 10 files of 10.0 MiB, the largest 1.0 MiB",
-    )
-    record = Record(version=1, files=FILES)
-    return on.TabletPlanned(
-        tablet=tablet, plan=TabletPlan(jobs=(job,)), record=record, settings_version=1
+        reason=f"ratio 3: 10 files of 10.0 MiB, the largest {largest_mib}.0 MiB",
     )
 
 

@@ -13,7 +13,8 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 
-from common.model.job import Job, Kind, TabletPlan, job_id
+from benchmarks.bench_memory import FILES, system_job
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Bounds, Record, Reservation, TabletId
@@ -28,7 +29,6 @@ from coordinator.core.state import CoordinatorState, _decide, excuse_own_pause
 RATIO_MIN = 0.95
 TABLE = Table(id="t-0123456789", name="events", location="file:///t", schema=())
 REMEMBERED_TABLETS = 100_000
-FILES = 10
 COMPACTORS = 50
 BEATS = 5
 """Heartbeats while a job runs: ten seconds."""
@@ -52,22 +52,11 @@ def life_of(number: int) -> Iterator[on.Event]:
 
     As the shell tells it: each change of the tablet, a reservation too, has it read and planned.
     """
-    tablet = TabletId("t-0123456789", number.to_bytes(9, "big"))
-    inputs = tuple(f"data/part-{number:08d}-{file:02d}.parquet" for file in range(FILES))
+    job = system_job(number, largest_mib=number % 100)
+    tablet, inputs = job.tablet, job.inputs
     compactor = f"default-{number % COMPACTORS}"
     for attempt in range(2 if number % 10 == 0 else 1):
         own = f"att-{number:016d}{attempt}"
-        job = Job(
-            id=job_id(tablet, Kind.SYSTEM, None, inputs),
-            tablet=tablet,
-            table_name="events",
-            kind=Kind.SYSTEM,
-            inputs=inputs,
-            input_bytes=FILES << 20,
-            group="default",
-            priority=number % 1000,
-            reason=f"ratio 3: 10 files of 10.0 MiB, the largest {number % 100}.0 MiB",
-        )
         yield on.ReservationsFound(tablet=tablet, reservations=())
         yield _planned(tablet, 3 * attempt, job)
         request = TakeRequest(take=own, compactor=compactor, incarnation="1", group="default")
