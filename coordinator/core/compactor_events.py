@@ -36,7 +36,10 @@ def decide(cluster: ClusterState, event: on.CompactorEvent, now_s: float) -> lis
 def note_sign_of_life(
     cluster: ClusterState, news: Compactor, now_s: float
 ) -> tuple[SignOfLife, list[Action]]:
-    """Note a sign of life; if it is of a new process, all of the old one is lost."""
+    """Note a sign of life; if it is of a new process, all of the old one is lost.
+
+    Ray may start a process again sooner than it tells of the death of the one before.
+    """
     sign = cluster.compactors.note(news)
     if sign is not SignOfLife.REPLACED:
         return sign, []
@@ -45,9 +48,11 @@ def note_sign_of_life(
         for attempt in cluster.attempts.of_compactor(news.name)
         if attempt.incarnation != news.incarnation and attempt.state is AttemptState.RUNNING
     ]
-    return sign, _lose_with_process(
-        cluster, lost, "its compactor was restarted", now_s
-    ) + answer_takes_with_nothing(cluster, news.name, except_for=news.incarnation)
+    return sign, [
+        _tell_gone(news.name, "it was started again"),
+        *_lose_with_process(cluster, lost, "its compactor was restarted", now_s),
+        *answer_takes_with_nothing(cluster, news.name, except_for=news.incarnation),
+    ]
 
 
 def lose_silent_compactors(cluster: ClusterState, now_s: float) -> list[Action]:
@@ -165,8 +170,12 @@ def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float
     lost = _lose_all(cluster, event.compactor, event.cause, now_s)
     if dead is None and not lost:
         return []
-    fields = (("compactor", event.compactor), ("cause", event.cause))
-    return [do.Tell(event="compactor gone", fields=fields), *lost]
+    return [_tell_gone(event.compactor, event.cause), *lost]
+
+
+def _tell_gone(compactor: str, cause: str) -> do.Tell:
+    fields = (("compactor", compactor), ("cause", cause))
+    return do.Tell(event="compactor gone", fields=fields)
 
 
 def _lose_all(cluster: ClusterState, compactor: str, cause: str, now_s: float) -> list[Action]:

@@ -37,7 +37,8 @@ METHODS = (
 )
 """One of each of Ray's servers."""
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-SETTINGS_FRAME = 4
+FRAME_HEAD_BYTES, SETTINGS_FRAME = 9, 4
+"""A server of HTTP/2 begins with a frame of settings, on no stream."""
 PY4J = b"c\nt\ngetAppMasterBridge\ne\n"
 PY4J_LOGIN, PY4J_REFUSAL = b"A\nwrong\n", b"bad auth token"
 SPARK_REQUEST, SPARK_FAILURE = 3, 5
@@ -146,7 +147,7 @@ def kind_that_refuses(port: int) -> str:
         AssertionError: It does not refuse, or is of no known kind.
     """
     answer = said(port, HTTP2)
-    if len(answer) > SETTINGS_FRAME - 1 and answer[3] == SETTINGS_FRAME:
+    if _is_settings_frame(answer):
         return _refuses_grpc(port)
     if said(port, b"GET / HTTP/1.1\r\nHost: neighbour\r\n\r\n").startswith(b"HTTP/1."):
         return _refuses_http(port)
@@ -156,6 +157,12 @@ def kind_that_refuses(port: int) -> str:
     if UNPROVEN in said(port, spark_request(b"anything")):
         return "Spark"
     return _refuses_secret(port)
+
+
+def _is_settings_frame(answer: bytes) -> bool:
+    """Return whether a server speaks HTTP/2; a task's number may begin with the same bytes."""
+    head = answer[:FRAME_HEAD_BYTES]
+    return len(head) == FRAME_HEAD_BYTES and head[3] == SETTINGS_FRAME and not any(head[5:])
 
 
 def _refuses_grpc(port: int) -> str:

@@ -72,8 +72,9 @@ def test_nobody_else_reaches_what_is_stored(service: Service) -> None:
 
 
 def test_no_worker_waits_for_somebody_else(service: Service) -> None:
-    daemons = {process.ppid() for process in service.tasks()} & {p.pid for p in service.tasks()}
-    ports = [each.port for each in listeners(psutil.Process(pid) for pid in daemons)]
+    tasks = service.tasks()
+    numbers = {process.pid for process in tasks}
+    ports = [each.port for each in listeners(p for p in tasks if p.ppid() not in numbers)]
     assert len(ports) == len(COMPACTORS)
 
     def hung_up(port: int) -> bool:
