@@ -13,7 +13,7 @@ from common.metadata.changes import Change, Guarded, Outcome, Refused, Unknown, 
 from common.metadata.ports import TabletStore
 from common.model.outcome import RefusalCode
 from common.storage_threads import StorageThreads
-from coordinator.ports import Log
+from common.telemetry import Log
 from coordinator.storage.generations import Generations
 from coordinator.table_faults import TableFaults
 

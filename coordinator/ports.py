@@ -12,9 +12,6 @@ from coordinator.core.events import Event
 Submit = Callable[[Event], None]
 """Hand an event to the state; the turn happens before it returns."""
 
-Log = Callable[..., None]
-"""`log("job assigned", job=…, compactor=…)`: an event with fields."""
-
 
 class Storage(Protocol):
     """Deletion of files, and the mark that says whose a location is."""

@@ -27,13 +27,14 @@ from common.metadata.ports import TabletStore
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.tablet import TabletId
+from common.telemetry import Log
 from common.wire import Assignment
 from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import compose_assignment, output_prefix
 from coordinator.core.scan_rules import ANALYSES_AT_ONCE
-from coordinator.ports import Log, Submit
+from coordinator.ports import Submit
 from coordinator.table_faults import TableFaults
 
 # ------------------------------------------------------------------------------ Reserve and release

@@ -12,9 +12,10 @@ from common.metadata.changes import Applied, ClaimCoordination, Refused, SetLimi
 from common.metadata.ports import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
+from common.telemetry import Log
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.ports import Log, Submit
+from coordinator.ports import Submit
 from coordinator.scan.scanner import Scanner
 
 # ----------------------------------------- The lead: claim it, then learn everything from the store

@@ -19,7 +19,7 @@ from common.backoff import Backoff
 from common.bounded_map import BoundedMap
 from common.errors import BrokenValueError, MetadataError, UnavailableError
 from common.redaction import redacted
-from coordinator.ports import Log
+from common.telemetry import Log
 
 T = TypeVar("T")
 

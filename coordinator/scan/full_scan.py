@@ -21,12 +21,13 @@ from common.metadata.ports import TabletStore
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
+from common.telemetry import Log
 from coordinator.core.scan_rules import (
     TabletSpan,
     jobs_digest,
     spans_between,
 )
-from coordinator.ports import Log, QueuedJobs
+from coordinator.ports import QueuedJobs
 from coordinator.scan.scan_ranges import (
     RangeFindings,
     RangeScans,

@@ -11,12 +11,12 @@ from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
 from common.storage_threads import StorageThreads
+from common.telemetry import Log
 from coordinator.core.split_merge.split_keys import (
     files_to_sample,
     is_sure,
     split_keys,
 )
-from coordinator.ports import Log
 
 NoteFatalFile = Callable[[str, str], None]
 """Called with a file that has ended the process that read it, and how."""

@@ -29,8 +29,9 @@ from common.metadata.changes import (
 from common.metadata.ports import GarbageEntry, TabletStore
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.telemetry import Log
 from coordinator.core.file_retention import GarbageRules, is_deletable
-from coordinator.ports import Log, Storage
+from coordinator.ports import Storage
 from coordinator.table_faults import TableFaults
 
 STAMP_BATCH = 500

@@ -29,7 +29,7 @@ from common.parquet.service_files import (
 )
 from common.redaction import redacted
 from common.storage_threads import StorageThreads
-from coordinator.ports import Log
+from common.telemetry import Log
 from coordinator.table_faults import TableFaults
 
 INTERVAL_S = 60.0

@@ -18,7 +18,7 @@ from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Applied, DropTable
 from common.metadata.ports import TabletStore
 from common.model.table import TableState
-from coordinator.ports import Log
+from common.telemetry import Log
 from coordinator.table_faults import TableFaults
 
 PART = "the removal of unfinished tables"
