@@ -94,7 +94,9 @@ class LivingCompactors:
             self.mark_dead(before.name)
             self._living[news.name] = news
             return SignOfLife.REPLACED
-        self._living[news.name] = replace(news, draining=news.draining or before.draining)
+        if before.draining and not news.draining:
+            news = replace(news, draining=True)
+        self._living[news.name] = news
         return SignOfLife.SAME
 
     def drain(self, name: str) -> bool:

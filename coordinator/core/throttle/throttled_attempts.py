@@ -96,6 +96,10 @@ class ThrottledAttempts:
 
     def put(self, holder: ThrottledAttempt) -> None:
         """Note an attempt, or news of it."""
+        before = self._holders.get(holder.attempt)
+        if before is not None and _is_counted_alike(before, holder):
+            self._holders[holder.attempt] = holder
+            return
         self.end(holder.attempt)
         self._holders[holder.attempt] = holder
         self._by_compactor.setdefault(holder.compactor, {})[holder.attempt] = None
@@ -132,3 +136,12 @@ class ThrottledAttempts:
         for holder in self:
             assert all(holder.attempt in self._by_scope[scope] for scope in holder.scopes)
             assert holder.may_bytes_s >= holder.applied_bytes_s
+
+
+def _is_counted_alike(before: ThrottledAttempt, after: ThrottledAttempt) -> bool:
+    """Return whether indexes and sums stay as they are: true of most heartbeats."""
+    return (
+        before.may_bytes_s == after.may_bytes_s
+        and before.compactor == after.compactor
+        and before.scopes == after.scopes
+    )
