@@ -69,7 +69,7 @@ def _level(written: str | None, codec: str) -> int | None:
     if not written.isdigit() or not has_level(codec, int(written)):
         low, high = LEVELS.get(codec, (0, 0))
         raise RequestError(
-            f"configurer by-size: codec_level {written!r} is not one of {codec}, "
+            f"configurer by-size: codec_level {written!r} is not a level of {codec}, "
             f"wanted {low} to {high}"
         )
     return int(written)

@@ -83,7 +83,7 @@ class ImportCalls:
                     return decode(ImportReport, told["result"])
                 if progress is not None:
                     progress(decode(ImportProgress, told))
-        raise ProtocolError("the service's answer broke off before its result")
+        raise ProtocolError("the service's answer ended before its result")
 
     def manifest(self, table: str) -> dict[str, Any]:
         """Return the manifest of this moment: what the table is, and every file of it."""

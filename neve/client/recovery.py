@@ -213,7 +213,7 @@ class RecoveryCalls:
                     return decode(kind, body["result"])
                 if progress is not None:
                     progress(str(body.get("text", "")))
-        raise ProtocolError("the service's answer broke off before its result")
+        raise ProtocolError("the service's answer ended before its result")
 
 
 @contextmanager
@@ -304,4 +304,4 @@ def _write_archive(
             return
         digest.update(line)
         count += 1
-    raise ProtocolError("the archive broke off before its end")
+    raise ProtocolError("the archive ended too early before its end")

@@ -62,7 +62,7 @@ class UnknownJobError(RequestError):
 
 
 class UnknownCompactorError(RequestError):
-    """No compactor of this name is heard of."""
+    """No compactor has this name."""
 
 
 class ChangeRefusedError(RefusedError):

@@ -286,7 +286,7 @@ class RecoveryRoutes:
         services = self._services
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARCHIVE:
-            raise BodyError(f"content type {kind!r} is not taken here, wanted {api.ARCHIVE}")
+            raise BodyError(f"content type {kind!r} is not accepted here, wanted {api.ARCHIVE}")
         options = RestoreOptions(
             names=_pairs(name, "name"),
             locations=_pairs(location, "location"),
@@ -339,7 +339,7 @@ class RecoveryRoutes:
                 await asyncio.to_thread(source.write, chunk)
         except ClientDisconnect as error:
             source.close()
-            raise BodyError("the archive broke off") from error
+            raise BodyError("the archive ended too early") from error
         except BaseException:
             source.close()
             raise

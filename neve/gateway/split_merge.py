@@ -200,7 +200,7 @@ async def _split_tablet(
     keys = await choose_split_keys(tablet, table, services.log, parts=parts)
     if not keys:
         raise RefusedError(
-            f"tablet {text!r} of table {table.name!r}: no key that is known from its files "
+            f"tablet {text!r} of table {table.name!r}: no key known from its files "
             "divides its bytes; name one with `at`"
         )
     ordered = tuple(middle_first(keys))

@@ -66,8 +66,9 @@ def normal_location(written: str, *, options: bool = False) -> str:
     more = (parts.query and not query) or parts.fragment or "@" in parts.netloc
     if scheme not in SCHEMES or more:
         raise RequestError(
-            f"location {redacted(written)!r} is not one: wanted a URI such as file:///data/t or "
-            f"s3://bucket/t ({', '.join(SCHEMES)}), or an absolute path; no credentials, no query"
+            f"location {redacted(written)!r} is not a location: wanted a URI such as "
+            f"file:///data/t or s3://bucket/t ({', '.join(SCHEMES)}), or an absolute path; "
+            "no credentials, no query"
         )
     path = unquote(parts.path)
     if "\x00" in path or ".." in path.split("/"):
@@ -171,8 +172,9 @@ class Locations:
         self._refuse_private(uri, site)
         if not any(_is_below(site.identity, root.identity) for root in same):
             raise RefusedError(
-                f"location {_quoted(uri, site)} is not where tables may be ({self._named()}): name "
-                "it or a folder above it with `neve up --allow` or the setting gateway.locations"
+                f"location {_quoted(uri, site)} is not where tables are allowed ({self._named()}): "
+                "name it or a folder above it with `neve up --allow` or the setting "
+                "gateway.locations"
             )
         return site
 
@@ -262,7 +264,7 @@ class Owners:
             self._seen_s[table.id] = now_s
 
     def admit(self, table: Table, locations: Locations, now_s: float) -> None:
-        """Refuse a table that is not where tables may be (any more).
+        """Refuse a table that is not where tables are allowed (any more).
 
         Raises:
             RequestError: Its location is none.

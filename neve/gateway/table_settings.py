@@ -67,13 +67,14 @@ def changed_settings(
     if not has_level(settings.codec, settings.codec_level):
         low, high = LEVELS[settings.codec]
         raise RequestError(
-            f"setting codec_level {settings.codec_level} is not one of {settings.codec}, "
+            f"setting codec_level {settings.codec_level} is not a level of {settings.codec}, "
             f"wanted {low} to {high}"
         )
     if settings.split_bytes and settings.merge_bytes > settings.split_bytes // 2:
         raise RequestError(
             f"setting merge_bytes {settings.merge_bytes} is above half of split_bytes "
-            f"{settings.split_bytes}, wanted at most that: else splits and merges chase each other"
+            f"{settings.split_bytes}, wanted at most that: "
+            "otherwise splits and merges undo each other"
         )
     _check_plugin("configurer", settings, load_configurer)
     _check_plugin("selector", settings, load_selector)

@@ -277,7 +277,7 @@ def check_columns(table: Table) -> None:
     if table.key and (outside := set(table.partition_by) - set(table.key)):
         raise RequestError(
             f"partition column {min(outside)!r} is not in the key {list(table.key)}, "
-            "wanted it there: else two rows of one key could lie in two partitions"
+            "wanted it there: otherwise two rows of one key could lie in two partitions"
         )
 
 
@@ -347,7 +347,7 @@ def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(f"splits are given, but table {table.name!r} {why}")
     if len(written) > SPLITS_MAX:
-        raise RequestError(f"{len(written)} splits are given, at most {SPLITS_MAX} are taken")
+        raise RequestError(f"{len(written)} splits are given, wanted at most {SPLITS_MAX}")
     names = {column.name: column.type for column in table.schema}
     types = [key_type_of(names[name]) for name in table.key]
     ends = [parse_key(text, types) for text in written]
@@ -368,7 +368,7 @@ def _check_distinct(what: str, names: Sequence[str]) -> None:
 
 def _type_of_column(types: Mapping[str, str], name: str, what: str) -> str:
     if name not in types:
-        raise RequestError(f"{what} {name!r} is no column; there are {', '.join(types)}")
+        raise RequestError(f"{what} {name!r} is not a column; the columns are {', '.join(types)}")
     return types[name]
 
 

@@ -84,7 +84,9 @@ async def lower_tablet_watermark(
         RefusedError: The watermark is not above that.
     """
     if table.version_column is None:
-        raise RequestError(f"table {table.name!r} has no versions, so its tablets no watermark")
+        raise RequestError(
+            f"table {table.name!r} has no versions, so its tablets have no watermark"
+        )
     version = None if to is None else parse_key([to], (RowRules.of(table).version_type,))
     (known,) = await services.store.tablets([tablet])
     before = known.purge if known is not None else None
@@ -259,8 +261,7 @@ class WorkRoutes:
         running = await self._services.coordinator.running()
         if all(each.attempt != attempt for each in running):
             raise UnknownJobError(
-                f"no job runs under attempt {attempt[:64]!r} (any more); "
-                "`neve jobs` tells which there are"
+                f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
         await self._services.coordinator.cancel(attempt)
 
@@ -288,9 +289,7 @@ class WorkRoutes:
         heard = [each.compactor for each in await self._services.coordinator.compactors()]
         if compactor not in heard:
             known = ", ".join(heard) or "none"
-            raise UnknownCompactorError(
-                f"no compactor {compactor[:64]!r} is heard of; there are: {known}"
-            )
+            raise UnknownCompactorError(f"no compactor {compactor[:64]!r} is known; known: {known}")
         await self._services.coordinator.drain(compactor)
 
     async def pause_group(self, group: str) -> None:

@@ -90,7 +90,7 @@ def test_nothing_is_written_where_something_is(client: Client, tmp_path: Path) -
     (tmp_path / "other/_neve").mkdir(parents=True)
     (tmp_path / "other/_neve/store").write_text("store-x\n")
     assert "belongs to the store store-x" in refused(client, tmp_path, str(tmp_path / "other"))
-    assert "is not where tables may be" in refused(client, tmp_path, "/var/tmp/neve-copies")
+    assert "is not where tables are allowed" in refused(client, tmp_path, "/var/tmp/neve-copies")
     assert "no credentials" in refused(client, tmp_path, "s3://k:s@lake/x")
     assert "how its storage is reached" in refused(
         client, tmp_path, "s3://lake/x?endpoint_override=127.0.0.1:1"

@@ -100,7 +100,7 @@ def refuse_future_versions(
         if version is not None and version > highest:
             raise RequestError(
                 f"{what} has version {format_key(version, (kind,))} in column"
-                f" {table.version_column}, later than {latest:%Y-%m-%d %H:%M} UTC: is a clock"
+                f" {table.version_column}, later than {latest:%Y-%m-%d %H:%M} UTC; is a clock"
                 " wrong? Setting gateway.version_ahead_max_s says how far ahead is taken"
             )
 

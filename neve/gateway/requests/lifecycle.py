@@ -125,7 +125,7 @@ async def stored_request(services: Services, table: Table, request: str) -> Requ
     if found is None:
         raise UnknownRequestError(
             f"table {table.name!r} has no request {request[:64]!r} (any more): "
-            "`neve request list` tells which there are"
+            "`neve request list` lists them"
         )
     return found
 

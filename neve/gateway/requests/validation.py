@@ -133,7 +133,7 @@ def _output(table: Table, written: Output) -> OutputSpec:
     if written.codec_level is not None and not has_level(chosen, written.codec_level):
         low, high = LEVELS[chosen]
         raise RequestError(
-            f"codec_level {written.codec_level} is not one of {chosen}, wanted {low} to {high}"
+            f"codec_level {written.codec_level} is not a level of {chosen}, wanted {low} to {high}"
         )
     return OutputSpec(
         codec=codec,

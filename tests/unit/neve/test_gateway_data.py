@@ -248,7 +248,7 @@ def test_bad_rows_are_refused(client: Client, folder: Path, table: pa.Table, mes
     [
         (b"", ARROW_STREAM, 400, "not an Arrow IPC stream"),
         (b"\xff" * 100, ARROW_STREAM, 400, "not an Arrow IPC stream"),
-        (b"{}", "application/json", 422, "content type 'application/json' is not taken here"),
+        (b"{}", "application/json", 422, "content type 'application/json' is not accepted here"),
     ],
 )
 def test_a_body_that_is_no_arrow_is_refused(

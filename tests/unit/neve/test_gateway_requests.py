@@ -92,7 +92,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"selector": "best"}, "neve.selectors: 'best' is not installed; installed: .*all"),
     ({"selector": ("all", {"x": "1"})}, "'?x'?"),
     ({"codec": "rar"}, "codec 'rar' is unknown, wanted one of zstd"),
-    ({"codec": "gzip", "codec_level": 12}, "codec_level 12 is not one of gzip, wanted 1 to 9"),
+    ({"codec": "gzip", "codec_level": 12}, "codec_level 12 is not a level of gzip, wanted 1 to 9"),
     ({"row_group_bytes": "1KB"}, "row_group_bytes '1KB' is out of range, wanted 64 KiB to 1 GiB"),
     ({"boost": 20_001}, "boost 20001 is out of range, wanted -20000 to 20000"),
     ({"deadline": "soon"}, "deadline 'soon' is not a duration"),

@@ -40,7 +40,7 @@ def test_locations_outside_of_named_places_are_refused(
 ) -> None:
     with pytest.raises(RefusedError, match=r"neve up --allow|keeps its own files"):
         locations.admitted(str(folder / path))
-    with pytest.raises(RefusedError, match=r"is not where tables may be .*s3://lake/tables"):
+    with pytest.raises(RefusedError, match=r"is not where tables are allowed .*s3://lake/tables"):
         locations.admitted("s3://lake/table")
 
 
@@ -57,7 +57,7 @@ def test_links_do_not_lead_out(locations: Locations, folder: Path) -> None:
 
 def test_hidden_folders_have_to_be_named(folder: Path) -> None:
     for path in (folder / ".ssh", folder / "a/.b/c"):
-        with pytest.raises(RefusedError, match="is not where tables may be"):
+        with pytest.raises(RefusedError, match="is not where tables are allowed"):
             Locations((str(folder),)).admitted(str(path))
         assert Locations((str(path),)).admitted(str(path / "t"))
 
@@ -153,7 +153,9 @@ def test_a_table_that_is_not_where_tables_may_be_is_only_read(tmp_path: Path) ->
             lambda: client.rebuild(str(tmp_path / "t"), "u"),
             lambda: client.create_table("u", str(tmp_path / "u"), schema=schema),
         ):
-            with pytest.raises(NeveError, match=r"is not where tables may be .*neve up --allow"):
+            with pytest.raises(
+                NeveError, match=r"is not where tables are allowed .*neve up --allow"
+            ):
                 change()
         assert client.count("t") == 1
         assert client.fsck("t").sound
