@@ -75,6 +75,10 @@ check: lint  ## What `make lint` does, and the fast tests
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 	@$(PY) -m pytest tests/sim
 
+.PHONY: sim-long
+sim-long: install  ## The same with three times as many seeds; 15 minutes
+	@SIM_LONG=1 $(PY) -m pytest tests/sim
+
 .PHONY: e2e
 e2e: install  ## Run the tests on real Ray, Spark and Redis
 	@$(PY) -m pytest tests -m "integration or e2e"

@@ -17,14 +17,14 @@ import pytest
 
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
-from tests.support.sim_run import run_all, seeds, simulate
+from tests.support.sim_run import LONG, run_all, seeds, simulate
 
 # A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 ROOT = Path(__file__).parents[2]
 FEW = "0-99"
-MANY = "100-999"
+MANY = "100-999" if LONG else "100-399"
 REGRESSIONS = {
     4: "after a fail-over the reservation of a commit that was forgotten stood for ever",
     113: "a part of a request was cancelled under a split: its done marker was lost",

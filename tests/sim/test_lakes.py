@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.sim_lake import End, live_by
-from tests.support.sim_run import lived
+from tests.support.sim_run import LONG, lived
 from tests.support.sim_storage import NO_FAULTS
 
 # A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-FEW, MANY = range(35), range(35, 160)
+FEW, MANY = range(35), range(35, 160 if LONG else 80)
 MET = (
     "storage: failed, and was done",
     "storage: files not listed yet",

@@ -28,6 +28,8 @@ from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
 
+LONG = "SIM_LONG" in os.environ
+"""Whether there is time for many more seeds than a run of all tests has."""
 FAILURES_MAX = 10
 SEEDS_AT_ONCE = 20
 """Seeds that a worker runs before it tells."""
