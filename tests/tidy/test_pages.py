@@ -1,0 +1,45 @@
+"""Pages name modules, classes and functions that exist."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.tree import ROOT, name_of, python_files
+
+PAGES = sorted(
+    path
+    for path in (ROOT / "docs").rglob("*.md")
+    if "changelog.d" not in path.parts and path.name != "glossary.md"
+)
+"""The glossary also lists words that no code may have."""
+OTHERS = {"UploadPartCopy"}
+"""Names of others: an operation of S3."""
+
+
+@cache
+def words_of_code() -> frozenset[str]:
+    files = python_files("common", "coordinator", "compactor", "neve", "benchmarks")
+    return frozenset(word for path in files for word in re.findall(r"\w+", path.read_text("utf-8")))
+
+
+def exists(written: str) -> bool:
+    """Return whether a path is a file, whole or from some folder on."""
+    return any(f"/{name_of(path)}".endswith(f"/{written}") for path in python_files())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    written = set(re.findall(r"`([\w./-]+\.py)`", page.read_text("utf-8")))
+
+    assert not [path for path in sorted(written) if not exists(path)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_class_that_a_page_names_exists(page: Path) -> None:
+    written = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", page.read_text("utf-8")))
+
+    assert not sorted(written - words_of_code() - OTHERS)
