@@ -304,4 +304,4 @@ def _write_archive(
             return
         digest.update(line)
         count += 1
-    raise ProtocolError("the archive ended too early before its end")
+    raise ProtocolError("the archive ended before its last line")

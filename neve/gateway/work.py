@@ -289,7 +289,9 @@ class WorkRoutes:
         heard = [each.compactor for each in await self._services.coordinator.compactors()]
         if compactor not in heard:
             known = ", ".join(heard) or "none"
-            raise UnknownCompactorError(f"no compactor {compactor[:64]!r} is known; known: {known}")
+            raise UnknownCompactorError(
+                f"no compactor {compactor[:64]!r} is known, wanted one of: {known}"
+            )
         await self._services.coordinator.drain(compactor)
 
     async def pause_group(self, group: str) -> None:
