@@ -194,7 +194,9 @@ def _unite_known(
 def _require_known(source: str, schema: pa.Schema, known: pa.Schema) -> None:
     require_readable(source, schema, known)
     if unknown := sorted(set(schema.names) - set(known.names)):
-        raise RequestError(f"{source} has the columns {', '.join(unknown)}, the table has not")
+        raise RequestError(
+            f"{source} has the columns {', '.join(unknown)}, which the table does not have"
+        )
 
 
 # --------------------------------------------------------------------------------------- The survey

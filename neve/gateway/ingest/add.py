@@ -63,8 +63,8 @@ def refuse_unknown_columns(table: Table, sources: Sequence[tuple[str, pa.Schema]
                 hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
                 kind = type_to_text(normal_type(field.type))
                 raise RequestError(
-                    f"{source} has the column {column!r}, "
-                    f"which table {table.name!r} does not have; {hint} To add it: "
+                    f"{source} contains column {column!r}, "
+                    f"but table {table.name!r} has no such column; {hint} To add it: "
                     f"`neve table set {table.name} --add-column '{column}:{kind}'`"
                 )
 

@@ -175,7 +175,7 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"the body is not an Arrow IPC stream: {error}") from error
     if rows.num_rows == 0:
-        raise RequestError("the body holds no row, wanted at least one")
+        raise RequestError("the body contains no rows, wanted at least one")
     return rows
 
 
@@ -191,7 +191,7 @@ def _require_text(schema: pa.Schema) -> None:
                 pass
     except UnicodeDecodeError as error:
         raise RequestError(
-            f"the body has a name of a column or a zone that is not UTF-8: {error.object!r:.80}"
+            f"the body has a column or time zone name that is not UTF-8: {error.object!r:.80}"
         ) from error
 
 

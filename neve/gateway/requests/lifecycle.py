@@ -208,7 +208,7 @@ async def _cancelled_range(
         if not inside:
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
     else:
-        raise RequestError("tablet is given, and start or end, too: wanted one way to say it")
+        raise RequestError("give either tablet, or start and end, not both")
     return key_range_of(inside[0], inside[-1])
 
 

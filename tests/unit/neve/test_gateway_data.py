@@ -117,7 +117,7 @@ def _bad_files(folder: Path) -> dict[str, str]:
         r"\w+ \(up to \[100\]\), \w+ \(up to \[200\]\), last \(up to \+inf\); .*`append`",
         "nokey.parquet": "file nokey.parquet lacks the columns id",
         "type.parquet": "column id is string in file type.parquet, but int64 in the table",
-        "extra.parquet": "file extra.parquet has the column 'names'.* did you mean 'name'",
+        "extra.parquet": "file extra.parquet contains column 'names'.* did you mean 'name'",
         "_neve/store": "file _neve/store lies in _neve/, which the service keeps for itself",
         "": "path '' is not a plain path",
         "a\x00b": "is not a plain path",
@@ -227,8 +227,8 @@ def test_appended_rows_are_widened(client: Client, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (rows(), "the body holds no row"),
-        (rows(1, names=["x"]), "the body has the column 'names'.* did you mean 'name'"),
+        (rows(), "the body contains no rows"),
+        (rows(1, names=["x"]), "the body contains column 'names'.* did you mean 'name'"),
         (pa.table({"id": ["x"], "v": [1]}), "column id is string in the body, but int64"),
         (pa.table({"id": [1.5], "v": [1]}), "column id is double in the body, but int64"),
         (pa.table({"v": [1]}), "the body lacks the columns id of the table's key"),

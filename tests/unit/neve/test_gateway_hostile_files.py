@@ -152,7 +152,7 @@ def appended(gateway: Gateway, schema: pa.Schema) -> httpx.Response:
         (pa.field(b"caf\xe9", pa.int64()), "that is not UTF-8: b'caf"),
         (pa.field("l", pa.struct([pa.field(b"\xe9", pa.int64())])), "that is not UTF-8"),
         (pa.field("l", pa.list_(pa.field(b"\xe9", pa.int64()))), "that is not UTF-8"),
-        (pa.field("more", pa.int64()), "has the column 'more'"),
+        (pa.field("more", pa.int64()), "contains column 'more'"),
     ],
     ids=["column", "field", "element", "twice"],
 )
