@@ -240,7 +240,7 @@ def test_an_answer_that_breaks_off_is_an_error() -> None:
         checked_line(b"[]")
     with pytest.raises(NeveError, match="worse"):
         checked_line(b'{"kind": "error", "status": 500, "detail": "worse"}')
-    with pytest.raises(ProtocolError, match="ended before its result"):
+    with pytest.raises(ProtocolError, match="ended before its last line"):
         _write_archive(lines_of(iter([b'{"kind":"archive"}\n{"kind":'])), lambda _line: None, None)
     with pytest.raises(ProtocolError, match="digest"):
         _write_archive(iter([b'{"kind":"end","lines":1}\n']), lambda _line: None, None)
