@@ -1,6 +1,7 @@
 """Parse and print bytes and durations. Sizes are binary: `32M` is 32 x 1024^2 bytes."""
 
 import re
+from collections.abc import Mapping
 
 from common.errors import RequestError
 
@@ -91,6 +92,24 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} m {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+
+
+def exact_bytes(size_bytes: float) -> str:
+    """Return a size from which `parse_size_bytes` makes the same again: `64MB`, `1048577`."""
+    return _exact(size_bytes, {f"{unit}B": 1024 ** _SIZE_UNITS[unit] for unit in "GMK"})
+
+
+def exact_duration(seconds: float) -> str:
+    """Return a duration from which `parse_duration_s` makes the same again: `7d`, `1.5`."""
+    return _exact(seconds, {unit: _DURATION_UNITS[unit] for unit in "dhms"})
+
+
+def _exact(value: float, units: Mapping[str, float]) -> str:
+    """Return a value in the largest unit of which it is a multiple."""
+    for unit, amount in units.items():
+        if value and value % amount == 0:
+            return f"{int(value // amount)}{unit}"
+    return str(value)
 
 
 def format_count(count: int, noun: str, plural: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from common.errors import RequestError
 from common.model.fields import known_fields
 from common.model.table import TableSettings
-from common.units import parse_duration_s, parse_size_bytes
+from common.units import exact_bytes, exact_duration, parse_duration_s, parse_size_bytes
 
 NAMES = tuple(each.name for each in known_fields(TableSettings))
 _DEFAULTS = TableSettings()
@@ -24,8 +24,6 @@ _ALIASES = {
 OPTIONAL = frozenset({"ttl_s", "manifest_interval_s"})
 """Settings that may be off."""
 _OFF = (None, "", "none", "off")
-_SIZES = (("GB", 1024**3), ("MB", 1024**2), ("KB", 1024))
-_DURATIONS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def known_name(written: str) -> str | None:
@@ -106,11 +104,9 @@ def setting_text(name: str, value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    units = _SIZES if name.endswith("_bytes") else _DURATIONS if name.endswith("_s") else ()
-    for unit, amount in units:
-        if value and value % amount == 0:
-            return f"{value // amount:g}{unit}"
-    return str(value)
+    if name.endswith("_bytes"):
+        return exact_bytes(value)
+    return exact_duration(value) if name.endswith("_s") else str(value)
 
 
 def _text(name: str, written: Any) -> str:

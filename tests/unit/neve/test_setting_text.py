@@ -18,6 +18,7 @@ from neve.setting_values import setting_text, setting_value
         ("split_bytes", 0, "0"),
         ("ttl_s", 7 * 86400.0, "7d"),
         ("ttl_s", 90.0, "90s"),
+        ("ttl_s", 12_345_679.0, "12345679s"),
         ("ttl_s", 1.5, "1.5"),
         ("ttl_s", None, "none"),
         ("ratio", 2.5, "2.5"),
