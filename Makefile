@@ -14,7 +14,7 @@ BENCH_LOCK := requirements/bench.txt
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
-# A stuck run ends here; a healthy one takes 20 minutes on two cores, twice as long on slow ones.
+# A stuck run ends here; a healthy one takes half an hour on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
 # Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
 TEST_WORKERS := 2
@@ -76,7 +76,7 @@ sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed
 	@$(PY) -m pytest tests/sim
 
 .PHONY: sim-long
-sim-long: install  ## The same with three times as many seeds; 15 minutes
+sim-long: install  ## The same with more than twice as many seeds
 	@SIM_LONG=1 $(PY) -m pytest tests/sim
 
 .PHONY: e2e

@@ -26,9 +26,14 @@ def words_of_code() -> frozenset[str]:
     return frozenset(word for path in files for word in re.findall(r"\w+", path.read_text("utf-8")))
 
 
+@cache
+def modules() -> tuple[str, ...]:
+    return tuple(f"/{name_of(path)}" for path in python_files())
+
+
 def exists(written: str) -> bool:
     """Return whether a path is a file, whole or from some folder on."""
-    return any(f"/{name_of(path)}".endswith(f"/{written}") for path in python_files())
+    return any(module.endswith(f"/{written}") for module in modules())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
