@@ -251,7 +251,7 @@ def test_a_part_that_is_cancelled_is_made_of_whole_tablets(
 
     with pytest.raises(CallerError, match="no tablet of 'events' lies wholly from '5' to '300'"):
         request.cancel(start="5", end="300")
-    with pytest.raises(CallerError, match="one way to say it"):
+    with pytest.raises(CallerError, match="give either tablet, or start and end, not both"):
         request.cancel(start="5", tablet="last")
     with pytest.raises(NotFoundError, match="has no tablet"):
         request.cancel(tablet="0123")
