@@ -5,7 +5,7 @@
 Simulated on a virtual clock, so the figures depend on no machine. Each rule sees the same arrivals:
 
     neve         `coordinator.core.autoscaling.policy`, default rules
-    depth / N    KEDA and its HPA: ceil(jobs / N) every 15 s, at most doubling (or 4 more) each time;
+    depth / N    KEDA and its HPA: ceil(jobs / N) every 15 s, at most doubling (or 4 more);
                  a lower count only if it was enough for 300 s
     ongoing      Ray Serve: ceil(mean jobs of 30 s / slots), from zero at once, upwards after 30 s,
                  downwards after 600 s, without steps

@@ -388,14 +388,17 @@ def scenarios(day_s: int = 8 * 3600) -> Sequence[Scenario]:
     """
     large = burst(60, 400, GIB)
     small = tuple(job for at_s in range(60, 7200, 600) for job in burst(at_s, 40, 128 * MIB))
+    medium = tuple(job for at_s in range(60, 7200, 1200) for job in burst(at_s, 60, 512 * MIB))
     trickle = tuple(Arrival(at_s, 256 * MIB) for at_s in range(60, 7200, 60))
     steady = stream([(at_s, 5.5) for at_s in range(1, 4 * 3600)], 512 * MIB)
     flood = tuple(Arrival(60 + number // 40, 64 * MIB) for number in range(3000))
     day = stream(_peaks(day_s), 256 * MIB)
     return (
         Scenario(name="burst", arrivals=large, horizon_s=5_000),
-        Scenario(name="burst, starts take 5 min", arrivals=large, start_s=300, horizon_s=6_000),
+        Scenario(name="burst, slow starts", arrivals=large, start_s=300, horizon_s=6_000),
         Scenario(name="small bursts", arrivals=small, horizon_s=12_000),
+        Scenario(name="medium bursts", arrivals=medium, horizon_s=12_000),
+        Scenario(name="medium bursts, slow starts", arrivals=medium, start_s=300, horizon_s=12_000),
         Scenario(name="trickle", arrivals=trickle, horizon_s=12_000),
         Scenario(name="steady", arrivals=steady, horizon_s=24_000),
         Scenario(

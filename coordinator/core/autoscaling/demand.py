@@ -10,12 +10,17 @@ are not planned yet ask for one compactor in all: most of them turn out to need 
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from common.units import format_bytes, format_count
 
-KEPT_SLOT_SHARE = 0.8
+KEPT_SLOT_SHARE = 0.9
 """A compactor leaves only if all jobs fit into this share of the others' slots."""
+FREE_MAX = 2
+"""Compactors' worth of free slots beside a queue: one compactor may be unable to work, two show
+that something else holds the jobs back."""
+FREE_SHARE_MAX = 1 / 3
+"""Or this share of all slots, since short jobs leave a slot free between two."""
 RATE_MIN_BYTES_S = 1.0
 """A lower rate is a stall, and says nothing of the next job."""
 
@@ -197,6 +202,22 @@ def fits_without_one(load: GroupLoad, capacity: int) -> bool:
     """Return whether all work fits into the slots of one compactor less, with room to spare."""
     slots = (capacity - 1) * load.slots * KEPT_SLOT_SHARE
     return load.open_jobs <= slots and (capacity > 1 or not load.is_unplanned)
+
+
+def free_slots_max(load: GroupLoad) -> float:
+    """Return how many slots may be free beside a queue without saying anything."""
+    return max(FREE_MAX * load.slots, FREE_SHARE_MAX * (load.free_slots + load.used_slots))
+
+
+def useful_compactors(load: GroupLoad) -> float:
+    """Return how many compactors can be of use, by what those that serve are doing.
+
+    Unlimited, unless so many slots are free that more compactors would be idle, too.
+    """
+    if load.free_slots <= free_slots_max(load):
+        return inf
+    used = load.used_slots / load.slots
+    return ceil(max(used + FREE_MAX, used / (1 - FREE_SHARE_MAX)))
 
 
 def _needed(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> tuple[float, str]:

@@ -9,7 +9,7 @@ it only makes the policy wait as long as it waits after a start.
 """
 
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil
 
 from common.backoff import Backoff
 from common.units import format_count
@@ -21,13 +21,10 @@ from coordinator.core.autoscaling.demand import (
     StartingCompactor,
     demand,
     fits_without_one,
+    free_slots_max,
+    useful_compactors,
 )
 
-FREE_MAX = 2
-"""Compactors' worth of free slots beside a queue: one may be unable to work, two show that something
-else holds the jobs back."""
-FREE_SHARE_MAX = 1 / 3
-"""Or this share of all slots, since short jobs leave a slot free between two."""
 LATE_FACTOR = 2.0
 """A job that waited this many drain targets shows that the arithmetic is wrong."""
 GAP_MAX_S = 5.0
@@ -42,14 +39,16 @@ class Memory:
     """When the last decision was made."""
     short_since_s: float | None = None
     """Since when the group has had fewer compactors than it wants."""
+    idle_since_s: float | None = None
+    """Since when there has been no work at all."""
     grown_s: float | None = None
     shrunk_s: float | None = None
     count: int = 0
     """Compactors that the group had after the last decision, those that died since counted."""
     spare_s: float = 0.0
     """How long the group could have done without a compactor, less how long it could not."""
-    starting: frozenset[str] = frozenset()
-    """Compactors that were starting at the last decision."""
+    running: frozenset[str] = frozenset()
+    """Compactors that answered at the last decision."""
     given_up: frozenset[str] = frozenset()
     """Compactors that were given up and have not disappeared yet."""
     failed_starts: int = 0
@@ -137,9 +136,9 @@ def decide(
         reason=_reason(view, rules, now_s),
         blocked=blocked,
     )
-    starting = frozenset(each.name for each in view.starting)
+    running = frozenset(each.name for each in load.running)
     count = view.capacity + max(view.lost, start) - len(drain)
-    return decision, replace(memory, seen_s=now_s, starting=starting, count=count)
+    return decision, replace(memory, seen_s=now_s, running=running, count=count)
 
 
 # --------------------------------------------------------------------------- What the snapshot says
@@ -159,7 +158,7 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
     # would always be just about to be done.
     lost = max(0, min(memory.count, need.divisible) - capacity)
     wanted = max(wanted, capacity + lost) if lost else wanted
-    wanted = ceil(min(wanted, _useful(load) + len(starting)))
+    wanted = ceil(min(wanted, useful_compactors(load) + len(starting)))
     return _View(
         load=load,
         starting=starting,
@@ -172,32 +171,19 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
     )
 
 
-def _free_slots_max(load: GroupLoad) -> float:
-    return max(FREE_MAX * load.slots, FREE_SHARE_MAX * (load.free_slots + load.used_slots))
-
-
-def _useful(load: GroupLoad) -> float:
-    """Return how many compactors can be of use, by what those that serve are doing.
-
-    Unlimited, unless so many slots are free that more compactors would be idle, too.
-    """
-    if load.free_slots <= _free_slots_max(load):
-        return inf
-    used = load.used_slots / load.slots
-    return ceil(max(used + FREE_MAX, used / (1 - FREE_SHARE_MAX)))
-
-
 def _is_held_back(view: _View) -> bool:
     """Return whether jobs wait although slots are free: more compactors would be idle, too."""
     free = view.load.free_slots
-    return free >= _free_slots_max(view.load) and view.need.wanted > view.capacity
+    return free >= free_slots_max(view.load) and view.need.wanted > view.capacity
 
 
 def _is_spare(view: _View) -> bool:
     """Return whether the group could do without one of its compactors at this moment."""
     if view.late or view.capacity <= view.load.count_min:
         return False
-    return _useful(view.load) < len(view.load.serving) or fits_without_one(view.load, view.capacity)
+    return useful_compactors(view.load) < len(view.load.serving) or fits_without_one(
+        view.load, view.capacity
+    )
 
 
 # ------------------------------------------------------------------------------ What is remembered
@@ -213,6 +199,7 @@ def _not_ahead(memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
         memory,
         seen_s=past(memory.seen_s),
         short_since_s=past(memory.short_since_s),
+        idle_since_s=past(memory.idle_since_s),
         grown_s=past(memory.grown_s),
         shrunk_s=past(memory.shrunk_s),
         retry_s=min(memory.retry_s, now_s + rules.start_backoff_max_s),
@@ -227,7 +214,7 @@ def _after_starts(
     now_s: float,
 ) -> Memory:
     """Return the memory after the starts that succeeded, failed or took too long."""
-    if memory.starting & {each.name for each in load.running}:
+    if {each.name for each in load.running} - memory.running:  # A start has succeeded.
         memory = replace(memory, failed_starts=0, failed_rounds=0, retry_s=0.0, cause="")
     failed = {each.name: each.cause for each in load.failed if each.name not in memory.given_up}
     late = f"no heartbeat within {rules.start_timeout_s:,.0f} s"
@@ -249,21 +236,24 @@ def _after_starts(
 
 
 def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
-    """Return the memory with how long the group has been short of compactors, or had one spare.
+    """Return the memory with how long the group has been short, spare or without work.
 
     Spare time is paid back second by second, not forgotten at once: otherwise a job a minute
-    would keep twenty compactors. The last one stays as long as there is such a job: starting it
-    again and again saves nothing.
+    would keep twenty compactors.
     """
-    short_since_s = None
-    if max(view.wanted, view.need.wanted) > view.capacity:
-        short_since_s = now_s if memory.short_since_s is None else memory.short_since_s
+
+    def since(time_s: float | None, *, still: bool) -> float | None:
+        return (now_s if time_s is None else time_s) if still else None
+
+    short = max(view.wanted, view.need.wanted) > view.capacity
     passed_s = 0.0 if memory.seen_s is None else min(now_s - memory.seen_s, GAP_MAX_S)
-    if _is_spare(view):
-        spare_s = min(memory.spare_s + passed_s, rules.shrink_after_s)
-    else:
-        spare_s = max(0.0, memory.spare_s - passed_s) if view.capacity > 1 else 0.0
-    return replace(memory, short_since_s=short_since_s, spare_s=spare_s)
+    spare_s = memory.spare_s + (passed_s if _is_spare(view) else -passed_s)
+    return replace(
+        memory,
+        short_since_s=since(memory.short_since_s, still=short),
+        idle_since_s=since(memory.idle_since_s, still=not view.need.wanted),
+        spare_s=min(max(0.0, spare_s), rules.shrink_after_s),
+    )
 
 
 # --------------------------------------------------------------------------------- Start and drain
@@ -283,13 +273,11 @@ def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
 
 
 def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> bool:
-    if memory.short_since_s is None or now_s - memory.short_since_s < rules.grow_after_s:
-        return False
-    if _is_held_back(view):
+    if _is_held_back(view) or not _has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         return False
     # What is late shows again in the next snapshot; what one more achieves takes longer.
     pause_s = rules.drain_target_s if view.late else rules.grow_interval_s
-    return memory.grown_s is None or now_s - memory.grown_s >= pause_s
+    return _is_past(memory.grown_s, pause_s, now_s)
 
 
 def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> tuple[str, ...]:
@@ -298,10 +286,21 @@ def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
         return ()
     if view.capacity <= view.load.count_max:
         due = memory.spare_s >= rules.shrink_after_s and _is_spare(view)
-        rested = memory.shrunk_s is None or now_s - memory.shrunk_s >= rules.shrink_interval_s
+        rested = _is_past(memory.shrunk_s, rules.shrink_interval_s, now_s)
         if not (due and rested):
             return ()
+        # To stop and start the last one for a job a minute would save nothing.
+        if view.capacity == 1 and not _has_lasted(memory.idle_since_s, rules.shrink_after_s, now_s):
+            return ()
     return _least_busy(view)
+
+
+def _has_lasted(since_s: float | None, length_s: float, now_s: float) -> bool:
+    return since_s is not None and now_s - since_s >= length_s
+
+
+def _is_past(last_s: float | None, pause_s: float, now_s: float) -> bool:
+    return last_s is None or now_s - last_s >= pause_s
 
 
 def _least_busy(view: _View) -> tuple[str, ...]:
@@ -324,16 +323,13 @@ def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) 
         times = format_count(memory.failed_starts, "time")
         wait_s = max(0.0, memory.retry_s - now_s)
         return f"starts failed {times}, the next try is in {wait_s:,.0f} s: {memory.cause}"
-    if view.wanted > load.count_max:
-        most = format_count(load.count_max, "compactor")
-        return f"at the maximum of {most}, the work asks for {view.wanted:,}"
-    persists = (
-        memory.short_since_s is not None and now_s - memory.short_since_s >= rules.grow_after_s
-    )
-    if persists and _is_held_back(view):
+    if _is_held_back(view) and _has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         free = format_count(load.free_slots, "slot")
         jobs = format_count(load.queued_jobs, "job")
         return f"{free} free while {jobs} wait: limits or pauses hold the jobs back"
+    if view.wanted > load.count_max <= view.capacity:
+        most = format_count(load.count_max, "compactor")
+        return f"at the maximum of {most}, the work asks for {view.wanted:,}"
     return ""
 
 
