@@ -204,17 +204,13 @@ def fits_without_one(load: GroupLoad, capacity: int) -> bool:
     return load.open_jobs <= slots and (capacity > 1 or not load.is_unplanned)
 
 
-def free_slots_max(load: GroupLoad) -> float:
-    """Return how many slots may be free beside a queue without saying anything."""
-    return max(FREE_MAX * load.slots, FREE_SHARE_MAX * (load.free_slots + load.used_slots))
-
-
 def useful_compactors(load: GroupLoad) -> float:
     """Return how many compactors can be of use, by what those that serve are doing.
 
-    Unlimited, unless so many slots are free that more compactors would be idle, too.
+    Unlimited while all slots are used. If jobs wait beside free slots, something else may hold
+    them back, and more compactors would be idle, too.
     """
-    if load.free_slots <= free_slots_max(load):
+    if not load.free_slots:
         return inf
     used = load.used_slots / load.slots
     return ceil(max(used + FREE_MAX, used / (1 - FREE_SHARE_MAX)))

@@ -21,7 +21,6 @@ from coordinator.core.autoscaling.demand import (
     StartingCompactor,
     demand,
     fits_without_one,
-    free_slots_max,
     useful_compactors,
 )
 
@@ -158,7 +157,8 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
     # would always be just about to be done.
     lost = max(0, min(memory.count, need.divisible) - capacity)
     wanted = max(wanted, capacity + lost) if lost else wanted
-    wanted = ceil(min(wanted, useful_compactors(load) + len(starting)))
+    # What is starting has not shown yet whether it finds work.
+    wanted = ceil(min(wanted, max(useful_compactors(load), capacity if starting else 0)))
     return _View(
         load=load,
         starting=starting,
@@ -173,8 +173,7 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
 
 def _is_held_back(view: _View) -> bool:
     """Return whether jobs wait although slots are free: more compactors would be idle, too."""
-    free = view.load.free_slots
-    return free >= free_slots_max(view.load) and view.need.wanted > view.capacity
+    return view.need.wanted > view.capacity >= view.wanted
 
 
 def _is_spare(view: _View) -> bool:
@@ -273,7 +272,7 @@ def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
 
 
 def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> bool:
-    if _is_held_back(view) or not _has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
+    if not _has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         return False
     # What is late shows again in the next snapshot; what one more achieves takes longer.
     pause_s = rules.drain_target_s if view.late else rules.grow_interval_s

@@ -161,6 +161,8 @@ def test_any_rate_gives_a_count(rate: float) -> None:
         (load(**queued(1000)), 5, 4),
         (load((4,) * 6, **queued(1000)), 5, 6),
         (load((4,) * 15, **queued(1000)), 5, 5),
+        (load((3,), **queued(1000)), 5, 2),  # something may hold the jobs back: two more show it
+        (load((4,) * 8 + (3,), **queued(1000)), 5, 5),
         (load(count_min=7), 0, 7),
         (load((4, 4), count_min=3), 0, 1),
         (load((4, 4), **queued(1000), count_min=3), 0, 1),
@@ -182,6 +184,7 @@ def test_growth_waits_for_demand_to_persist_and_comes_in_steps(
         load((4,) * 20, **queued(10_000)),  # at the maximum
         load((4,), **queued(1000), paused=True),
         load((), count_min=3, paused=True),
+        load((3,), starting=2, **queued(1000)),  # and those two are on the way
         load((0, 0, 4), **queued(1000)),  # something else holds the jobs back
         load((1,) * 3, **queued(1000)),  # two compactors' worth of slots, wherever they are free
     ],
@@ -191,7 +194,8 @@ def test_no_growth(snapshot: GroupLoad) -> None:
 
 
 def test_one_compactor_that_takes_nothing_does_not_hinder_growth() -> None:
-    assert first_start(load((0,), **queued(1000))) == (5, 4)
+    assert first_start(load((0,), **queued(1000))) == (5, 1)
+    assert first_start(load((0, 4, 4, 4, 4), **queued(1000))) == (5, 1)
 
 
 def test_a_demand_that_comes_and_goes_starts_nothing() -> None:
@@ -383,7 +387,7 @@ def test_while_one_is_tried_nobody_else_is_started() -> None:
 
 def test_a_start_that_succeeds_ends_the_pause() -> None:
     _, memory = failing(0.0, Memory())
-    decision, memory = after(4, load((0,), **queued(1000)), memory, begin_s=1)
+    decision, memory = after(4, load((4,), **queued(1000)), memory, begin_s=1)
 
     assert decision.start == 4
     assert memory.failed_rounds == memory.failed_starts == 0
