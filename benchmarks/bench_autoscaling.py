@@ -5,6 +5,7 @@
 Simulated on a virtual clock, so the figures depend on no machine. Each rule sees the same arrivals:
 
     neve         `coordinator.core.autoscaling.policy`, default rules
+    neve, 120 s  the same with a drain target of 120 s in the place of 300 s
     depth / N    KEDA and its HPA: ceil(jobs / N) every 15 s, at most doubling (or 4 more);
                  a lower count only if it was enough for 300 s
     ongoing      Ray Serve: ceil(mean jobs of 30 s / slots), from zero at once, upwards after 30 s,
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from math import ceil
 from statistics import mean
 
-from coordinator.core.autoscaling.demand import GroupLoad
+from coordinator.core.autoscaling.demand import AutoscalerRules, GroupLoad
 from tests.support.sim_autoscaling import (
     SLOTS,
     Change,
@@ -111,6 +112,7 @@ class OngoingScaler:
 
 RULES: dict[str, Callable[[], Scaler]] = {
     "neve": PolicyScaler,
+    "neve, 120 s": lambda: PolicyScaler(AutoscalerRules(drain_target_s=120.0)),
     "depth / 5": lambda: DepthScaler(5),
     "depth / 20": lambda: DepthScaler(20),
     "ongoing": OngoingScaler,

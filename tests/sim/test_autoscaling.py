@@ -60,8 +60,8 @@ class Bounds:
 
 
 BOUNDS = {
-    "burst": Bounds(compactor_s=12_000, done_s=460, wait_p95_s=330, changes=40),
-    "burst, slow starts": Bounds(compactor_s=17_500, done_s=730, wait_p95_s=600, changes=40),
+    "burst": Bounds(compactor_s=10_800, done_s=460, wait_p95_s=330, changes=40),
+    "burst, slow starts": Bounds(compactor_s=16_200, done_s=730, wait_p95_s=600, changes=40),
     "small bursts": Bounds(
         compactor_s=3_600, done_s=6_800, wait_p95_s=130, changes=30, reversals=23
     ),
@@ -72,16 +72,14 @@ BOUNDS = {
         compactor_s=9_700, done_s=6_700, wait_p95_s=560, changes=30, reversals=11
     ),
     "trickle": Bounds(compactor_s=7_300, done_s=7_160, wait_p95_s=35, changes=2),
-    "steady": Bounds(compactor_s=91_000, done_s=14_700, wait_p95_s=300, changes=20, reversals=5),
-    "flood of one table": Bounds(
-        compactor_s=14_000, done_s=2_400, wait_p95_s=2_200, changes=40, reversals=3
-    ),
+    "steady": Bounds(compactor_s=91_000, done_s=14_700, wait_p95_s=240, changes=16, reversals=3),
+    "flood of one table": Bounds(compactor_s=12_300, done_s=2_400, wait_p95_s=2_200, changes=40),
     "one huge job": Bounds(compactor_s=4_300, done_s=4_200, wait_p95_s=40, changes=2),
     "day with two peaks": Bounds(
-        compactor_s=80_000, done_s=28_800, wait_p95_s=300, changes=50, reversals=20
+        compactor_s=80_000, done_s=28_800, wait_p95_s=300, changes=44, reversals=15
     ),
     "starts fail for 10 min": Bounds(
-        compactor_s=12_500, done_s=1_150, wait_p95_s=1_000, changes=60
+        compactor_s=11_200, done_s=1_150, wait_p95_s=1_000, changes=60
     ),
     "compactors die": Bounds(compactor_s=11_000, done_s=680, wait_p95_s=420, changes=60),
 }

@@ -43,7 +43,7 @@ class AutoscalerRules:
     """Compactors of a step; a group that has more already doubles."""
     shrink_after_s: float = 120.0
     """One compactor is drained after the group could do without it for this long."""
-    shrink_interval_s: float = 10.0
+    shrink_interval_s: float = 5.0
     """Between two drains."""
     start_timeout_s: float = 600.0
     """A compactor still starting after this counts as failed to start."""

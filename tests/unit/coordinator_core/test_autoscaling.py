@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from coordinator.core.autoscaling.demand import (
@@ -318,7 +318,7 @@ def test_drains_keep_their_interval() -> None:
         left -= len(decision.drain)
         drains += [second] * len(decision.drain)
 
-    assert drains == [120, 130, 140, 150]
+    assert drains == [120, 125, 130, 135]
 
 
 def test_a_little_work_now_and_then_does_not_keep_many() -> None:
@@ -529,6 +529,7 @@ def loads(draw: some.DrawFn) -> GroupLoad:
     )
 
 
+@settings(deadline=None)
 @given(some.lists(some.tuples(loads(), some.floats(-100, 300)), max_size=8))
 def test_whatever_comes_the_bounds_hold(turns: list[tuple[GroupLoad, float]]) -> None:
     memory, now_s = Memory(), 0.0
@@ -564,6 +565,7 @@ def _check_drain(there: GroupLoad, decision: Decision) -> None:
         assert decision.current > max(there.count_min, decision.desired)
 
 
+@settings(deadline=None)
 @given(loads(), some.floats(-1e6, 1e6))
 def test_the_first_decision_after_a_restart_only_keeps_the_minimum(
     there: GroupLoad, now_s: float
@@ -574,12 +576,13 @@ def test_the_first_decision_after_a_restart_only_keeps_the_minimum(
     assert not decision.drain or decision.current > there.count_max
 
 
+@settings(deadline=None, max_examples=50)
 @given(loads())
 def test_a_constant_load_ends_in_a_constant_count(there: GroupLoad) -> None:
     """Compactors come up at once, and take what is there: no two changes follow each other."""
     there = replace(there, running=(), starting=(), failed=(), running_jobs=0, oldest_age_s=0.0)
     memory, count, changes = Memory(), 0, [0]
-    for second in range(0, 2000, 2):
+    for second in range(0, 1200, 2):
         busy = 0 if there.paused else min(there.open_jobs, count * there.slots)
         running = tuple(
             CompactorLoad(
