@@ -19,6 +19,7 @@
     compactors         the living compactors, and their takes
     queue              the bounded queues of jobs, and who may pass whom
     throttle           bytes per second: limits, shares, grants
+    autoscaling        how many compactors a group should have
     retry              pauses, quarantine, crash history
     deferral           tablets to be planned again, when there is room or at a time
     planning           from a tablet to its plan

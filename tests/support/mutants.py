@@ -24,6 +24,7 @@ COPIED = (
 )
 SUITES = {
     "core": ["tests/unit/coordinator_core"],
+    "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "contract": ["tests/contract", "-k", "memory"],
     "metadata": [
         f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")

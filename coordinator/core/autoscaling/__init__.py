@@ -1,0 +1,5 @@
+"""How many compactors a compaction group should have. Pure; the shell starts and drains them.
+
+demand  what a group has to do, and how many compactors that takes
+policy  when compactors are started and drained, one decision per snapshot
+"""

@@ -1,0 +1,235 @@
+"""What a compaction group has to do, and how many compactors that takes. No time, no memory.
+
+    cost        ceil(input bytes of queued, running and deferred jobs / (rate · drain target))
+    depth       ceil(jobs / (slots · jobs per slot)), while the rate is not known
+    divisible   ceil(jobs / slots): a job cannot be divided, so more would stand idle
+    demand      min(cost or depth, divisible), and at least 1 while there is any work
+
+A tablet that was deferred by a full queue counts as one job of the queue's mean cost. Tablets that
+are not planned yet ask for one compactor in all: most of them turn out to need nothing.
+"""
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from common.units import format_bytes, format_count
+
+KEPT_SLOT_SHARE = 0.9
+"""A compactor leaves only if all jobs fit into this share of the others' slots."""
+FREE_MAX = 2
+"""Compactors' worth of free slots beside a queue: one compactor may be unable to work, two show
+that something else holds the jobs back."""
+FREE_SHARE_MAX = 1 / 3
+"""Or this share of all slots, since short jobs leave a slot free between two."""
+RATE_MIN_BYTES_S = 1.0
+"""A lower rate is a stall, and says nothing of the next job."""
+
+# ------------------------------------------------------------------------------------ What is given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalerRules:
+    """How eagerly compactors are started and drained. Durations in seconds."""
+
+    drain_target_s: float = 300.0
+    """Queued work should be done within this time."""
+    jobs_per_slot: int = 4
+    """Jobs that each slot should have, while nobody knows how long they take."""
+    grow_after_s: float = 5.0
+    """Demand must persist this long before the first growth."""
+    grow_interval_s: float = 10.0
+    """Between two steps of growth."""
+    grow_step: int = 4
+    """Compactors of a step; a group that has more already doubles."""
+    shrink_after_s: float = 120.0
+    """One compactor is drained after the group could do without it for this long."""
+    shrink_interval_s: float = 5.0
+    """Between two drains."""
+    start_timeout_s: float = 600.0
+    """A compactor still starting after this counts as failed to start."""
+    start_backoff_s: float = 10.0
+    """Pause after starts failed; it doubles up to `start_backoff_max_s`."""
+    start_backoff_max_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        assert self.drain_target_s > 0, "the drain target is a time"
+        assert min(self.grow_step, self.jobs_per_slot) >= 1, "steps and rounds are positive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorLoad:
+    """A compactor that answers."""
+
+    name: str
+    slots: int
+    busy: int
+    """Slots with a job."""
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingCompactor:
+    """A compactor that was started and has not sent a heartbeat yet."""
+
+    name: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStart:
+    """A start that came to nothing since the last snapshot."""
+
+    name: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoad:
+    """A fresh snapshot of a compaction group: never counted up or down from the one before."""
+
+    group: str
+    count_min: int
+    count_max: int
+    slots: int
+    """Of one compactor of the group."""
+    queued_jobs: int = 0
+    queued_bytes: int = 0
+    """Input bytes of the queued jobs."""
+    running_jobs: int = 0
+    running_bytes: int = 0
+    """Input bytes of running jobs that are not rewritten yet."""
+    deferred_tablets: int = 0
+    """Tablets whose jobs a full queue refused; they are planned again."""
+    unplanned_tablets: int = 0
+    """Tablets that changed and are not planned yet."""
+    oldest_age_s: float = 0.0
+    """Of the oldest queued job; 0: none is queued."""
+    rate_bytes_s: float | None = None
+    """Input bytes that one busy compactor rewrites per second; None: not known yet."""
+    running: tuple[CompactorLoad, ...] = ()
+    starting: tuple[StartingCompactor, ...] = ()
+    failed: tuple[FailedStart, ...] = ()
+    paused: bool = False
+    """Whether an operator paused the group: nothing is handed out."""
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.count_min <= self.count_max, "the least is at most the greatest"
+        assert self.slots >= 1, "a compactor has a slot"
+
+    @property
+    def serving(self) -> tuple[CompactorLoad, ...]:
+        """Return the compactors that take jobs."""
+        return tuple(each for each in self.running if not each.draining)
+
+    @property
+    def idle(self) -> int:
+        """Return how many compactors take jobs and have none."""
+        return sum(each.busy == 0 for each in self.serving)
+
+    @property
+    def free_slots(self) -> int:
+        """Return how many slots wait for a job."""
+        return sum(max(0, each.slots - each.busy) for each in self.serving)
+
+    @property
+    def used_slots(self) -> int:
+        """Return how many slots of compactors that take jobs have one."""
+        return sum(each.busy for each in self.serving)
+
+    @property
+    def open_jobs(self) -> int:
+        """Return the jobs that need a slot of a compactor that is not draining."""
+        draining = sum(each.busy for each in self.running if each.draining)
+        waiting = 0 if self.paused else self.queued_jobs + self.deferred_tablets
+        return waiting + max(0, self.running_jobs - draining)
+
+    @property
+    def open_bytes(self) -> float:
+        """Return the input bytes of all known work; each deferred tablet at the mean of a job."""
+        if self.paused:
+            return self.running_bytes
+        known = self.queued_bytes + self.running_bytes
+        jobs, size_bytes = self.queued_jobs, self.queued_bytes
+        if not jobs:
+            jobs, size_bytes = self.running_jobs, self.running_bytes
+        return known + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
+
+    @property
+    def is_unplanned(self) -> bool:
+        """Return whether work may come of which no job tells yet."""
+        return self.unplanned_tablets > 0 and not self.paused
+
+
+# ----------------------------------------------------------------------------------- What it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """How many compactors the work asks for, whatever the group's bounds."""
+
+    wanted: int
+    """To be done in time."""
+    divisible: int
+    """More than these would find nothing to do."""
+    reason: str
+
+
+def demand(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> Demand:
+    """Return how many compactors the work of a group takes.
+
+    Args:
+        load: The snapshot.
+        rules: Whose drain target counts.
+        capacity: Compactors that serve or are starting; for the reason only.
+    """
+    jobs = load.open_jobs
+    if not jobs:
+        if not load.is_unplanned:
+            return Demand(wanted=0, divisible=0, reason=_no_work(load))
+        wait = format_count(load.unplanned_tablets, "changed tablet")
+        reason = f"{wait} not planned yet"
+        return Demand(wanted=1, divisible=1, reason=reason)
+    divisible = ceil(jobs / load.slots)
+    needed, reason = _needed(load, rules, capacity)
+    wanted = max(1, ceil(min(needed, divisible)))
+    if needed > divisible:
+        many = format_count(divisible, "compactor")
+        reason += f"; jobs cannot be divided, {many} can take all of them at once"
+    return Demand(wanted=wanted, divisible=divisible, reason=reason)
+
+
+def fits_without_one(load: GroupLoad, capacity: int) -> bool:
+    """Return whether all work fits into the slots of one compactor less, with room to spare."""
+    slots = (capacity - 1) * load.slots * KEPT_SLOT_SHARE
+    return load.open_jobs <= slots and (capacity > 1 or not load.is_unplanned)
+
+
+def useful_compactors(load: GroupLoad) -> float:
+    """Return how many compactors can be of use, by what those that serve are doing.
+
+    Unlimited while all slots are used. If jobs wait beside free slots, something else may hold
+    them back, and more compactors would be idle, too.
+    """
+    if not load.free_slots:
+        return inf
+    used = load.used_slots / load.slots
+    return ceil(max(used + FREE_MAX, used / (1 - FREE_SHARE_MAX)))
+
+
+def _needed(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> tuple[float, str]:
+    """Return the compactors that would be done in time, as a fraction, and why."""
+    jobs, size = format_count(load.open_jobs, "job"), load.open_bytes
+    rate = load.rate_bytes_s
+    if rate is None or rate < RATE_MIN_BYTES_S:
+        each = format_count(load.slots, "slot")
+        rule = f"{jobs} at a rate not known yet; {rules.jobs_per_slot} per slot, {each} each"
+        return load.open_jobs / (load.slots * rules.jobs_per_slot), rule
+    would_s = size / rate / max(1, capacity)
+    many = format_count(capacity, "compactor") if capacity else "the first compactor"
+    cost = f"{jobs} of {format_bytes(size)} would take {would_s:,.0f} s with {many}"
+    return size / rate / rules.drain_target_s, f"{cost}, target {rules.drain_target_s:,.0f} s"
+
+
+def _no_work(load: GroupLoad) -> str:
+    waiting = load.queued_jobs + load.deferred_tablets if load.paused else 0
+    return f"{format_count(waiting, 'job')} held by the pause" if waiting else "no work"
