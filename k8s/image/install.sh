@@ -26,7 +26,7 @@ same=$(bash -c -- 'echo $$ >&3; ulimit -c 0; sh -c "echo \$\$"' 3>&1 | sort -u |
 [ "$same" -eq 1 ] || fail "bash $BASH_VERSION does not replace itself by the last command, wanted 5.1 or later"
 
 "$python" -m venv "$target"
-pip=("$target/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --quiet)
+pip=("$target/bin/python" -m pip install --disable-pip-version-check --quiet)
 "${pip[@]}" --require-hashes --no-deps -r "$sources/requirements/lock.txt"
 # A build writes into its sources: let it be a copy of what the package is made of.
 copy=$(mktemp -d)

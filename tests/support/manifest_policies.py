@@ -248,7 +248,8 @@ def names_ports_that_exist(resources: Sequence[Resource]) -> Iterator[str]:
                 yield f"{name_of(resource)} leads to port {port}, {pod.owner} has none"
     for pod in pods:
         for probe in PROBES:
-            port = pod.main.get(probe, {}).get("httpGet", {}).get("port")
+            asked = pod.main.get(probe, {})
+            port = {**asked.get("httpGet", {}), **asked.get("tcpSocket", {})}.get("port")
             if port is not None and port not in _both(pod.ports()):
                 yield f"{pod.owner}: {probe} asks port {port}, which is not there"
     yield from _wrong_backends(resources)
