@@ -5,13 +5,24 @@ from __future__ import annotations
 import copy
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import kubernetes_validate
 import pytest
+from jsonschema import Draft202012Validator
 
-from tests.support.manifests import OVERLAYS, ROOT, Resource, name_of, of_kind, one, rendered
+from tests.support.manifests import (
+    OVERLAYS,
+    ROOT,
+    Resource,
+    name_of,
+    of_kind,
+    one,
+    rendered,
+    rendered_text,
+)
 
 KUBERNETES = ("1.30", "1.37")
 """The oldest and the newest release that the manifests are for."""
@@ -51,11 +62,12 @@ OPERATORS = {
 
 
 @cache
-def ray_cluster_schema() -> dict[str, Any]:
+def ray_cluster_validator() -> Draft202012Validator:
     """Return KubeRay's schema, closed: the API would drop unknown fields without a word."""
     schema: dict[str, Any] = json.loads((DATA / "rayclusters.v1.schema.json").read_text("utf-8"))
     close(schema["properties"]["spec"])
-    return schema
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
 
 
 def close(schema: dict[str, Any]) -> None:
@@ -77,7 +89,7 @@ def check(resource: Resource, release: str) -> None:
     match resource["kind"]:
         case "RayCluster":
             assert resource["apiVersion"] == "ray.io/v1"
-            jsonschema.validate(resource, ray_cluster_schema())
+            ray_cluster_validator().validate(resource)
         case "PodMonitor" | "PrometheusRule" as kind:
             assert resource["apiVersion"] == "monitoring.coreos.com/v1"
             jsonschema.validate(resource["spec"], OPERATORS[kind])
@@ -139,3 +151,12 @@ def test_a_field_that_is_wrong_is_refused(
     refusals = (kubernetes_validate.ValidationError, jsonschema.ValidationError)
     with pytest.raises(refusals):
         check(resource, KUBERNETES[-1])
+
+
+def test_without_kubectl_a_test_fails_and_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(pytest.fail.Exception, match=r"kubectl is missing.* kubernetes-client"):
+        rendered_text.__wrapped__("laptop")
