@@ -42,9 +42,11 @@ def project_version() -> str:
 
 
 def test_the_image_begins_with_the_ray_of_the_list() -> None:
-    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == [
-        f"rayproject/ray:{pinned()['ray']}-py311"
-    ]
+    base = f"rayproject/ray:{pinned()['ray']}-py311"
+
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${RAY_IMAGE}"]
+    # Without an argument, that of x86-64; the other one is said in a comment.
+    assert re.findall(r"RAY_IMAGE=(\S+)", DOCKERFILE) == [f"{base}-aarch64", base]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
