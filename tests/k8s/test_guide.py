@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 import typer.main
@@ -120,6 +122,16 @@ def test_every_verb_of_a_page_exists(page: str) -> None:
                 break
             assert word in inside.commands, f"neve {' '.join(words)}"
             inside = inside.commands[word]
+
+
+def test_the_program_that_ends_both_actors_imports_what_exists() -> None:
+    (program,) = re.findall(r"<<'END'\n(.*?)END\n", PAGE, re.S)
+    imports = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.ImportFrom)]
+
+    assert imports
+    for node in imports:
+        module = import_module(str(node.module))
+        assert all(hasattr(module, name.name) for name in node.names)
 
 
 def test_the_guide_builds_and_loads_the_image_of_the_laptop() -> None:
