@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Install Névé with its pinned requirements into a new virtual environment: install.sh SOURCES TARGET
+#
+# What the image is made with, and what a test runs in a clean directory. PYTHON names the Python, 3.11 or 3.12.
+# Java 17 comes from the pinned list, or from JAVA_HOME or PATH where the list has none (Linux on arm64). It is found
+# below TARGET/java afterwards.
+set -euo pipefail
+
+sources=$(cd "$1" && pwd)
+target=$2
+python=${PYTHON:-python3}
+
+fail() {
+    echo "install.sh: $1" >&2
+    exit 1
+}
+
+[ ! -e "$target" ] || fail "$target is there already, expected a folder that this script makes"
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' ||
+    fail "$python is not Python 3.11 or 3.12; PYTHON names another one"
+
+# KubeRay starts Ray as the last command of `bash -c`. Ray gets SIGTERM, and drains its node, only if bash
+# makes way for that command, as bash 5.1 and later do.
+# shellcheck disable=SC2016  # the inner shells expand these
+same=$(bash -c -- 'echo $$ >&3; ulimit -c 0; sh -c "echo \$\$"' 3>&1 | sort -u | wc -l)
+[ "$same" -eq 1 ] || fail "bash $BASH_VERSION does not replace itself by the last command, wanted 5.1 or later"
+
+"$python" -m venv "$target"
+pip=("$target/bin/python" -m pip install --disable-pip-version-check --quiet)
+"${pip[@]}" --require-hashes --no-deps -r "$sources/requirements/lock.txt"
+# A build writes into its sources: let it be a copy of what the package is made of.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+for part in pyproject.toml README.md LICENSE common coordinator compactor neve; do
+    cp -R "$sources/$part" "$copy/"
+done
+"${pip[@]}" --no-build-isolation --no-deps "$copy"
+
+# Elsewhere than in the sources: what is asked must be installed.
+cd "$target"
+java=$(bin/python -c 'import os; from neve.local.machine import find_java; print(find_java(os.environ).home)') ||
+    fail "no Java 17"
+ln -s "$java" java
+java/bin/java -version 2>&1 | grep -q '"17[."]' || fail "$java is not Java 17"
+bin/python -c 'import compactor.actor, coordinator.actor, neve.gateway.actor, raydp, pyspark' ||
+    fail "a part of Névé cannot be imported"
+bin/neve --help >/dev/null || fail "the command line does not run"
+echo "Installed $(bin/neve --version) with $(bin/python --version), Java of $java"

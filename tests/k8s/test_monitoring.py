@@ -1,0 +1,149 @@
+"""Alerts and dashboard name metrics that exist, and every alert has its paragraph."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from common.telemetry import METRICS
+from scripts import dashboard
+from tests.support.manifests import ROOT, Resource, one, rendered
+
+RUNBOOK = ROOT / "docs" / "runbook.md"
+ALERTS = ROOT / "k8s" / "monitoring" / "alerts.yaml"
+FUNCTIONS = {"absent", "increase", "rate", "sum", "max", "histogram_quantile"}
+WORDS = {"by", "and", "unless", "or"}
+"""What the expressions use of PromQL. A word that is in neither set is taken for a metric."""
+SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the metrics that an expression in PromQL names."""
+    bare = re.sub(r'"[^"]*"', "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", bare)
+    bare = re.sub(r"\b(by|without|on|ignoring) *\([^)]*\)", "", bare)
+    return set(re.findall(r"[a-zA-Z_:][\w:]*", bare)) - FUNCTIONS - WORDS
+
+
+def labels_in(expression: str) -> set[str]:
+    """Return the labels by which an expression chooses or sums."""
+    chosen = re.findall(r"[{,]\s*(\w+)\s*[=!]", expression)
+    summed = re.findall(r"\bby *\(([^)]*)\)", expression)
+    return {*chosen, *(label.strip() for labels in summed for label in labels.split(","))}
+
+
+def existing_names() -> set[str]:
+    return {
+        metric.name + suffix for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))
+    }
+
+
+def labels_of(name: str) -> set[str]:
+    (metric,) = (each for each in METRICS if name.removesuffix("_bucket") == each.name)
+    return {"le", *metric.labels}
+
+
+def alerts() -> list[Resource]:
+    """Return the alerts as they are written: tests are collected without kubectl."""
+    rule = yaml.safe_load(ALERTS.read_text("utf-8"))
+    return [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+
+
+def complaints(expression: str) -> list[str]:
+    """Return what is wrong with the names in an expression."""
+    named = names_in(expression)
+    unknown = [f"{name} does not exist" for name in sorted(named - existing_names())]
+    known = {label for name in named & existing_names() for label in labels_of(name)}
+    return unknown + [f"no label {label}" for label in sorted(labels_in(expression) - known)]
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_names_what_exists(alert: Resource) -> None:
+    assert names_in(alert["expr"])
+    assert complaints(alert["expr"]) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("neve_queue_job > 0", ["neve_queue_job does not exist"]),
+        ("rate(neve_http_request_seconds[5m]) > 0", ["neve_http_request_seconds does not exist"]),
+        ("sum by (groups) (neve_queue_jobs) > 0", ["no label groups"]),
+        ('neve_queue_jobs{grp="a"} > 0', ["no label grp"]),
+        ('sum by (group) (rate(neve_queue_jobs{group="a"}[5m])) > 0', []),
+    ],
+)
+def test_a_name_that_does_not_exist_is_noticed(expression: str, said: list[str]) -> None:
+    assert complaints(expression) == said
+
+
+def test_production_has_the_alerts() -> None:
+    groups = one(rendered("production"), "PrometheusRule", "neve")["spec"]["groups"]
+
+    assert [alert for group in groups for alert in group["rules"]] == alerts()
+
+
+def test_every_alert_has_its_paragraph_in_the_runbook() -> None:
+    written = re.findall(r"^## (Neve\w+)$", RUNBOOK.read_text("utf-8"), re.M)
+
+    assert written == [alert["alert"] for alert in alerts()]
+    for alert in alerts():
+        assert alert["annotations"]["runbook"] == f"docs/runbook.md#{alert['alert'].lower()}"
+        assert alert["labels"]["severity"] in ("page", "ticket")
+        assert alert["annotations"]["summary"].endswith(".")
+
+
+def test_a_template_of_an_alert_names_a_label_that_it_keeps() -> None:
+    for alert in alerts():
+        used = set(re.findall(r"\$labels\.(\w+)", alert["annotations"]["summary"]))
+        assert used <= labels_in(alert["expr"])
+
+
+# ---------------------------------------------------------------------------------------- Dashboard
+
+
+def test_the_dashboard_is_what_the_table_of_metrics_says(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--rewrite"):
+        dashboard.TARGET.write_text(dashboard.page(), encoding="utf-8")
+
+    assert dashboard.TARGET.read_text("utf-8") == dashboard.page(), (
+        "`python -m scripts.dashboard` writes it"
+    )
+
+
+def test_grafana_gets_every_metric_in_a_panel_of_its_own() -> None:
+    config = yaml.safe_load(dashboard.TARGET.read_text("utf-8"))
+    loaded = json.loads(config["data"]["neve.json"])
+    panels = [panel for panel in loaded["panels"] if panel["type"] == "timeseries"]
+
+    assert loaded["uid"] == "neve"
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert sorted(panel["title"] for panel in panels) == sorted(metric.name for metric in METRICS)
+    for panel in panels:
+        (target,) = panel["targets"]
+        assert complaints(target["expr"].replace("$__rate_interval", "5m")) == []
+        assert names_in(target["expr"]) <= {panel["title"], f"{panel['title']}_bucket"}
+
+
+def test_no_panel_covers_another() -> None:
+    taken: dict[tuple[int, int], int] = {}
+    panels = dashboard.dashboard()["panels"]
+    for panel in panels:
+        grid = panel["gridPos"]
+        for x in range(grid["x"], grid["x"] + grid["w"]):
+            for y in range(grid["y"], grid["y"] + grid["h"]):
+                assert taken.setdefault((x, y), panel["id"]) == panel["id"]
+        assert grid["x"] + grid["w"] <= 24
+
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_prometheus_shows_the_gateway_its_token() -> None:
+    monitor = one(rendered("production"), "PodMonitor", "neve-gateway")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+
+    assert endpoint["path"] == "/metrics"
+    assert endpoint["authorization"]["credentials"] == {"name": "neve-gateway", "key": "token"}
