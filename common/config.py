@@ -21,6 +21,8 @@ from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
 from common.setting_rules import Rule, SettingError, SettingKind, check_value
 from common.settings import (
+    AutoscalerSettings,
+    ClusterSettings,
     CompactorCount,
     CompactorSettings,
     CoordinatorSettings,
@@ -41,6 +43,8 @@ SECTIONS: dict[str, type] = {
     "gateway": GatewaySettings,
     "readers": ReaderSettings,
     "log": LogSettings,
+    "autoscaler": AutoscalerSettings,
+    "cluster": ClusterSettings,
 }
 NAMED_SECTIONS = ("groups", "services")
 DISPATCHER = "dispatcher"

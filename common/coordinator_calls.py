@@ -93,6 +93,24 @@ class OperatorCalls(Protocol):
         """Let a compactor finish its jobs and take no more."""
         ...
 
+    async def stop_compactor(self, compactor: str, wait_max_s: float | None) -> None:
+        """Let a compactor end its jobs, and end for good; what still runs then is handed back.
+
+        Args:
+            compactor: Its name.
+            wait_max_s: Longest wait for its jobs; None: `compactor.drain_timeout_s`.
+        """
+        ...
+
+    async def scale(self, group: str, count: int | None) -> None:
+        """Set how many compactors a group has.
+
+        Args:
+            group: Its name.
+            count: How many; None: as many as the settings and the work want.
+        """
+        ...
+
     async def cancel(self, attempt: str) -> None:
         """End an attempt; if a request wanted it, the request is cancelled in this tablet."""
         ...

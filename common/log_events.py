@@ -44,6 +44,14 @@ COORDINATOR_EVENTS = (
         "lead not checked", _W, "The store did not say who leads. The coordinator asks again."
     ),
     LogEvent("start waits for the store", _W, "A coordinator that starts cannot reach the store."),
+    LogEvent("group scaled", _I, "Compactors of a group were started or drained, and why."),
+    LogEvent("group set", _I, "An operator has set the number of compactors of a group."),
+    LogEvent(
+        "compactor does not come up",
+        _W,
+        "A compactor could not be started, or sent no heartbeat in time. It is tried again later.",
+    ),
+    LogEvent("scaling fails", _W, "Store or Ray did not answer the autoscaler. It tries again."),
     LogEvent("compactor silent", _W, "A compactor's heartbeats have stopped."),
     LogEvent("compactor gone", _W, "A compactor's process has ended. Its jobs are planned again."),
     LogEvent(
@@ -253,11 +261,18 @@ SUPERVISOR_EVENTS = (
     LogEvent(
         "part does not start",
         _E,
-        "A part of a local stack could not be restarted. The supervisor tries again.",
+        "A part could not be started. Whoever watches it tries again.",
     ),
     LogEvent("part is up again", _I, "A part of a local stack was restarted."),
     LogEvent("step", _I, "A step of restarting a part."),
     LogEvent("supervisor ends", _I, "The stack is down, so the supervisor ends."),
+)
+
+SERVE_EVENTS = (
+    LogEvent("part is started", _I, "`neve serve` has started an actor that was not there."),
+    LogEvent("part is replaced", _I, "An actor of other settings or another release is replaced."),
+    LogEvent("part is silent", _W, "An actor did not answer for a minute and is restarted."),
+    LogEvent("compactors drained", _I, "The service is taken down; its compactors have ended."),
 )
 
 EVENTS_BY_PART = {
@@ -266,6 +281,7 @@ EVENTS_BY_PART = {
     "gateway": GATEWAY_EVENTS,
     "coordinator and gateway": SHARED_EVENTS,
     "supervisor": SUPERVISOR_EVENTS,
+    "serve": SERVE_EVENTS,
 }
 _LEVELS = {event.name: event.level for events in EVENTS_BY_PART.values() for event in events}
 

@@ -366,6 +366,57 @@ class ReaderSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalerSettings:
+    """How many compactors a group with `compactors = { min, max }` gets."""
+
+    drain_target_s: float = setting(
+        300.0,
+        "Time in which the queue of a group should be drained: compactors are added while it would"
+        " take longer at the rate that was measured.",
+        least=1,
+    )
+    grow_after_s: float = setting(
+        5.0, "Compactors are added once more of them have been needed for this time.", most=86_400
+    )
+    grow_interval_s: float = setting(
+        10.0, "Shortest time between two additions of compactors to a group.", most=86_400
+    )
+    shrink_after_s: float = setting(
+        120.0,
+        "A compactor is drained and ended once fewer of them have been needed for this time.",
+        most=86_400,
+    )
+    shrink_interval_s: float = setting(
+        5.0, "Shortest time between two compactors of a group that are drained.", most=86_400
+    )
+    start_timeout_s: float = setting(
+        600.0,
+        "A compactor that has not sent a heartbeat this long after its start is given up, and the"
+        " next start waits.",
+        least=1,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("autoscaler", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Where `neve serve` puts what it starts on a Ray cluster."""
+
+    service_resource: str = setting(
+        "",
+        "Custom Ray resource of the nodes on which coordinator and gateway may run; empty: on any"
+        " node.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("cluster", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorCount:
     """How many compactors a group has: at least `min` are started, at most `max` ever run."""
 
@@ -393,11 +444,16 @@ class GroupSettings:
         default=CompactorCount(),
         metadata={
             "doc": "Compactors of the group: a number, or `{ min = 0, max = 20 }`. `min` are"
-            " started; `max` is for scaling, which is not there yet.",
+            " always there; more are started while work waits, up to `max` (scaling.md).",
             "secret": False,
             "rule": Rule(kind=SettingKind.COUNT),
             "live": "",
         },
+    )
+    resource: str = setting(
+        "",
+        "Custom Ray resource of which each compactor of the group takes 1; nodes offer as many as"
+        " compactors fit on them. Empty: compactors run on any node. `neve up` does without it.",
     )
     slots: int | None = setting(
         None,
@@ -479,6 +535,8 @@ class Settings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     readers: ReaderSettings = field(default_factory=ReaderSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    autoscaler: AutoscalerSettings = field(default_factory=AutoscalerSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     groups: Mapping[str, GroupSettings] = field(
         default_factory=lambda: {DEFAULT_GROUP: GroupSettings()}
     )
@@ -505,6 +563,11 @@ class Settings:
         for group, settings in self.groups.items():
             for number in range(1, settings.compactors.min + 1):
                 yield group, f"{group}-{number}"
+
+    def compactors_max(self) -> Iterator[str]:
+        """Yield the group of every compactor that may run at the same time."""
+        for group, settings in self.groups.items():
+            yield from [group] * settings.compactors.max
 
     def only_group(self, what: str) -> str:
         """Return the group that is meant where none is named: the default one, or the only one.

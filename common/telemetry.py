@@ -81,6 +81,36 @@ METRICS: tuple[Metric, ...] = (
         ("group",),
     ),
     Metric("neve_compactors", "gauge", "Compactors that send heartbeats.", ("group",)),
+    Metric(
+        "neve_compactors_desired",
+        "gauge",
+        "Compactors that the group is meant to have now.",
+        ("group",),
+    ),
+    Metric(
+        "neve_compactors_starting",
+        "gauge",
+        "Compactors that were started and do not take jobs yet.",
+        ("group",),
+    ),
+    Metric(
+        "neve_compactors_draining",
+        "gauge",
+        "Compactors that finish their jobs and then end.",
+        ("group",),
+    ),
+    Metric(
+        "neve_compactor_starts_failed_total",
+        "counter",
+        "Compactors that did not come up.",
+        ("group",),
+    ),
+    Metric(
+        "neve_compactors_blocked",
+        "gauge",
+        "1 while something keeps the group from the compactors that it needs, otherwise 0.",
+        ("group",),
+    ),
     Metric("neve_jobs_committed_total", "counter", "Attempts that committed."),
     Metric("neve_jobs_failed_total", "counter", "Attempts that failed."),
     Metric(

@@ -109,6 +109,12 @@ class Heartbeat:
     attempts: tuple[AttemptProgress, ...] = ()
     draining: bool = False
     engine_pid: int | None = None
+    ready: bool = True
+    """Whether its engine is up, or has been."""
+    start_problem: str = ""
+    """Why its engine did not start when it last tried."""
+    edition: str = ""
+    """What it was started with, as whoever started it has named that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +190,47 @@ class CompactorStatus:
     draining: bool
     failures: int = 0
     backing_off_s: float = 0.0
+    ready: bool = True
+    """Whether it takes jobs; until then its engine starts."""
+    start_problem: str = ""
+    """Why its engine did not start when it last tried."""
+    edition: str = ""
+    """What it was started with, as whoever started it has named that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """The number of compactors that a group was meant to have, since when, and why."""
+
+    at_s: float
+    desired: int
+    reason: str
+    """A sentence with the figures that decided."""
+    started: tuple[str, ...] = ()
+    """Compactors that were started."""
+    drained: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
+    """Compactors that did not come up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScaling:
+    """How many compactors a group has, is meant to have, and why."""
+
+    least: int
+    most: int
+    set_to: int | None
+    """What an operator has set; None: nobody has."""
+    desired: int
+    starting: int
+    draining: int
+    reason: str
+    blocked: str = ""
+    """Why it cannot grow; empty: it can."""
+    starts_failed: int = 0
+    """Compactors that did not come up since the coordinator was started."""
+    decisions: tuple[ScalingDecision, ...] = ()
+    """The last ones that changed something, newest last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +254,15 @@ class GroupStatus:
     """How long the attempt that began first has run."""
     quiet_s: float = 0.0
     """How long ago the attempt that has stood still longest made progress."""
+    queued_input_bytes: int = 0
+    running_left_bytes: int = 0
+    """What running attempts have not rewritten yet, as far as they have said."""
+    committed_bytes: int = 0
+    """What committed attempts have read since the coordinator was started."""
+    deferred: int = 0
+    """Tablets whose jobs a full queue dropped, to be planned again."""
+    scaling: GroupScaling | None = None
+    """None: nobody scales the group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,14 @@ class CompactorActor:
     """One compactor of a group."""
 
     def __init__(
-        self, settings: Settings, name: str, group: str, node_resource: str, log_folder: str
+        self,
+        settings: Settings,
+        name: str,
+        *,
+        group: str,
+        node_resource: str,
+        log_folder: str,
+        edition: str,
     ) -> None:
         """Wire the parts and start the loop."""
         self._log_files = LogFiles.of(log_folder, settings.log)
@@ -65,6 +72,7 @@ class CompactorActor:
             name,
             own,
             group=group,
+            edition=edition,
             node=context.get_node_id(),
             coordinator=compactor_calls(),
             engine=self._engine,
@@ -86,6 +94,10 @@ class CompactorActor:
         """Run the service; if it fails, end the process."""
         try:
             await self._service.run()
+            if (
+                not self._service.stopping
+            ):  # It was drained; Ray would keep an actor that does nothing.
+                await self._end_for_good()
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -209,6 +221,7 @@ def start(
     group: str = DEFAULT_GROUP,
     node_resource: str = "",
     log_folder: str = "",
+    edition: str = "",
     **options: Any,
 ) -> Any:
     """Start a compactor as a detached actor, or return the one that runs by this name.
@@ -218,11 +231,17 @@ def start(
         name: The compactor's, unique in the cluster.
         group: The compaction group that it serves.
         node_resource: A Ray resource of the node that it shall run on, with its Spark
-            executors; empty: on any node, with the executors beside it.
+            executors; empty: on a node with the resource of its group, or on any, with the
+            executors beside it.
         log_folder: Where it and its Spark application keep their log files; empty: nowhere.
+        edition: Names settings and release, to tell this compactor from others.
         options: Further Ray actor options.
     """
-    pin = {"resources": {node_resource: PIN_AMOUNT}} if node_resource else {}
+    own = settings.groups.get(group)
+    wanted = own.resource if own is not None else ""
+    resources = {wanted: 1.0} if wanted else {}
+    if node_resource:
+        resources = {node_resource: PIN_AMOUNT}
     return (
         ray.remote(CompactorActor)
         .options(
@@ -233,8 +252,15 @@ def start(
             max_restarts=-1,
             max_concurrency=CALLS_AT_ONCE,
             num_cpus=0,
-            **pin,
+            resources=resources,
             **options,
         )
-        .remote(settings, name, group, node_resource, log_folder)
+        .remote(
+            settings,
+            name,
+            group=group,
+            node_resource=node_resource,
+            log_folder=log_folder,
+            edition=edition,
+        )
     )

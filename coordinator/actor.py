@@ -39,6 +39,7 @@ from common.wire import (
 )
 from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
@@ -68,9 +69,12 @@ class RayCompactors:
 class CoordinatorActor:
     """Finds, orders and hands out compaction jobs. One per cluster leads."""
 
-    def __init__(self, settings: Settings, log_folder: str = "") -> None:
+    def __init__(
+        self, settings: Settings, log_folder: str = "", node_resource: str = "", edition: str = ""
+    ) -> None:
         """Wire the parts and start the loops."""
         self._settings = settings
+        self._edition = edition
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(LOG_PARTS[0])
         self._id = RandomIds().next("coord")
@@ -87,7 +91,10 @@ class CoordinatorActor:
             coordinator=self._id,
             generations=self._generations,
         )
-        self._parts = assemble(settings, self._context, RayRangeScans(settings))
+        lever = RayCompactorLever(
+            settings, node_resource=node_resource, log_folder=log_folder, edition=edition
+        )
+        self._parts = assemble(settings, self._context, RayRangeScans(settings), lever)
         self._state, self._service = self._parts.state, self._parts.service
         self._scanner, self._requests = self._parts.scanner, self._parts.requests
         self._ready = asyncio.Event()
@@ -144,6 +151,14 @@ class CoordinatorActor:
         """Answer with this coordinator's id when it is ready."""
         await self._ready.wait()
         return self._id
+
+    async def edition(self) -> str:
+        """Return what it was started with, as whoever started it has named that."""
+        return self._edition
+
+    async def stop_scaling(self) -> None:
+        """Start and drain no compactors any more: the service is being taken down."""
+        self._parts.autoscaler.stop()
 
     async def take(self, request: TakeRequest) -> Assignment | None:
         """Wait for a job."""
@@ -210,6 +225,14 @@ class CoordinatorActor:
         """Have a compactor finish what it holds and take nothing more."""
         self._service.submit(on.DrainAsked(compactor=compactor))
 
+    async def stop_compactor(self, compactor: str, wait_max_s: float | None) -> None:
+        """Have a compactor end its jobs within a time, hand back what is left, and end for good."""
+        await self._parts.autoscaler.shut_down(compactor, wait_max_s)
+
+    async def scale(self, group: str, count: int | None) -> None:
+        """Set how many compactors a group has; None: as many as settings and work want."""
+        await self._parts.autoscaler.scale(group, count)
+
     async def cancel(self, attempt: str, cause: str = "cancelled by the operator") -> None:
         """End an attempt; a request's is cancelled with its request on this tablet."""
         known = next((each for each in await self.running() if each.attempt == attempt), None)
@@ -243,12 +266,22 @@ class CoordinatorActor:
         return self._context.clock.now_s()
 
 
-def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
+def start(
+    settings: Settings,
+    *,
+    log_folder: str = "",
+    node_resource: str = "",
+    edition: str = "",
+    **options: Any,
+) -> Any:
     """Start the coordinator as a detached actor, or return the one that runs.
 
     Args:
         settings: All settings of the service.
         log_folder: Where it keeps its log file; empty: where Ray keeps its output.
+        node_resource: A Ray resource of the node on which it starts compactors; empty: on any
+            node, or on those that have their group's resource.
+        edition: Names settings and release, to tell this coordinator from others.
         options: Further Ray actor options, such as `resources`.
     """
     answers: type[CoordinatorCalls] = CoordinatorActor
@@ -264,5 +297,5 @@ def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
             num_cpus=0,
             **options,
         )
-        .remote(settings, log_folder)
+        .remote(settings, log_folder, node_resource, edition)
     )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitStatus
 from common.model.request import RequestState
-from common.wire import MetricValue
+from common.wire import GroupStatus, MetricValue
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import SelectorCalls
 from coordinator.scan.full_scan import FullScan
@@ -56,6 +56,22 @@ def scan_figures(scanner: Scanner, full_scan: FullScan) -> list[MetricValue]:
         MetricValue("neve_full_scan_found_total", counts.found),
         MetricValue("neve_full_scan_pieces_total", counts.ranges),
         MetricValue("neve_full_scan_pieces_failed_total", counts.ranges_failed),
+    ]
+
+
+def scaling_figures(groups: Collection[GroupStatus]) -> list[MetricValue]:
+    """Return how many compactors each group should have, and what becomes of them."""
+    return [
+        MetricValue(metric, value, (each.group,))
+        for each in groups
+        if (scaling := each.scaling) is not None
+        for metric, value in (
+            ("neve_compactors_desired", scaling.desired),
+            ("neve_compactors_starting", scaling.starting),
+            ("neve_compactors_draining", scaling.draining),
+            ("neve_compactor_starts_failed_total", scaling.starts_failed),
+            ("neve_compactors_blocked", float(bool(scaling.blocked))),
+        )
     ]
 
 

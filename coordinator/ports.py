@@ -49,6 +49,40 @@ class Storage(Protocol):
         ...
 
 
+class CompactorLever(Protocol):
+    """Starts and ends compactors. Every method raises `UnavailableError` if it cannot."""
+
+    @property
+    def edition(self) -> str:
+        """What compactors are started with now; those of another edition are replaced."""
+        ...
+
+    async def names(self) -> frozenset[str]:
+        """Return the compactors that exist: that run, start, or wait for a place."""
+        ...
+
+    async def start(self, group: str, name: str) -> None:
+        """Start a compactor of a group under a name that is free."""
+        ...
+
+    async def shut_down(self, name: str, wait_max_s: float | None) -> None:
+        """Let a compactor end its jobs and end for good; return at once.
+
+        Args:
+            name: The compactor; one that is gone is left alone.
+            wait_max_s: Longest wait for its jobs; None: `compactor.drain_timeout_s`.
+        """
+        ...
+
+    async def kill(self, name: str) -> None:
+        """End a compactor at once, for good."""
+        ...
+
+    async def why_gone(self, name: str) -> str:
+        """Return why a compactor that does not exist any more has died, as far as is known."""
+        ...
+
+
 class PlanTablet(Protocol):
     """The registry's planners, bound. Pure."""
 

@@ -12,7 +12,9 @@ from common.settings import Settings
 from common.wire import (
     CoordinatorStatus,
     Explanation,
+    GroupScaling,
 )
+from coordinator.autoscaler import Autoscaler
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.file_retention import GarbageRules
@@ -21,12 +23,13 @@ from coordinator.core.state import CoordinatorState
 from coordinator.figures import (
     fault_figures,
     request_figures,
+    scaling_figures,
     scan_figures,
     scope_figures,
     selector_figures,
     store_figures,
 )
-from coordinator.ports import Submit
+from coordinator.ports import CompactorLever, Submit
 from coordinator.registry import planner_for
 from coordinator.requests.driver import RequestDriver
 from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
@@ -60,6 +63,7 @@ class CoordinatorParts:
     operations: OperationDriver
     limiting: RateLimits
     store_care: StoreHealthWatch
+    autoscaler: Autoscaler
 
     def explain(self, tablet: TabletId, now_s: float) -> Explanation:
         """Return why a tablet is as it is, the most important reason first.
@@ -87,6 +91,7 @@ class CoordinatorParts:
             self.operations.run_forever(),
             self.limiting.run_forever(),
             self.store_care.run_forever(),
+            self.autoscaler.run_forever(),
             self._tick_forever(own.tick_s),
         ]
 
@@ -95,7 +100,11 @@ class CoordinatorParts:
         now_s, service = self.context.clock.now_s(), self.service
         status = self.state.status(now_s, service.turns, service.conflicts)
         faults = self.context.faults
+        groups = tuple(
+            replace(each, scaling=self._scaling(each.group, status)) for each in status.groups
+        )
         figures = (
+            *scaling_figures(groups),
             *request_figures(self.requests, now_s, self.state.rows_transformed),
             *selector_figures(self.selectors),
             *scan_figures(self.scanner, self.full_scan),
@@ -105,10 +114,15 @@ class CoordinatorParts:
         )
         return replace(
             status,
+            groups=groups,
             quarantined=status.quarantined + faults.unreadable_tablets,
             figures=figures,
             store_warnings=(*self.store_care.health.warnings, *faults.all_unreadable()),
         )
+
+    def _scaling(self, group: str, status: CoordinatorStatus) -> GroupScaling | None:
+        own = [each for each in status.compactors if each.group == group]
+        return self.autoscaler.scaling(group, own)
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
@@ -185,8 +199,24 @@ def storage_loops(
     ]
 
 
+def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> CoordinatorState:
+    """Return a core that knows nothing yet."""
+    own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
+    served = settings.served_groups()
+    return CoordinatorState(
+        own,
+        coordinator=context.coordinator,
+        limits=Limits.of(own, beat_interval_s=beat_s),
+        groups=served,
+        scaled=[name for name, most in served.items() if most and is_scaled],
+    )
+
+
 def assemble(
-    settings: Settings, context: ShellContext, remote: RangeScans | None = None
+    settings: Settings,
+    context: ShellContext,
+    remote: RangeScans | None = None,
+    lever: CompactorLever | None = None,
 ) -> CoordinatorParts:
     """Return the parts, each knowing those that it needs.
 
@@ -196,6 +226,7 @@ def assemble(
         settings: The operator's.
         context: What the shell is made of.
         remote: Where ranges of large tables are scanned; None: in this process.
+        lever: Starts and ends compactors; None: nobody does.
 
     Raises:
         ConfigError: A plug-in of the settings is not installed.
@@ -203,13 +234,8 @@ def assemble(
     """
     plan = planner_for(settings)
     scanner = Scanner(context.store, plan, context.log, context.faults)
-    own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
-    state = CoordinatorState(
-        own,
-        coordinator=context.coordinator,
-        limits=Limits.of(own, beat_interval_s=beat_s),
-        groups=settings.served_groups(),
-    )
+    own = settings.coordinator
+    state = _state_of(settings, context, is_scaled=lever is not None)
     service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
     selectors = SelectorCalls()
@@ -242,4 +268,7 @@ def assemble(
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=StoreHealthWatch(context.store, context.log),
+        autoscaler=Autoscaler(
+            settings, context, lever, state=state, scanner=scanner, submit=service.submit
+        ),
     )

@@ -132,6 +132,15 @@ class SetLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetScale:
+    """Set the number of compactors of a group (`neve:scales`)."""
+
+    group: str
+    count: int | None
+    """None: as many as the settings and the work want."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BumpGeneration(Guarded):
     """Count the table's generation up; a fail-over to an older state shows by it.
 
@@ -165,6 +174,7 @@ UpkeepChange = (
     | UnpinFiles
     | ClaimCoordination
     | SetLimit
+    | SetScale
     | BumpGeneration
     | PublishManifest
 )

@@ -1,6 +1,6 @@
 """Names of all keys. Everything of one table shares the hash tag `{<table id>}`: one slot.
 
-neve:tables  neve:store  neve:coordinator  neve:limits   of the whole store
+neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
 neve:reserve  neve:full                            room to empty a store that is full
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
@@ -19,6 +19,8 @@ STORE = "neve:store"
 COORDINATOR = "neve:coordinator"
 LIMITS = "neve:limits"
 """Hash: scope → bytes/s."""
+SCALES = "neve:scales"
+"""Hash: compaction group → number of compactors."""
 RESERVE = "neve:reserve"
 """String of nothing: memory that is given back when the store is full."""
 FULL = "neve:full"

@@ -232,6 +232,10 @@ class TabletStore(Protocol):
         """Return the limits that operators have set, in bytes/s; 0: none."""
         ...
 
+    async def scales(self) -> Mapping[str, int]:
+        """Return how many compactors operators want, by group; absent: nobody has said."""
+        ...
+
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
         """Return the files to delete."""
         ...

@@ -44,6 +44,7 @@ from common.metadata.keys import (
     COORDINATOR,
     LIMITS,
     REQUESTS_OPEN_MAX,
+    SCALES,
     STORE,
     TABLE_KEYS,
     TABLES,
@@ -396,6 +397,14 @@ class KeyspaceStore:
             except ValueError as error:
                 raise MetadataError(f"{LIMITS} {scope.text} cannot be decoded: {error}") from error
         return limits
+
+    async def scales(self) -> Mapping[str, int]:
+        """Return how many compactors operators want, by group."""
+        found = sorted((await self._read(hgetall(SCALES))).items())
+        try:
+            return {name.decode(): int(count) for name, count in found}
+        except ValueError as error:
+            raise MetadataError(f"{SCALES} cannot be decoded: {error}") from error
 
     async def garbage(self, table: str) -> Sequence[GarbageEntry]:
         """Return the files to delete; what comes in meanwhile may be missing."""

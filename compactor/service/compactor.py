@@ -58,10 +58,12 @@ class CompactorService:
         clock: Clock,
         log: Log,
         group: str = DEFAULT_GROUP,
+        edition: str = "",
     ) -> None:
         self._compactor = compactor
         self._settings = settings
         self._group = group
+        self._edition = edition
         self._node = node
         self._coordinator = coordinator
         self._engine = engine
@@ -79,6 +81,8 @@ class CompactorService:
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._handing_back: asyncio.Task[None] | None = None
+        self.stopping = False
+        """Whether `stop` was called: then its caller ends the process."""
         self._engine_lock = asyncio.Lock()
         self._failed_starts = (0, "")
 
@@ -128,6 +132,7 @@ class CompactorService:
         Args:
             wait_max_s: Longest wait for running jobs; None: as the settings say.
         """
+        self.stopping = True
         self.drain()
         if await self._has_ended(
             self._settings.drain_timeout_s if wait_max_s is None else wait_max_s
@@ -173,6 +178,9 @@ class CompactorService:
             ),
             draining=self._draining.is_set(),
             engine_pid=self._engine.pid,
+            ready=self._ready.is_set(),
+            start_problem=self._failed_starts[1],
+            edition=self._edition,
         )
 
     async def _beat_forever(self) -> None:

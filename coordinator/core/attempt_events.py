@@ -274,6 +274,7 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     cluster.capacity.leave(attempt)
     _count(cluster, end)
     if end is AttemptEnd.COMMITTED:
+        cluster.counters.committed_bytes[known.group] += known.input_bytes
         cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
         cluster.crashes.forget(known.tablet, known.inputs)
     return [do.Replan(tablet=known.tablet)]

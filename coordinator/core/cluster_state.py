@@ -4,6 +4,7 @@ Only a turn changes `ClusterState`, through the `decide` functions of the core. 
 nothing itself.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -61,6 +62,7 @@ class Counters:
     __slots__ = (
         "cancelled",
         "committed",
+        "committed_bytes",
         "failed",
         "orphaned",
         "refused",
@@ -73,6 +75,8 @@ class Counters:
     def __init__(self) -> None:
         self.turns = 0
         self.committed = 0
+        self.committed_bytes: Counter[str] = Counter()
+        """Bytes that committed attempts have read, by group."""
         self.failed = 0
         self.stalled = 0
         """Failed attempts that their compactor gave up because they made no progress."""
@@ -89,10 +93,14 @@ class Counters:
 class ClusterState:
     """The coordinator's whole memory."""
 
-    def __init__(self, limits: Limits, groups: Collection[str] = ()) -> None:
+    def __init__(
+        self, limits: Limits, groups: Collection[str] = (), scaled: Collection[str] = ()
+    ) -> None:
         self.limits = limits
         self.configured_groups = tuple(sorted(groups))
         """Groups that the settings name; others may be known by their compactors or jobs."""
+        self.scaled_groups = frozenset(scaled)
+        """Groups of which compactors are started."""
         self.started_s: float | None = None
         """When the first turn was."""
         self.last_turn_s = 0.0
@@ -162,10 +170,14 @@ class ClusterState:
         return DEFAULT_VOLUME if known is None else known.settings.volume
 
     def unserved(self, group: str) -> str | None:
-        """Return a sentence on a group that has no compactor, or None if it has one."""
+        """Return a sentence on a group that lacks a compactor; None: it has one, or needs none."""
         if self.compactors.of_group(group):
             return None
         jobs = len(self.queues.queue(group))
+        if group in self.scaled_groups:
+            what = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
+            told = f"`neve group show {group}` says what is being done"
+            return f"group {group} has no compactor yet: {what}; {told}" if jobs else None
         waiting = "no job waits for it now"
         if jobs:
             waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"

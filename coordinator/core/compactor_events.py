@@ -95,6 +95,9 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
         node=beat.node,
         slots=beat.slots,
         draining=beat.draining,
+        ready=beat.ready,
+        start_problem=beat.start_problem,
+        edition=beat.edition,
         listed=beat.attempts,
     )
     sign, actions = note_sign_of_life(cluster, news, now_s)

@@ -43,6 +43,11 @@ class Compactor:
     slots: int = 1
     draining: bool = False
     """It was asked to drain, or reports that it does."""
+    ready: bool = True
+    """Whether its engine is up, or has been."""
+    start_problem: str = ""
+    """Why its engine did not start when it last tried; empty: it did, or has not tried."""
+    edition: str = ""
     listed: tuple[AttemptProgress, ...] = ()
     """What its last heartbeat listed."""
 

@@ -51,6 +51,10 @@ class Deferrals:
         """Return the tablets of a table that wait anywhere."""
         return [tablet for tablet in self._place_of if tablet.table == table]
 
+    def count(self, place: str) -> int:
+        """Return how many tablets wait at a place."""
+        return len(self._places.get(place, ()))
+
     def places(self) -> list[str]:
         """Return everything that tablets wait for, by name."""
         return sorted(self._places)

@@ -107,6 +107,7 @@ class CoordinatorState:
         *,
         limits: Limits | None = None,
         groups: Collection[str] = (),
+        scaled: Collection[str] = (),
     ) -> None:
         """Know nothing yet.
 
@@ -115,9 +116,10 @@ class CoordinatorState:
             coordinator: Id of this coordinator, for its status.
             limits: Taken instead of what the settings ask for.
             groups: Compaction groups that the settings name, with compactors or without.
+            scaled: Those of which compactors are started when there is work.
         """
         self._coordinator = coordinator
-        self._cluster = ClusterState(limits or Limits.of(settings), groups)
+        self._cluster = ClusterState(limits or Limits.of(settings), groups, scaled)
         self._story = Story(self._cluster)
 
     def handle(self, event: events.Event, now_s: float) -> list[Action]:

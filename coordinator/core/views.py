@@ -105,6 +105,19 @@ def _group_status(cluster: ClusterState, group: str, now_s: float) -> GroupStatu
         paused=group in cluster.paused_groups,
         longest_s=_longest_s(cluster, group, now_s),
         quiet_s=_quietest_s(cluster, group, now_s),
+        queued_input_bytes=queue.input_bytes,
+        running_left_bytes=_left_bytes(cluster, group),
+        committed_bytes=cluster.counters.committed_bytes[group],
+        deferred=cluster.deferrals.count(group),
+    )
+
+
+def _left_bytes(cluster: ClusterState, group: str) -> int:
+    """Return the input bytes that running attempts of a group have not rewritten yet."""
+    return sum(
+        int(attempt.input_bytes * (1 - (attempt.progress.fraction if attempt.progress else 0.0)))
+        for attempt in cluster.attempts
+        if attempt.group == group and attempt.state is AttemptState.RUNNING
     )
 
 
@@ -146,6 +159,9 @@ def _compactor_status(cluster: ClusterState, compactor: Compactor, now_s: float)
         draining=compactor.draining,
         failures=cluster.retry.compactor_failures(compactor.name),
         backing_off_s=0.0 if until_s is None else until_s - now_s,
+        ready=compactor.ready,
+        start_problem=compactor.start_problem,
+        edition=compactor.edition,
     )
 
 

@@ -19,6 +19,8 @@ from coordinator.scan.scan_ranges import (
     ScanRange,
 )
 
+AMOUNT = 0.001
+"""Enough of `cluster.service_resource` to be placed on a node that has it."""
 RANGE_SCAN_MAX_S = 300.0
 """Then a range has failed: its node may hang."""
 
@@ -29,8 +31,11 @@ class RayRangeScans:
     def __init__(self, settings: Settings) -> None:
         """Have tasks use these settings: the store's address, services and planners."""
         self._settings = settings
+        own = settings.cluster.service_resource
+        # Where nodes come and go with the work, a scan must not keep one of them from going.
+        place = {"resources": {own: AMOUNT}} if own else {"scheduling_strategy": "SPREAD"}
         self._task = ray.remote(scan_range).options(
-            num_cpus=0, max_retries=0, scheduling_strategy="SPREAD", name="neve full scan"
+            num_cpus=0, max_retries=0, name="neve full scan", **place
         )
 
     async def scan(self, scan_range: ScanRange) -> RangeFindings:

@@ -22,6 +22,8 @@ READERS = {
     "compactor": ("compactor/",),
     "gateway": ("neve/gateway/", "neve/local/"),
     "readers": ("common/readers/",),
+    "autoscaler": ("coordinator/autoscaler.py",),
+    "cluster": ("neve/serve/",),
     "log": (
         "common/log_files.py",
         "coordinator/actor.py",
@@ -63,11 +65,12 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
         **dict.fromkeys(("slots", "executors", "cores"), 3),
         **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
         "task_memory_max": "2345m",
+        "resource": "neve_group",
     }
     assert words.keys() == {entry.name for entry in fields(GroupSettings)}
     usual = SECTIONS["compactor"]()
     for name, value in words.items():
-        if name != "compactors":
+        if name not in ("compactors", "resource"):  # Those say how many there are, and where.
             assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
 
 

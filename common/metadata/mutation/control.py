@@ -6,6 +6,7 @@ from common.metadata.changes import (
     ClaimCoordination,
     PublishManifest,
     SetLimit,
+    SetScale,
     WriteAnalyses,
     WriteAnalysis,
 )
@@ -29,7 +30,7 @@ from common.metadata.commands import (
     incr,
     set_string,
 )
-from common.metadata.keys import COORDINATOR, LIMITS, STORE, TableKeys, TabletKeys
+from common.metadata.keys import COORDINATOR, LIMITS, SCALES, STORE, TableKeys, TabletKeys
 from common.metadata.mutation.needs import (
     claim_seen,
     refused_by_table,
@@ -49,6 +50,8 @@ from common.model.outcome import Refusal, RefusalCode
 
 LIMITS_MAX = 1000
 """Groups and volumes with a limit of their own."""
+SCALES_MAX = 1000
+"""Groups whose number of compactors somebody has set."""
 MANIFESTS_MAX = 64
 """Earlier manifests that a table may have stored at a time."""
 CLAIM_STEP_S = 0.001
@@ -168,6 +171,23 @@ def set_limit(change: SetLimit) -> Transaction:
         return Write((hset(LIMITS, {scope: change.bytes_s}),), durable=True)
 
     return Transaction(Needs((LIMITS,), {"limits": hgetall(LIMITS)}), decide)
+
+
+def set_scale(change: SetScale) -> Transaction:
+    """Return the transaction that sets a group's compactors; the last one to write wins."""
+
+    def decide(seen: Seen) -> Decision:
+        known, group = seen["scales"], change.group
+        if change.count is None:
+            return Write((hdel(SCALES, group),), durable=True)
+        if group.encode() not in known and len(known) >= SCALES_MAX:
+            return Refusal(
+                RefusalCode.LIMITS,
+                f"{len(known)} groups are scaled by hand; take others back first",
+            )
+        return Write((hset(SCALES, {group: change.count}),), durable=True)
+
+    return Transaction(Needs((SCALES,), {"scales": hgetall(SCALES)}), decide)
 
 
 def bump_generation(change: BumpGeneration) -> Transaction:

@@ -39,6 +39,7 @@ BUILDERS: Mapping[type[Any], Callable[[Any], Transaction]] = {
     changes.WriteAnalyses: control.write_analyses,
     changes.ClaimCoordination: control.claim_coordination,
     changes.SetLimit: control.set_limit,
+    changes.SetScale: control.set_scale,
     changes.BumpGeneration: control.bump_generation,
     changes.PublishManifest: control.publish_manifest,
     changes.SubmitRequest: requests.submit_request,

@@ -2,4 +2,5 @@
 
 demand  what a group has to do, and how many compactors that takes
 policy  when compactors are started and drained, one decision per snapshot
+rate    how fast a compactor rewrites, measured
 """

@@ -85,6 +85,11 @@ class JobQueue:
         """The bytes of all queued jobs, by `weight_bytes`."""
         return self._index.size_bytes
 
+    @property
+    def input_bytes(self) -> int:
+        """What the queued jobs would read."""
+        return self._index.input_bytes
+
     def entries(self) -> Iterator[QueueEntry]:
         """Yield what the queue knows of each job, best first; the queue must not change."""
         return self._index.best_first()

@@ -13,7 +13,7 @@ from common.coordinator_proxy import CoordinatorProxy
 from coordinator.actor import CoordinatorActor
 
 PORTS = (CompactorCalls, OperatorCalls)
-FOR_STARTERS = {"ping"}
+FOR_STARTERS = {"ping", "edition", "stop_scaling"}
 """Whoever starts the actor calls it by its handle."""
 CALLS = [(port, name) for port in PORTS for name in sorted(call_names(port))]
 

@@ -21,6 +21,7 @@ from common.metadata.changes import (
     MoveRequest,
     PinFiles,
     SetLimit,
+    SetScale,
     SubmitRequest,
 )
 from common.metadata.commands import Command
@@ -49,6 +50,8 @@ def promised(table: str, harness: Harness) -> list[Change]:
         BumpGeneration(table=table),
         SetLimit(scope=LimitScope.parse("group:g"), bytes_s=1 << 20),
         SetLimit(scope=LimitScope.parse("group:g"), bytes_s=None),
+        SetScale(group="g", count=2),
+        SetScale(group="g", count=None),
         *[ChangeTable(table=table, settings_version=1, state=TableState.PAUSED)] * 2,
         ChangeTable(table=table, settings_version=1, state=TableState.LIVE),
     ]

@@ -170,6 +170,7 @@ OF_THE_TABLE = {
 
 
 LIMIT = changes.SetLimit(scope=LimitScope.parse("group:g"), bytes_s=0)
+SCALE = changes.SetScale(group="g", count=2)
 
 
 @pytest.mark.parametrize(("change", "words"), WATCHES, ids=lambda each: type(each).__name__)
@@ -189,10 +190,11 @@ def test_to_require_a_generation_watches_no_more() -> None:
             assert ("GET", PREFIX + "generation") in needs.reads.values()
 
 
-def test_the_coordinator_s_id_and_limits_live_outside_all_tables() -> None:
+def test_the_coordinator_s_id_limits_and_scales_live_outside_all_tables() -> None:
     needs = transaction_for(changes.ClaimCoordination(coordinator="c")).needs
     assert needs.watch == ("neve:coordinator",)
     assert transaction_for(LIMIT).needs.watch == ("neve:limits",)
+    assert transaction_for(SCALE).needs.watch == ("neve:scales",)
 
 
 def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
@@ -216,7 +218,8 @@ def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
 
 
 def test_every_change_has_a_transaction() -> None:
-    tried = {type(change) for change, _ in WATCHES} | {changes.ClaimCoordination, changes.SetLimit}
+    outside = {changes.ClaimCoordination, changes.SetLimit, changes.SetScale}
+    tried = {type(change) for change, _ in WATCHES} | outside
     assert tried == {*get_args(changes.Change)}
     assert all(isinstance(transaction_for(change), Transaction) for change, _ in WATCHES)
     assert changes.Applied() == MADE

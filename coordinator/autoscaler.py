@@ -1,0 +1,367 @@
+"""Keeps as many compactors as the work wants: looks at each group, asks the policy, does it.
+
+The policy is `core.autoscaling`. Every round begins with a fresh look: at the queues, at what
+compactors say of themselves, and at which actors Ray knows. What is remembered between two rounds
+can be lost without harm.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from common.errors import (
+    MetadataError,
+    RequestError,
+    UnavailableError,
+    UnknownGroupError,
+)
+from common.metadata.changes import Applied, Refused, SetScale
+from common.settings import COMPACTORS_MAX, Settings
+from common.wire import (
+    CompactorStatus,
+    GroupScaling,
+    GroupStatus,
+    ScalingDecision,
+)
+from coordinator.context import ShellContext
+from coordinator.core import events as on
+from coordinator.core.autoscaling.demand import (
+    AutoscalerRules,
+    CompactorLoad,
+    FailedStart,
+    GroupLoad,
+    StartingCompactor,
+)
+from coordinator.core.autoscaling.policy import Decision, Memory, decide
+from coordinator.core.autoscaling.rate import RewriteRate
+from coordinator.core.state import CoordinatorState
+from coordinator.ports import CompactorLever, Submit
+from coordinator.scan.scanner import Scanner
+
+ROUND_INTERVAL_S = 2.0
+SCALES_INTERVAL_S = 10.0
+"""How often what operators have set is read again: a restored store may hold something else."""
+DECISIONS_KEPT = 50
+"""Of each group, for people."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is remembered of a group between two rounds."""
+
+    memory: Memory = field(default_factory=Memory)
+    rate: RewriteRate = field(default_factory=RewriteRate)
+    starting: dict[str, float] = field(default_factory=dict)
+    """Compactor that starts → since when."""
+    leaving: set[str] = field(default_factory=set)
+    """Compactors that were drained and whose actors have not gone yet."""
+    starts_failed: int = 0
+    decisions: deque[ScalingDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
+    last: Decision | None = None
+
+
+class Autoscaler:
+    """Scales every group of the settings."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        context: ShellContext,
+        lever: CompactorLever | None,
+        *,
+        state: CoordinatorState,
+        scanner: Scanner,
+        submit: Submit,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            settings: Of the service.
+            context: What the shell is made of.
+            lever: Starts and ends compactors; None: nobody does, and nothing is scaled.
+            state: Knows groups and compactors; only read.
+            scanner: Knows how many tablets wait to be planned.
+            submit: Tells the core.
+        """
+        own = settings.autoscaler
+        self._settings, self._context, self._lever = settings, context, lever
+        self._state, self._scanner = state, scanner
+        self._submit = submit
+        self._rules = AutoscalerRules(
+            drain_target_s=own.drain_target_s,
+            grow_after_s=own.grow_after_s,
+            grow_interval_s=own.grow_interval_s,
+            shrink_after_s=own.shrink_after_s,
+            shrink_interval_s=own.shrink_interval_s,
+            start_timeout_s=own.start_timeout_s,
+        )
+        self._groups = {name: _Group() for name in settings.groups}
+        self._first = {each.groups[0].name for each in settings.services.values()}
+        self._scales: Mapping[str, int] = {}
+        self._scales_s: float | None = None
+        self._stopped = lever is None
+
+    def stop(self) -> None:
+        """Start and drain nothing any more."""
+        self._stopped = True
+
+    async def run_forever(self) -> None:
+        """Make a round again and again; one that fails is made up for by the next."""
+        while True:
+            try:
+                await self.round()
+            except (MetadataError, UnavailableError) as error:
+                self._context.log("scaling fails", cause=str(error))
+            await asyncio.sleep(ROUND_INTERVAL_S)
+
+    async def round(self) -> None:
+        """Look at every group once, and do what the policy wants.
+
+        Raises:
+            MetadataError: What operators have set cannot be read.
+            UnavailableError: Store or Ray do not answer.
+        """
+        if self._stopped or self._lever is None:
+            return
+        now_s = self._context.clock.now_s()
+        if self._scales_s is None or now_s - self._scales_s >= SCALES_INTERVAL_S:
+            await self._read_scales()
+        names = await self._lever.names()
+        status = self._state.status(now_s)
+        for found in status.groups:
+            group = self._groups.get(found.group)
+            if group is not None:
+                own = [each for each in status.compactors if each.group == found.group]
+                await self._scale(group, found, own, names, now_s)
+
+    async def scale(self, group: str, wanted: int | None) -> None:
+        """Set how many compactors a group has.
+
+        Args:
+            group: Its name.
+            wanted: How many; None: as many as settings and work want.
+
+        Raises:
+            UnknownGroupError: The settings have no such group.
+            RequestError: So many are not possible.
+            MetadataError: The store refused.
+            UnavailableError: The store does not answer: it may be written or not.
+        """
+        if group not in self._groups:
+            known = ", ".join(self._groups)
+            raise UnknownGroupError(f"no group {group!r} has compactors, expected one of: {known}")
+        if wanted is not None and not 0 <= wanted <= COMPACTORS_MAX:
+            raise RequestError(
+                f"{wanted} compactors are not possible, expected 0 to {COMPACTORS_MAX}"
+            )
+        outcome = await self._context.store.apply(SetScale(group=group, count=wanted))
+        if isinstance(outcome, Refused):
+            raise MetadataError(f"compactors of group {group} are not set: {outcome.reason}")
+        if not isinstance(outcome, Applied):
+            raise UnavailableError(f"compactors of group {group} may not be set: {outcome.reason}")
+        self._context.log("group set", group=group, compactors=wanted)
+        await self._read_scales()
+
+    async def shut_down(self, compactor: str, wait_max_s: float | None) -> None:
+        """Let a compactor end its jobs within a time, and end for good.
+
+        Raises:
+            UnavailableError: Ray does not answer, or nothing here ends compactors.
+        """
+        if self._lever is None:
+            raise UnavailableError("this coordinator does not end compactors")
+        self._submit(on.DrainAsked(compactor=compactor))
+        for group in self._groups.values():
+            group.leaving.add(compactor)
+        await self._lever.shut_down(compactor, wait_max_s)
+
+    def scaling(self, group: str, compactors: Sequence[CompactorStatus]) -> GroupScaling | None:
+        """Return how a group is scaled; None: it is not.
+
+        Args:
+            group: Its name.
+            compactors: Those of the group that are heard.
+        """
+        own = self._groups.get(group)
+        if own is None or self._lever is None:
+            return None
+        least, most = self._bounds(group)
+        last = own.last
+        return GroupScaling(
+            least=least,
+            most=most,
+            set_to=self._scales.get(group),
+            desired=least if last is None else last.desired,
+            starting=len(own.starting),
+            draining=sum(each.draining for each in compactors),
+            reason="not looked at yet" if last is None else last.reason,
+            blocked="" if last is None else last.blocked,
+            starts_failed=own.starts_failed,
+            decisions=tuple(own.decisions),
+        )
+
+    def _bounds(self, group: str) -> tuple[int, int]:
+        wanted = self._scales.get(group)
+        if wanted is not None:
+            return wanted, wanted
+        counts = self._settings.groups[group].compactors
+        return counts.min, counts.max
+
+    async def _read_scales(self) -> None:
+        self._scales = await self._context.store.scales()
+        self._scales_s = self._context.clock.now_s()
+
+    async def _scale(
+        self,
+        group: _Group,
+        found: GroupStatus,
+        heard: Sequence[CompactorStatus],
+        names: frozenset[str],
+        now_s: float,
+    ) -> None:
+        """Look at one group, and do what the policy wants."""
+        failed = await self._note_starting(group, found.group, heard, names, now_s)
+        load = self._load(group, found, heard, failed, now_s)
+        decision, group.memory = decide(load, group.memory, self._rules, now_s)
+        decision = replace(decision, drain=decision.drain or self._outdated(load, heard))
+        group.last, before = decision, group.last
+        started = await self._perform(group, decision, names)
+        changed = started or decision.drain or decision.give_up
+        if changed or before is None or before.desired != decision.desired:
+            self._remember(group, decision, started, now_s)
+
+    def _outdated(self, load: GroupLoad, heard: Sequence[CompactorStatus]) -> tuple[str, ...]:
+        """Return a compactor of other settings or another release to drain: one at a time.
+
+        One that drains counts no more, so the policy starts another if the work wants it.
+        """
+        assert self._lever is not None
+        if load.starting or any(each.draining for each in load.running):
+            return ()
+        edition = self._lever.edition
+        others = [each for each in heard if each.ready and each.edition != edition]
+        least = min(others, key=lambda each: (each.busy, each.compactor), default=None)
+        return () if least is None else (least.compactor,)
+
+    async def _note_starting(
+        self,
+        group: _Group,
+        name: str,
+        heard: Sequence[CompactorStatus],
+        names: frozenset[str],
+        now_s: float,
+    ) -> tuple[FailedStart, ...]:
+        """Note which compactors start; return those that have failed to since the last round."""
+        answers = {each.compactor for each in heard if each.ready}
+        group.leaving |= {each.compactor for each in heard if each.draining}
+        group.leaving &= names
+        own = {each for each in names if _group_of(each) == name}
+        own |= {each.compactor for each in heard}
+        starting = own - answers - group.leaving
+        failed = [
+            FailedStart(name=each, cause=await self._why_gone(each))
+            for each in group.starting
+            if each not in own and each not in group.leaving
+        ]
+        group.starts_failed += len(failed)
+        group.starting = {each: group.starting.get(each, now_s) for each in sorted(starting)}
+        return tuple(failed)
+
+    async def _why_gone(self, compactor: str) -> str:
+        assert self._lever is not None
+        return await self._lever.why_gone(compactor)
+
+    def _load(
+        self,
+        group: _Group,
+        found: GroupStatus,
+        heard: Sequence[CompactorStatus],
+        failed: tuple[FailedStart, ...],
+        now_s: float,
+    ) -> GroupLoad:
+        slots = self._settings.compactor_of(found.group).slots
+        least, most = self._bounds(found.group)
+        busy = sum(each.busy for each in heard)
+        group.rate = group.rate.seen(found.committed_bytes, busy, now_s)
+        return GroupLoad(
+            group=found.group,
+            count_min=least,
+            count_max=most,
+            slots=slots,
+            queued_jobs=found.queued,
+            queued_bytes=found.queued_input_bytes,
+            running_jobs=found.running,
+            running_bytes=found.running_left_bytes,
+            deferred_tablets=found.deferred,
+            unplanned_tablets=self._scanner.waiting if found.group in self._first else 0,
+            oldest_age_s=found.oldest_age_s,
+            rate_bytes_s=group.rate.bytes_s(slots),
+            running=tuple(
+                CompactorLoad(
+                    name=each.compactor,
+                    slots=each.slots,
+                    busy=each.busy,
+                    draining=each.draining or each.compactor in group.leaving,
+                )
+                for each in heard
+                if each.ready
+            ),
+            starting=tuple(
+                StartingCompactor(name=name, since_s=since_s)
+                for name, since_s in group.starting.items()
+            ),
+            failed=failed,
+            paused=found.paused,
+        )
+
+    async def _perform(
+        self, group: _Group, decision: Decision, names: frozenset[str]
+    ) -> tuple[str, ...]:
+        """Do what was decided; return the compactors that were started."""
+        assert self._lever is not None
+        for name in decision.give_up:
+            self._context.log("compactor does not come up", compactor=name)
+            await self._lever.kill(name)
+        for name in decision.drain:
+            await self.shut_down(name, None)
+        free = (each for n in count(1) if (each := f"{decision.group}-{n}") not in names)
+        started = tuple(next(free) for _ in range(decision.start))
+        for name in started:
+            # From now on, for its failure would not show otherwise.
+            group.starting[name] = self._context.clock.now_s()
+            try:
+                await self._lever.start(decision.group, name)
+            except UnavailableError as error:
+                self._context.log("compactor does not come up", compactor=name, cause=str(error))
+        return started
+
+    def _remember(
+        self, group: _Group, decision: Decision, started: tuple[str, ...], now_s: float
+    ) -> None:
+        group.decisions.append(
+            ScalingDecision(
+                at_s=now_s,
+                desired=decision.desired,
+                reason=decision.blocked or decision.reason,
+                started=started,
+                drained=decision.drain,
+                given_up=decision.give_up,
+            )
+        )
+        self._context.log(
+            "group scaled",
+            group=decision.group,
+            desired=decision.desired,
+            current=decision.current,
+            started=list(started),
+            drained=list(decision.drain),
+            reason=decision.reason,
+            blocked=decision.blocked,
+        )
+
+
+def _group_of(compactor: str) -> str:
+    """Return the group that a compactor was started for, by its name."""
+    return compactor.rpartition("-")[0]
