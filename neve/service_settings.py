@@ -102,7 +102,7 @@ def setting_remarks(settings: Settings) -> list[str]:
     for service in settings.services.values():
         for group in service.groups:
             own = settings.groups.get(group.name)
-            if own is None or own.compactors.min == 0:
+            if own is None or own.compactors.max == 0:
                 said.append(
                     f"group {group.name} of service {service.name} has no compactor: its jobs"
                     f" wait; give it some as groups.{group.name}.compactors"

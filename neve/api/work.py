@@ -168,6 +168,51 @@ class Compactor:
     draining: bool = False
     failures: int = 0
     backing_off_s: float = 0.0
+    ready: bool = True
+    """Whether the compactor takes jobs. Before that, its Spark application starts."""
+    start_problem: str = ""
+    """Why its Spark application did not start at the last try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingDecision:
+    """A change in the number of compactors of a group."""
+
+    at_s: float
+    desired: int
+    """Number of compactors that the group was meant to have."""
+    reason: str
+    started: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
+    """Compactors that did not come up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScaling:
+    """How many compactors a group has and is meant to have, and why."""
+
+    least: int
+    most: int
+    set_to: int | None
+    """Number that an operator has set; None: the service decides."""
+    desired: int
+    starting: int
+    draining: int
+    reason: str
+    blocked: str = ""
+    """Why the group cannot grow; empty: it can."""
+    starts_failed: int = 0
+    """Compactors that did not come up since the coordinator started."""
+    decisions: tuple[ScalingDecision, ...] = ()
+    """The last changes, newest last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleWish:
+    """The number of compactors that a group shall have."""
+
+    compactors: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +231,12 @@ class Group:
     evicted: int
     oldest_age_s: float
     paused: bool = False
+    queued_input_bytes: int = 0
+    """Size of the files that the queued jobs read."""
+    deferred: int = 0
+    """Tablets that are planned again later because the queue was full."""
+    scaling: GroupScaling | None = None
+    """None: the service does not start compactors of this group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,14 @@
     render        tables and lists for people, and results about tables
     tablet_keys   tablets by their keys, as people write them
     stack         up, down, demo, logs, config
+    serve         serve: on a cluster that runs already
     tables        table …, pause, resume
     imports       table import, table export
     split_merge   table split, merge, operations
     rows          add, append, call, scan
     requests      compact, request …, job cancel
-    work          status, jobs, queue, explain, plan, history, compactors, limits
+    work          status, jobs, queue, explain, plan, history, limits
+    compactors    compactor …, group …
     recovery      fsck, gc, rebuild, backup, restore
     doctor        what keeps Névé from working here
 

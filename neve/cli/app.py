@@ -5,18 +5,20 @@ from typing import Annotated
 
 import typer
 
-from neve.cli import doctor, recovery, requests, rows, stack, tables, work
+from neve.cli import compactors, doctor, recovery, requests, rows, serve, stack, tables, work
 from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
 VERBS = (
     stack.register,
+    serve.register,
     tables.register,
     rows.register,
     requests.register_compact,
     requests.register,
     work.register,
+    compactors.register,
     work.register_limits,
     recovery.register,
     stack.register_config,
@@ -26,6 +28,7 @@ VERBS = (
 EXAMPLES = {
     "up": "neve up --compactors 2 --allow s3://lake",
     "down": "neve down",
+    "serve": "neve serve --address ray://neve-head-svc:10001 --config neve.toml",
     "demo": "neve demo --keep",
     "logs": "neve logs gateway --follow",
     "table create": "neve table create users --location /data/users"
@@ -62,6 +65,10 @@ EXAMPLES = {
     "lower-watermark": "neve lower-watermark users last",
     "compactor list": "neve compactor list",
     "compactor drain": "neve compactor drain default-1",
+    "compactor stop": "neve compactor stop default-1 --wait 30s",
+    "compactor scale": "neve compactor scale default 4",
+    "group list": "neve group list",
+    "group show": "neve group show default",
     "group pause": "neve group pause default",
     "group resume": "neve group resume default",
     "group limit": "neve group limit default 50MB",
@@ -79,7 +86,7 @@ EXAMPLES = {
 """By the verb's words; each can be typed as it stands."""
 
 PANELS = {
-    "Run a service": ("up", "down", "demo", "logs", "config", "doctor"),
+    "Run a service": ("up", "down", "serve", "demo", "logs", "config", "doctor"),
     "Tables and rows": ("table", "add", "append", "call", "scan"),
     "Compactions": ("compact", "request", "job", "pause", "resume"),
     "See what happens and why": ("status", "jobs", "queue", "plan", "explain", "history"),

@@ -17,6 +17,7 @@ import typer
 from rich.console import RenderableType
 
 from common.errors import CompactionError, ConfigError
+from neve.api import work as api
 from neve.cli import render
 from neve.cli.session import (
     Session,
@@ -222,10 +223,24 @@ def _groups(session: Session) -> str:
         status = session.client.status()
     except NeveError as error:
         raise SkippedError("no service answers") from error
-    unserved = [each.group for each in status.groups if not each.compactors and each.queued]
-    if unserved:
-        raise ConfigError("; ".join(status.warnings))
+    waiting = [each for each in status.groups if not each.compactors and each.queued]
+    stuck = [each for each in waiting if not _gets_compactors(each)]
+    blocked = [
+        f"group {each.group}: {each.scaling.blocked}"
+        for each in status.groups
+        if each.scaling is not None and each.scaling.blocked
+    ]
+    if stuck:
+        raise ConfigError("; ".join((*blocked, *status.warnings)))
+    if waiting or blocked:
+        raise WarningError("; ".join((*blocked, *status.warnings)))
     return "; ".join(status.warnings) or f"{len(status.groups)} with compactors"
+
+
+def _gets_compactors(group: api.Group) -> bool:
+    """Return whether compactors of a group are on their way, and nothing is in their way."""
+    scaling = group.scaling
+    return scaling is not None and scaling.desired > 0 and not scaling.blocked
 
 
 def _store(session: Session) -> str:

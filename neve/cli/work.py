@@ -12,6 +12,12 @@ from common.clock import SystemClock
 from common.errors import InputError, RequestError
 from common.units import format_bytes, format_duration
 from neve.api import work as api
+from neve.cli.compactors import (
+    register_groups,
+    render_compactors,
+    render_groups,
+    render_scaling,
+)
 from neve.cli.render import (
     RIGHT,
     WHOLE,
@@ -55,62 +61,9 @@ def render_status(found: api.Status) -> RenderableType:
         ),
         "",
         render_groups(found.groups),
+        *render_scaling(found.groups),
         "",
         render_compactors(found.compactors),
-    )
-
-
-def render_groups(found: Sequence[api.Group]) -> RenderableType:
-    """Return a listing of compaction groups."""
-    return grid(
-        [
-            ("GROUP", ""),
-            ("QUEUED", RIGHT),
-            ("BYTES", RIGHT),
-            ("OLDEST", RIGHT),
-            ("RUNNING", RIGHT),
-            ("COMPACTORS", RIGHT),
-            ("SHED", RIGHT),
-            ("STATE", ""),
-        ],
-        [
-            (
-                each.group,
-                each.queued,
-                format_bytes(each.queued_cost_bytes),
-                format_duration(each.oldest_age_s) if each.queued else None,
-                each.running,
-                each.compactors,
-                each.rejected + each.evicted,
-                _group_state(each),
-            )
-            for each in found
-        ],
-    )
-
-
-def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
-    """Return a listing of compactors."""
-    return grid(
-        [
-            ("COMPACTOR", ""),
-            ("GROUP", ""),
-            ("NODE", ""),
-            ("BUSY", RIGHT),
-            ("HEARD", RIGHT),
-            ("STATE", ""),
-        ],
-        [
-            (
-                shortened(each.compactor),
-                shortened(each.group),
-                shortened(each.node),
-                f"{each.busy}/{each.slots}",
-                f"{format_duration(each.heard_ago_s)} ago",
-                _compactor_state(each),
-            )
-            for each in found
-        ],
     )
 
 
@@ -281,14 +234,6 @@ def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) 
     )
 
 
-def _group_state(group: api.Group) -> str:
-    if group.paused:
-        return "paused"
-    if not group.compactors:
-        return "no compactor"
-    return "working" if group.running else "idle"
-
-
 def _job_state(job: api.Job) -> str:
     parts = [f"{job.state} {job.fraction:.0%}" if job.state else "assigned"]
     if job.throttled and job.granted_bytes_s is not None:
@@ -296,14 +241,6 @@ def _job_state(job: api.Job) -> str:
     if job.quiet_s >= QUIET_MIN_S:
         parts.append(f"no progress for {format_duration(job.quiet_s)}")
     return ", ".join(parts)
-
-
-def _compactor_state(compactor: api.Compactor) -> str:
-    if compactor.draining:
-        return "draining"
-    if compactor.backing_off_s > 0:
-        return f"backing off for {format_duration(compactor.backing_off_s)}"
-    return "working" if compactor.busy else "idle"
 
 
 def render_offline_plan(planned: Mapping[str, Any]) -> RenderableType:
@@ -337,6 +274,10 @@ Wish = Annotated[
 def register_limits(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     verb(app, "limits")(limits)
+    group = typer.Typer(no_args_is_help=True, help="Compaction groups: a queue and its compactors.")
+    app.add_typer(group, name="group")
+    register_groups(group)
+    verb(group, "limit")(limit_group)
     volume = typer.Typer(no_args_is_help=True, help="Volumes: storage that tables share.")
     app.add_typer(volume, name="volume")
     verb(volume, "limit")(limit_volume)
@@ -431,15 +372,6 @@ def register(app: typer.Typer) -> None:
     verb(app, "history")(history)
     verb(app, "lift-quarantine")(lift_quarantine)
     verb(app, "lower-watermark")(lower_watermark)
-    compactor = typer.Typer(no_args_is_help=True, help="The compactors that run jobs.")
-    app.add_typer(compactor, name="compactor")
-    verb(compactor, "list")(compactors)
-    verb(compactor, "drain")(drain)
-    group = typer.Typer(no_args_is_help=True, help="Compaction groups: a queue and its compactors.")
-    app.add_typer(group, name="group")
-    verb(group, "pause")(pause_group)
-    verb(group, "resume")(resume_group)
-    verb(group, "limit")(limit_group)
 
 
 def _keys(session: Session) -> TabletKeys:
@@ -574,39 +506,6 @@ def lower_watermark(
     session.show(
         found, f"watermark: {found.before or 'none'} → {found.after or 'none'}; {found.may_rise}"
     )
-
-
-def compactors(session: Session) -> None:
-    """List the compactors."""
-    found = session.client.compactors()
-    session.show(found, lambda: render_compactors(found))
-
-
-def drain(
-    session: Session,
-    name: Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")],
-) -> None:
-    """Let a compactor finish its jobs and take no new ones."""
-    session.client.drain(name)
-    session.show({"draining": name}, f"{name} is draining")
-
-
-def pause_group(
-    session: Session,
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
-) -> None:
-    """Start no new job of a group; running jobs go on."""
-    session.client.pause_group(name)
-    session.show({"paused": name}, f"group {name} is paused")
-
-
-def resume_group(
-    session: Session,
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
-) -> None:
-    """End a pause of a group."""
-    session.client.resume_group(name)
-    session.show({"resumed": name}, f"group {name} is resumed")
 
 
 def _plan_offline(

@@ -8,6 +8,7 @@ from neve.api.work import (
     Compactor,
     Explanation,
     Finished,
+    Group,
     Job,
     Limit,
     LoweredWatermark,
@@ -111,6 +112,35 @@ class WorkCalls(TableCalls):
     def drain(self, compactor: str) -> None:
         """Let a compactor finish what it holds and take nothing new."""
         self._connection.call("POST", f"/v1/compactors/{quote(compactor, safe='')}/drain")
+
+    def stop_compactor(self, compactor: str, wait_max_s: float | None = None) -> None:
+        """Let a compactor end its jobs, and end. Another one is started if its group needs it.
+
+        Args:
+            compactor: Its name.
+            wait_max_s: Longest wait for its jobs; what still runs then is handed to others.
+                None: `compactor.drain_timeout_s` of the service.
+        """
+        path = f"/v1/compactors/{quote(compactor, safe='')}/stop"
+        parameters = {} if wait_max_s is None else {"wait_max_s": wait_max_s}
+        self._connection.call("POST", path, parameters=parameters)
+
+    def groups(self) -> list[Group]:
+        """Return the compaction groups: queue, compactors, and how they are scaled."""
+        return decode_list(Group, self._connection.call("GET", "/v1/groups"), "groups")
+
+    def scale_group(self, group: str, compactors: int | None) -> None:
+        """Set how many compactors a group has.
+
+        Args:
+            group: Its name.
+            compactors: How many; None: as many as the settings and the work want.
+        """
+        path = f"/v1/groups/{quote(group, safe='')}/scale"
+        if compactors is None:
+            self._connection.call("DELETE", path)
+        else:
+            self._connection.call("PUT", path, body={"compactors": compactors})
 
     def pause_group(self, group: str) -> None:
         """Hand out no job of a compaction group; running ones go on."""

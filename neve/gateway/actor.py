@@ -43,8 +43,9 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 class GatewayActor:
     """Serves HTTP until its process ends."""
 
-    def __init__(self, settings: Settings, log_folder: str = "") -> None:
+    def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
         """Wire the parts and start to serve."""
+        self._edition = edition
         self._log_files = LogFiles.of(log_folder, settings.log)
         self._log_files.take_output(LOG_PART)
         self._log = event_log("gateway", settings.log.level)
@@ -91,20 +92,41 @@ class GatewayActor:
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    async def reached_at(self) -> str:
+        """Return the address for callers elsewhere: that of its node, if it listens everywhere."""
+        address = await self.address()
+        for everywhere in ("0.0.0.0", "[::]"):
+            address = address.replace(f"//{everywhere}:", f"//{ray.util.get_node_ip_address()}:")
+        return address
 
-def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
+    async def edition(self) -> str:
+        """Return what it was started with, as whoever started it has named that."""
+        return self._edition
+
+
+def require_token(settings: Settings) -> None:
+    """Refuse to serve without a token.
+
+    Raises:
+        ConfigError: None is set.
+    """
+    if not settings.gateway.token:
+        raise ConfigError("setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN")
+
+
+def start(settings: Settings, *, log_folder: str = "", edition: str = "", **options: Any) -> Any:
     """Start the gateway as a detached actor, or return the one that runs, once it answers.
 
     Args:
         settings: All settings of the service; the token must be set.
         log_folder: Where it keeps its log file; empty: where Ray keeps its output.
+        edition: Names settings and release, to tell this gateway from others.
         options: Further Ray actor options, such as `resources`.
 
     Raises:
         ConfigError: No token is set, or it does not come up (is the port free?).
     """
-    if not settings.gateway.token:
-        raise ConfigError("setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN")
+    require_token(settings)
     actor = ray.remote(GatewayActor).options(
         name=GATEWAY_NAME,
         namespace=NAMESPACE,
@@ -115,7 +137,7 @@ def start(settings: Settings, *, log_folder: str = "", **options: Any) -> Any:
         num_cpus=0,
         **options,
     )
-    handle = actor.remote(settings, log_folder)
+    handle = actor.remote(settings, log_folder, edition)
     where = f"{settings.gateway.host}:{settings.gateway.port}"
     try:
         ray.get(handle.address.remote(), timeout=START_WAIT_MAX_S)

@@ -207,6 +207,7 @@ def status_view(status: CoordinatorStatus) -> api.Status:
 LIST_MAX = 10_000
 EXPLAINED_MAX = 100
 PLANNED_TABLETS_MAX = 100_000
+STOP_WAIT_MAX_S = 86_400.0
 
 
 class WorkRoutes:
@@ -225,6 +226,10 @@ class WorkRoutes:
         router.get("/queue")(self.queue)
         router.get("/compactors")(self.compactors)
         router.post("/compactors/{compactor}/drain", status_code=202)(self.drain)
+        router.post("/compactors/{compactor}/stop", status_code=202)(self.stop_compactor)
+        router.get("/groups")(self.groups)
+        router.put("/groups/{group}/scale", status_code=202)(self.scale_group)
+        router.delete("/groups/{group}/scale", status_code=202)(self.unscale_group)
         router.post("/groups/{group}/pause", status_code=202)(self.pause_group)
         router.post("/groups/{group}/resume", status_code=202)(self.resume_group)
         router.get("/tables/{table}/explain")(self.explain)
@@ -285,14 +290,53 @@ class WorkRoutes:
         return {"compactors": [compactor_view(each) for each in heard]}
 
     async def drain(self, compactor: str) -> None:
-        """Drain a compactor: it finishes its jobs and takes no more."""
+        """Drain a compactor: it finishes its jobs, takes no more, and ends.
+
+        Another one is started if its group needs it.
+        """
+        await self._services.coordinator.drain(await self._known_compactor(compactor))
+
+    async def stop_compactor(
+        self,
+        compactor: str,
+        wait_max_s: Annotated[
+            float | None,
+            Query(
+                description="Longest wait for its jobs; `compactor.drain_timeout_s` by default.",
+                ge=0,
+                le=STOP_WAIT_MAX_S,
+            ),
+        ] = None,
+    ) -> None:
+        """Stop a compactor: its jobs end in time or are handed to others, and it ends.
+
+        Another one is started if its group needs it.
+        """
+        known = await self._known_compactor(compactor)
+        await self._services.coordinator.stop_compactor(known, wait_max_s)
+
+    async def _known_compactor(self, compactor: str) -> str:
         heard = [each.compactor for each in await self._services.coordinator.compactors()]
         if compactor not in heard:
             known = ", ".join(heard) or "none"
             raise UnknownCompactorError(
-                f"no compactor {compactor[:64]!r} is known, wanted one of: {known}"
+                f"no compactor {compactor[:64]!r} is known, expected one of: {known}"
             )
-        await self._services.coordinator.drain(compactor)
+        return compactor
+
+    async def groups(self) -> dict[str, list[api.Group]]:
+        """Return the compaction groups: queue, compactors, how they are scaled and why."""
+        status = await self._services.coordinator.status()
+        return {"groups": [decode(api.Group, asdict(each)) for each in status.groups]}
+
+    async def scale_group(self, group: str, body: api.ScaleWish) -> None:
+        """Set the number of compactors of a group, whatever the settings say."""
+        known = await known_group(self._services, group)
+        await self._services.coordinator.scale(known, body.compactors)
+
+    async def unscale_group(self, group: str) -> None:
+        """Let the service decide again how many compactors a group has."""
+        await self._services.coordinator.scale(await known_group(self._services, group), None)
 
     async def pause_group(self, group: str) -> None:
         """Pause a compaction group: no more of its jobs start. Running jobs go on."""

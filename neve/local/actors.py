@@ -201,7 +201,7 @@ def _start_all(plan: ActorsPlan) -> int:
     _send_message(step="starting the coordinator")
     logs = StackLogs(Path(plan.logs))
     with _part("coordinator"):
-        _wait(_start("coordinator.actor", plan), partial(logs.last_words, "coordinator"))
+        _wait(_start("coordinator.actor", plan, node=True), partial(logs.last_words, "coordinator"))
     chosen = list(plan.settings.compactor_names())
     if chosen:
         _send_message(step=f"starting {format_count(len(chosen), 'compactor')} with Spark on RayDP")

@@ -64,7 +64,7 @@ class StackOptions:
         Ray only counts them. What runs at a time is bounded by slots and by the
         executors' cores, not by this number.
         """
-        wanted = sum(each.executors * each.executor_cores + APP_CPUS for each in self._each())
+        wanted = sum(each.executors * each.executor_cores + APP_CPUS for each in self._most())
         return wanted + SPARE_CPUS
 
     @property
@@ -74,7 +74,7 @@ class StackOptions:
         That the machine has it is looked at before: see `require_memory`.
         """
         asked = (
-            each.executors * executor_bytes(driver_settings(each, name="")) for each in self._each()
+            each.executors * executor_bytes(driver_settings(each, name="")) for each in self._most()
         )
         return sum(asked) + SPARE_BYTES
 
@@ -94,6 +94,12 @@ class StackOptions:
         if slots is None:
             return self
         return replace(self, settings=with_group(self.settings, "slots", slots=slots))
+
+    def _most(self) -> Iterator[CompactorSettings]:
+        """Yield the settings of every compactor that may run at the same time."""
+        service = self.service
+        for group in service.compactors_max():
+            yield service.compactor_of(group)
 
     def _each(self) -> Iterator[CompactorSettings]:
         """Yield the settings of every compactor that is started."""

@@ -3,16 +3,12 @@
 The order is: fit and find, Redis, Ray, actors. Nothing here cleans up; `stack` does.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.clock import Clock
-from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.redis import connect
-from common.settings import Settings, StoreSettings
+from common.settings import Settings
 from neve.local.actors import ActorsPlan, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs
 from neve.local.machine import (
@@ -36,6 +32,7 @@ from neve.local.stack_folder import (
     StackState,
     write_secret,
 )
+from neve.serve.preflight import require_store
 
 Progress = Callable[[str], None]
 
@@ -60,36 +57,13 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
     """
     own_redis = not options.settings.is_given("store.url")
     if not own_redis:
-        _require_store(options.settings.store)
+        require_store(options.settings.store)
     require_memory(options.heap_bytes)
     return Machine(
         java=find_java(environ),
         redis=find_redis_server(environ) if own_redis else None,
         objects_on_disk=object_folder(options.object_store_bytes, folder) is not None,
     )
-
-
-def _require_store(store: StoreSettings) -> None:
-    """Refuse a Redis that was given and does not answer as one that holds a store.
-
-    Raises:
-        ConfigError: Names the setting and what is wrong.
-    """
-
-    async def ask() -> None:
-        link = connect(store)
-        try:
-            await link.names()
-            (await link.health()).check()
-        finally:
-            await link.close()
-
-    try:
-        # In a thread: whoever starts a stack may have an event loop of its own.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, ask()).result()
-    except (UnavailableError, MetadataError) as error:
-        raise ConfigError(f"setting store.url: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

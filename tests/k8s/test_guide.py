@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 
 import pytest
 import typer.main
@@ -28,8 +26,6 @@ GUIDE = (ROOT / "k8s" / "README.md").read_text("utf-8")
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text("utf-8")
 PAGES = {"k8s/README.md": GUIDE, "docs/kubernetes.md": PAGE, "docs/runbook.md": RUNBOOK}
-NOT_YET = {("serve",)}
-"""Verbs of the manifests that come with `neve serve` itself."""
 
 
 def commands() -> Iterator[list[str]]:
@@ -114,24 +110,12 @@ def test_every_verb_of_a_page_exists(page: str) -> None:
     assert written
     for line, code in written:
         words = (line or code).split()
-        if tuple(words[:1]) in NOT_YET:
-            continue
         inside = command
         for word in words:
             if not hasattr(inside, "commands"):
                 break
             assert word in inside.commands, f"neve {' '.join(words)}"
             inside = inside.commands[word]
-
-
-def test_the_program_that_ends_both_actors_imports_what_exists() -> None:
-    (program,) = re.findall(r"<<'END'\n(.*?)END\n", PAGE, re.S)
-    imports = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.ImportFrom)]
-
-    assert imports
-    for node in imports:
-        module = import_module(str(node.module))
-        assert all(hasattr(module, name.name) for name in node.names)
 
 
 def test_the_guide_builds_and_loads_the_image_of_the_laptop() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files, tree_of
 
-MODULES_MAX = 323
+MODULES_MAX = 336
 SMALL_LINES = 80
 SMALL_MODULES_MAX = 25
 FUNCTION_LINES_MEDIAN_MAX = 10
@@ -27,6 +27,7 @@ FLOW_REWRITE_FILES_MAX = 12
 
 SMALL_MODULES = {
     "coordinator/core/publish_schedule.py": "a decision of the core; its importer does I/O",
+    "coordinator/core/autoscaling/rate.py": "a decision of the core; its importer does I/O",
     "coordinator/scan/ray_ranges.py": "the only module of the scan that imports Ray",
     "neve/row_reader.py": "opens files for the command line, which may not import `common` readers",
 }

@@ -245,7 +245,10 @@ def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
 @pytest.mark.parametrize(
     ("order", "says"),
     [
-        (lambda it: it.drain("local-9"), "no compactor 'local-9' is known, wanted one of: local-1"),
+        (
+            lambda it: it.drain("local-9"),
+            "no compactor 'local-9' is known, expected one of: local-1",
+        ),
         (lambda it: it.cancel_job("att-9"), "no running job has attempt 'att-9'"),
         (lambda it: it.pause_group("lagre"), "no compaction group 'lagre'; there are: default"),
         (lambda it: it.resume_group("lagre"), "no compaction group 'lagre'"),

@@ -123,7 +123,9 @@ def test_odd_settings_are_remarked_and_allowed() -> None:
         "group big has compactors, but no service names it",
         "group default of service default has no compactor",
     ]
-    none = load_service_settings(environ={}, flags=["groups.default.compactors={min=0, max=3}"])
+    scaled = load_service_settings(environ={}, flags=["groups.default.compactors={min=0, max=3}"])
+    assert setting_remarks(scaled) == []
+    none = load_service_settings(environ={}, flags=["groups.default.compactors=0"])
     assert setting_remarks(none)[0].startswith("group default of service default has no compactor")
 
 

@@ -1,0 +1,276 @@
+"""`neve compactor …` and `neve group …`: who runs the jobs, and how many there are."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from common.errors import RequestError
+from common.units import format_bytes, format_count, format_duration, parse_duration_s
+from neve.api import work as api
+from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
+from neve.cli.session import Session, verb
+
+COMPACTOR = Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")]
+GROUP = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+AUTO = "auto"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    compactor = typer.Typer(no_args_is_help=True, help="The compactors that run jobs.")
+    app.add_typer(compactor, name="compactor")
+    verb(compactor, "list")(compactors)
+    verb(compactor, "drain")(drain)
+    verb(compactor, "stop")(stop)
+    verb(compactor, "scale")(scale)
+
+
+def register_groups(group: typer.Typer) -> None:
+    """Add the verbs of groups to their word."""
+    verb(group, "list")(groups)
+    verb(group, "show")(show_group)
+    verb(group, "pause")(pause_group)
+    verb(group, "resume")(resume_group)
+
+
+# --------------------------------------------------------------------------------------- For people
+
+
+def render_groups(found: Sequence[api.Group]) -> RenderableType:
+    """Return a listing of compaction groups."""
+    return grid(
+        [
+            ("GROUP", ""),
+            ("QUEUED", RIGHT),
+            ("BYTES", RIGHT),
+            ("OLDEST", RIGHT),
+            ("RUNNING", RIGHT),
+            ("COMPACTORS", RIGHT),
+            ("SHED", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                each.group,
+                each.queued,
+                format_bytes(each.queued_cost_bytes),
+                format_duration(each.oldest_age_s) if each.queued else None,
+                each.running,
+                _count_text(each),
+                each.rejected + each.evicted,
+                _group_state(each),
+            )
+            for each in found
+        ],
+    )
+
+
+def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]:
+    """Return a sentence for each group whose compactors are being changed, or cannot be."""
+    said = []
+    for each in found:
+        scaling = each.scaling
+        if scaling is not None and (scaling.blocked or scaling.starting or scaling.draining):
+            said.append(f"group {each.group}: {scaling.blocked or scaling.reason}")
+    return said
+
+
+def render_group(group: api.Group) -> RenderableType:
+    """Return one group with how it is scaled, and the last changes."""
+    scaling = group.scaling
+    if scaling is None:
+        return lines(render_groups([group]), "", "no compactors of this group are started here")
+    changes = [
+        (
+            time_text(each.at_s),
+            each.desired,
+            " ".join(each.started),
+            " ".join(each.drained),
+            " ".join(each.given_up),
+            each.reason,
+        )
+        for each in reversed(scaling.decisions)
+    ]
+    columns = [
+        ("TIME (UTC)", WHOLE),
+        ("DESIRED", RIGHT),
+        ("STARTED", ""),
+        ("DRAINED", ""),
+        ("GIVEN UP", ""),
+        ("WHY", ""),
+    ]
+    return lines(
+        render_groups([group]),
+        "",
+        facts(
+            [
+                ("desired", scaling.desired),
+                ("bounds", _bounds_text(scaling)),
+                ("starting", scaling.starting),
+                ("draining", scaling.draining),
+                ("failed starts", scaling.starts_failed),
+                ("why", scaling.reason),
+                *([("blocked", scaling.blocked)] if scaling.blocked else []),
+            ]
+        ),
+        "",
+        grid(columns, changes),
+    )
+
+
+def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
+    """Return a listing of compactors."""
+    return grid(
+        [
+            ("COMPACTOR", ""),
+            ("GROUP", ""),
+            ("NODE", ""),
+            ("BUSY", RIGHT),
+            ("HEARD", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                shortened(each.compactor),
+                shortened(each.group),
+                shortened(each.node),
+                f"{each.busy}/{each.slots}",
+                f"{format_duration(each.heard_ago_s)} ago",
+                _compactor_state(each),
+            )
+            for each in found
+        ],
+    )
+
+
+def _bounds_text(scaling: api.GroupScaling) -> str:
+    if scaling.set_to is not None:
+        return f"{scaling.set_to}, set by `neve compactor scale`"
+    if scaling.least == scaling.most:
+        return f"{scaling.least}, by the settings"
+    return f"{scaling.least} to {scaling.most}, by the settings"
+
+
+def _count_text(group: api.Group) -> str:
+    """Return `2`, or `2 → 5` while there are other than are wanted."""
+    scaling = group.scaling
+    if scaling is None or scaling.desired == group.compactors:
+        return str(group.compactors)
+    return f"{group.compactors} → {scaling.desired}"
+
+
+def _group_state(group: api.Group) -> str:
+    if group.paused:
+        return "paused"
+    scaling = group.scaling
+    if scaling is not None and scaling.starting:
+        return f"{scaling.starting} starting"
+    if not group.compactors:
+        can_grow = scaling is not None and scaling.most > 0
+        return "no compactor needed" if can_grow and not group.queued else "no compactor"
+    return "working" if group.running else "idle"
+
+
+def _compactor_state(compactor: api.Compactor) -> str:
+    if compactor.draining:
+        return "draining"
+    if compactor.backing_off_s > 0:
+        return f"backing off for {format_duration(compactor.backing_off_s)}"
+    if not compactor.ready:
+        problem = compactor.start_problem
+        return f"Spark does not start: {problem}" if problem else "starting Spark"
+    return "working" if compactor.busy else "idle"
+
+
+# -------------------------------------------------------------------------------------------- Verbs
+
+
+def compactors(session: Session) -> None:
+    """List the compactors."""
+    found = session.client.compactors()
+    session.show(found, lambda: render_compactors(found))
+
+
+def drain(session: Session, name: COMPACTOR) -> None:
+    """Let a compactor finish its jobs, take no new ones, and end.
+
+    Another compactor is started if the group needs it; `neve compactor scale` sets how many.
+    """
+    session.client.drain(name)
+    session.show({"draining": name}, f"{name} is draining")
+
+
+def stop(
+    session: Session,
+    name: COMPACTOR,
+    *,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Longest wait for its jobs, such as `30s`. Default: compactor.drain_timeout_s.",
+        ),
+    ] = None,
+) -> None:
+    """End a compactor soon: jobs that do not end in time are handed to other compactors.
+
+    Another compactor is started if the group needs it.
+    """
+    wait_max_s = None if wait is None else parse_duration_s(wait, "--wait")
+    session.client.stop_compactor(name, wait_max_s)
+    session.show({"stopping": name, "wait_max_s": wait_max_s}, f"{name} is stopping")
+
+
+def scale(
+    session: Session,
+    group: GROUP,
+    count: Annotated[
+        str,
+        typer.Argument(
+            metavar="N", help="Number of compactors; `auto`: as many as the work needs."
+        ),
+    ],
+) -> None:
+    """Set the number of compactors of a group. It stays until you set another or `auto`."""
+    wanted = None if count == AUTO else _count(count)
+    session.client.scale_group(group, wanted)
+    said = (
+        "as many compactors as its work needs"
+        if wanted is None
+        else format_count(wanted, "compactor")
+    )
+    session.show({"scaled": group, "compactors": wanted}, f"group {group} gets {said}")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise RequestError(f"{text!r} is not a number of compactors, expected 0, 1, 2 … or auto")
+    return int(text)
+
+
+def groups(session: Session) -> None:
+    """List the compaction groups: their queues, their compactors, and what changes there."""
+    found = session.client.groups()
+    session.show(found, lambda: lines(render_groups(found), *render_scaling(found)))
+
+
+def show_group(session: Session, group: GROUP) -> None:
+    """Show how a group is scaled, why, and what has changed lately."""
+    found = [each for each in session.client.groups() if each.group == group]
+    if not found:
+        raise RequestError(f"there is no group {group!r}; `neve group list` lists the groups")
+    session.show(found[0], lambda: render_group(found[0]))
+
+
+def pause_group(session: Session, name: GROUP) -> None:
+    """Start no new job of a group; running jobs go on."""
+    session.client.pause_group(name)
+    session.show({"paused": name}, f"group {name} is paused")
+
+
+def resume_group(session: Session, name: GROUP) -> None:
+    """End a pause of a group."""
+    session.client.resume_group(name)
+    session.show({"resumed": name}, f"group {name} is resumed")

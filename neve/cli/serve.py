@@ -1,0 +1,82 @@
+"""`neve serve`: a service on a Ray cluster and a Redis that run already."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neve.cli.session import Session, verb
+from neve.cli.stack import ConfigFile, SetFlags, needs_server
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app, "serve", remote=False)(serve)
+
+
+def serve(
+    session: Session,
+    *,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Ray cluster: ray://host:10001, or host:6379 on one of its machines."
+            " Default: RAY_ADDRESS."
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when the service answers; nobody watches it then.")
+    ] = False,
+    with_service: Annotated[
+        bool,
+        typer.Option(
+            "--with-service",
+            help="On SIGTERM or Ctrl-C, take the service down: compactors end their jobs first."
+            " Default: it stays.",
+        ),
+    ] = False,
+    health_host: Annotated[str, typer.Option(help="Address of /live and /ready.")] = "127.0.0.1",
+    health_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port of /live and /ready. Default: none."),
+    ] = None,
+) -> None:
+    """Start a service on a Ray cluster and a Redis that run already, and watch over it.
+
+    It finds or starts the coordinator and the gateway. Several may run at the same time.
+    """
+    needs_server()
+    # Here, so that the client's verbs start without Ray.
+    from neve.serve.watchdog import Orders, serve_until_told
+
+    orders = Orders(
+        address=address,
+        once=once,
+        with_service=with_service,
+        health_host=health_host,
+        health_port=health_port,
+    )
+
+    def answers(told: Mapping[str, Any]) -> None:
+        session.show(told, f"Névé runs on {told['ray']}, its gateway at {told['url']}")
+
+    serve_until_told(_settings(session, config, settings or []), orders, session.say, answers)
+
+
+def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> "Settings":
+    """Return the settings; say what is odd about them, and about the store that they name."""
+    from neve.gateway.actor import require_token
+    from neve.serve.preflight import require_store
+    from neve.service_settings import load_service_settings, setting_remarks
+
+    chosen = load_service_settings(config, flags=flags)
+    require_token(chosen)
+    for remark in (*setting_remarks(chosen), *require_store(chosen.store)):
+        session.say(f"note: {remark}")
+    return chosen

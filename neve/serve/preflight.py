@@ -1,0 +1,142 @@
+"""What keeps a service from starting on a cluster, a sentence each, before anything is started."""
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+from common.errors import ConfigError, MetadataError, UnavailableError
+from common.metadata.redis import connect
+from common.settings import Settings, StoreSettings
+
+CONNECT_WAIT_S = 10.0
+"""Longest wait for a TCP connection to Ray. Ray itself would try for minutes."""
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+CLIENT_SCHEME = "ray"
+LOCAL_NAMES = frozenset({"auto", "local"})
+
+
+# ------------------------------------------------------------------------------------------- Ray
+
+
+def checked_address(given: str | None, environ: Mapping[str, str]) -> str:
+    """Return the address of the Ray cluster that is meant, if somebody listens there.
+
+    Args:
+        given: Written by the operator; None: as `RAY_ADDRESS` says.
+        environ: Where that is looked up.
+
+    Raises:
+        ConfigError: None is named, it cannot be read, or nobody listens.
+    """
+    address = given or environ.get(ADDRESS_VARIABLE, "")
+    if not address or address in LOCAL_NAMES:
+        raise ConfigError(
+            "no Ray cluster is named: set RAY_ADDRESS or --address, such as"
+            " ray://neve-head-svc:10001; `neve up` starts a cluster of its own"
+        )
+    host, port = _host_and_port(address)
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_WAIT_S).close()
+    except OSError as error:
+        why = "it did not answer in time" if isinstance(error, TimeoutError) else error.strerror
+        raise ConfigError(
+            f"no Ray answers at {address}: {why or error}; is the head running, and is this its"
+            " address?"
+        ) from error
+    return address
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    wrong = ConfigError(
+        f"Ray address {address!r} cannot be read, expected ray://host:10001 (Ray Client) or"
+        " host:6379 (from a machine of the cluster)"
+    )
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme != CLIENT_SCHEME:
+        raise wrong
+    parts = urlsplit(f"//{rest if separator else address}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if not host or not port:
+        raise wrong
+    return host, port
+
+
+def joining_problem(address: str, error: BaseException) -> str:
+    """Return why a cluster cannot be joined, as a sentence that says what to do.
+
+    Args:
+        address: The cluster's.
+        error: What Ray raised.
+    """
+    text = str(error).strip()
+    if type(error).__name__ == "AuthenticationError" or re.search(r"[Aa]uthenticat|[Tt]oken", text):
+        given = "a token that it refuses" if os.environ.get("RAY_AUTH_TOKEN") else "no token"
+        return (
+            f"the Ray cluster at {address} wants a token, and got {given}: set RAY_AUTH_MODE=token"
+            " and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+        )
+    if re.search(r"[Vv]ersions? (mis|differ|do)|differs? from", text) or "mismatch" in text:
+        found = " ".join(text.split())[:300]
+        return (
+            f"the Ray cluster at {address} runs another version: {found}; use the image or the"
+            " pinned requirements of this release on every node"
+        )
+    first = text.partition("\n")[0][:300] or "no reason given"
+    return f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {first}"
+
+
+def missing_resources(settings: Settings, available: Mapping[str, float]) -> Iterator[str]:
+    """Yield what no node of the cluster offers yet, a sentence each.
+
+    Args:
+        settings: Of the service.
+        available: Ray resources of all nodes together.
+    """
+    service = settings.cluster.service_resource
+    if service and not available.get(service):
+        yield (
+            f"no node has the Ray resource {service!r} of setting cluster.service_resource:"
+            " coordinator and gateway wait for one; start a node with it, as the worker group"
+            " `service` of k8s/ is"
+        )
+    for group, own in settings.groups.items():
+        if own.resource and own.compactors.max and not available.get(own.resource):
+            yield (
+                f"no node has the Ray resource {own.resource!r} of group {group}: its compactors"
+                " wait until Ray's autoscaler adds one; without an autoscaler, start a node with it"
+            )
+
+
+# ----------------------------------------------------------------------------------------- Redis
+
+
+def require_store(store: StoreSettings) -> tuple[str, ...]:
+    """Refuse a Redis that does not answer as one that holds a store; return its warnings.
+
+    Raises:
+        ConfigError: Names the setting and what is wrong.
+    """
+
+    async def ask() -> tuple[str, ...]:
+        link = connect(store)
+        try:
+            await link.names()
+            health = await link.health()
+            health.check()
+            return health.warnings
+        finally:
+            await link.close()
+
+    try:
+        # In a thread: whoever asks may have an event loop of its own.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, ask()).result()
+    except (UnavailableError, MetadataError) as error:
+        raise ConfigError(f"setting store.url: {error}") from error

@@ -1,0 +1,165 @@
+"""Coordinator and gateway on a Ray cluster: find, start, replace and end them.
+
+Needs Ray to be initialised, as a driver of the cluster or through Ray Client.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import ray
+
+import coordinator.actor
+import neve.gateway.actor
+from common.digests import digest
+from common.errors import ConfigError
+from common.settings import Settings
+from common.wire import (
+    COORDINATOR_NAME,
+    GATEWAY_NAME,
+    NAMESPACE,
+    compactor_actor_name,
+)
+from neve.release import __version__
+from neve.serve.watch import Sight
+
+ANSWER_WAIT_S = 5.0
+NAME_GONE_WAIT_S = 30.0
+SERVICE_AMOUNT = 0.001
+"""Enough of `cluster.service_resource` to be placed on a node that has it."""
+DRAIN_ANSWER_S = 10.0
+_COMPACTOR_PREFIX = compactor_actor_name("")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One actor of the service, and how it is asked whether it works."""
+
+    name: str
+    actor: str
+    start: Callable[..., Any]
+    question: str
+
+
+PARTS = {
+    each.name: each
+    for each in (
+        _Part("coordinator", COORDINATOR_NAME, coordinator.actor.start, "ping"),
+        _Part("gateway", GATEWAY_NAME, neve.gateway.actor.start, "address"),
+    )
+}
+"""In the order in which they are started."""
+
+
+def edition_of(settings: Settings) -> str:
+    """Return what tells apart services of different settings or releases."""
+    told = asdict(replace(settings, sources={}))
+    return digest([__version__, json.dumps(told, sort_keys=True, default=str)])
+
+
+class ServiceActors:
+    """The two actors that are there once."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Know what to start them with; nothing is started yet."""
+        self._settings = settings
+        self._edition = edition_of(settings)
+
+    def look(self, part: str) -> Sight:
+        """Return how an actor is. Takes `ANSWER_WAIT_S` at most if it is silent."""
+        actor = self._actor(part)
+        if actor is None:
+            return Sight.GONE
+        if self._ask(actor, PARTS[part].question) is not None:
+            return Sight.ANSWERS
+        return Sight.SILENT if self.is_placeable() else Sight.WAITS
+
+    def is_placeable(self) -> bool:
+        """Return whether a node has what the settings want for the service."""
+        wanted = self._settings.cluster.service_resource
+        return not wanted or bool(ray.cluster_resources().get(wanted))
+
+    def start(self, part: str) -> None:
+        """Start an actor, or find the one that runs.
+
+        Raises:
+            ConfigError: The gateway does not come up.
+        """
+        wanted = self._settings.cluster.service_resource
+        pin = {"resources": {wanted: SERVICE_AMOUNT}} if wanted else {}
+        PARTS[part].start(self._settings, edition=self._edition, **pin)
+
+    def is_other(self, part: str) -> bool:
+        """Return whether an actor answers that was started with other settings, or another release.
+
+        One that does not answer is taken for the same: whoever watches it deals with its silence.
+        """
+        actor = self._actor(part)
+        edition = None if actor is None else self._ask(actor, "edition")
+        return edition is not None and edition != self._edition
+
+    def restart(self, part: str) -> None:
+        """End the process of an actor; Ray starts it again with the settings that it had."""
+        actor = self._actor(part)
+        if actor is not None:
+            ray.kill(actor, no_restart=False)
+
+    def end(self, part: str, wait: Callable[[float], object]) -> None:
+        """End an actor for good; return when its name is free.
+
+        Args:
+            part: Which one.
+            wait: Waits for some seconds.
+
+        Raises:
+            ConfigError: The name does not become free.
+        """
+        for _ in range(int(NAME_GONE_WAIT_S / 0.1)):
+            actor = self._actor(part)
+            if actor is None:
+                return
+            ray.kill(actor, no_restart=True)
+            wait(0.1)
+        raise ConfigError(f"{part} does not end: Ray still knows it after {NAME_GONE_WAIT_S:.0f} s")
+
+    def gateway_address(self) -> str:
+        """Return where the gateway listens, as far as it answers: host, or its node's, and port."""
+        actor = self._actor("gateway")
+        told = None if actor is None else self._ask(actor, "reached_at")
+        return "" if told is None else str(told)
+
+    def drain_compactors(self) -> int:
+        """Let every compactor end its jobs and end for good; return how many there were."""
+        actor = self._actor("coordinator")
+        if actor is not None:
+            self._ask(actor, "stop_scaling")
+        found = ray.util.list_named_actors(all_namespaces=True)
+        names = [each["name"] for each in found if each["namespace"] == NAMESPACE]
+        compactors = [
+            ray.get_actor(each, namespace=NAMESPACE)
+            for each in names
+            if each.startswith(_COMPACTOR_PREFIX)
+        ]
+        calls = [each.shut_down.remote() for each in compactors]
+        longest = [self._ask(each, "shut_down_max_s") for each in compactors]
+        waited = [call for call, wait_s in zip(calls, longest, strict=True) if wait_s is not None]
+        if waited:
+            most_s = max(float(each) for each in longest if each is not None)
+            ray.wait(waited, num_returns=len(waited), timeout=most_s)
+        for each in compactors:  # One that did not answer has no job, or is frozen.
+            ray.kill(each, no_restart=True)
+        return len(compactors)
+
+    def _actor(self, part: str) -> Any:
+        try:
+            return ray.get_actor(PARTS[part].actor, namespace=NAMESPACE)
+        except ValueError:
+            return None
+
+    def _ask(self, actor: Any, question: str) -> Any:
+        """Return an actor's answer; None: there was none in time."""
+        try:
+            return ray.get(getattr(actor, question).remote(), timeout=ANSWER_WAIT_S)
+        except (ray.exceptions.RayError, TimeoutError):
+            return None

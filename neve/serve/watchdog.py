@@ -1,0 +1,259 @@
+"""`neve serve`: bring the service up, watch it, leave it running or take it down.
+
+Every round looks at each actor once. One that is gone is started, one that is silent for long is
+restarted. A cluster that cannot be asked any more ends the process: whoever started it starts it
+again, with a fresh connection.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from common.clock import Clock, SystemClock
+from common.errors import ConfigError, UnavailableError
+from common.settings import Settings
+from common.telemetry import Log, event_log
+from common.wire import NAMESPACE
+from neve.serve.preflight import checked_address, joining_problem, missing_resources
+from neve.serve.probes import Health, Probes
+from neve.serve.service_actors import PARTS, ServiceActors
+from neve.serve.watch import PartWatch, Remedy, Sight
+
+ROUND_INTERVAL_S = 5.0
+LIVE_MAX_S = 90.0
+"""A watchdog whose last round is longer ago hangs."""
+LOST_MAX_S = 120.0
+"""A cluster that could not be asked for this time is given up."""
+FIRST_ROUND_S = 0.5
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Join a Ray cluster, as a driver or through Ray Client, and leave it again.
+
+    Raises:
+        ConfigError: It cannot be joined; the message says why and what to do.
+    """
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:
+        # The boundary to Ray: it raises whatever its many layers raise.
+        raise ConfigError(joining_problem(address, error)) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class Watchdog:
+    """Watches the actors of one service."""
+
+    def __init__(self, settings: Settings, clock: Clock, log: Log, stop: threading.Event) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: Of the service.
+            clock: For silences.
+            log: Hears what is done.
+            stop: Ends the watch when it is set.
+        """
+        self._settings = settings
+        self._actors = ServiceActors(settings)
+        self._clock, self._log, self._stop = clock, log, stop
+        self._watches = {part: PartWatch(part=part) for part in PARTS}
+        self._round_s = self._asked_s = clock.now_s()
+        self._problems: dict[str, str] = {}
+
+    def bring_up(self, say: Say) -> str:
+        """Find or start every actor; return the gateway's address once all answer.
+
+        Those of other settings or another release are replaced: the newest `neve serve` wins,
+        once, when it starts.
+
+        Args:
+            say: Hears one sentence per step.
+
+        Returns:
+            The address; empty if the watch was ended first.
+        """
+        for sentence in missing_resources(self._settings, ray.cluster_resources()):
+            say(f"note: {sentence}")
+        for part in PARTS:
+            if self._actors.is_other(part):
+                say(f"{part} runs with other settings or another release: it is replaced")
+                self._log("part is replaced", down=part)
+                self._actors.end(part, self._stop.wait)
+        told = ""
+        while not self._stop.is_set() and not self.ready().well:
+            self.round()
+            waiting = "; ".join(self._reasons().values())
+            if waiting and waiting != told:
+                say(told := waiting)
+            self._stop.wait(FIRST_ROUND_S)
+        return "" if self._stop.is_set() else self._actors.gateway_address()
+
+    def watch(self) -> None:
+        """Look at every actor again and again, until `stop` is set.
+
+        Raises:
+            UnavailableError: The cluster could not be asked for `LOST_MAX_S`.
+        """
+        while not self._stop.wait(ROUND_INTERVAL_S):
+            self.round()
+
+    def round(self) -> None:
+        """Look at every actor once, and do what follows.
+
+        Raises:
+            UnavailableError: As `watch`.
+        """
+        for part in PARTS:
+            try:
+                sight = self._actors.look(part)
+                self._asked_s = self._clock.now_s()
+            except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+                self._note_lost(part, error)
+            else:
+                self._follow(part, sight)
+        self._round_s = self._clock.now_s()
+
+    def _note_lost(self, part: str, error: Exception) -> None:
+        """Keep in mind that the cluster cannot be asked; give it up in the end."""
+        self._watches[part], _ = self._watches[part].seen(Sight.WAITS, self._clock.now_s())
+        self._problems[part] = f"the cluster cannot be asked: {_first_line(error)}"
+        if self._clock.now_s() - self._asked_s > LOST_MAX_S:
+            raise UnavailableError(
+                f"the Ray cluster could not be asked for {LOST_MAX_S:.0f} s: {_first_line(error)};"
+                " start `neve serve` again when it is back"
+            ) from error
+
+    def _follow(self, part: str, sight: Sight) -> None:
+        now_s = self._clock.now_s()
+        self._watches[part], step = self._watches[part].seen(sight, now_s)
+        if sight is not Sight.GONE:
+            self._problems.pop(part, None)
+        if step is Remedy.START:
+            self._start(part)
+        elif step is Remedy.RESTART:
+            self._log("part is silent", down=part)
+            self._actors.restart(part)
+
+    def _start(self, part: str) -> None:
+        if not self._actors.is_placeable():
+            self._problems[part] = "it waits for a node: " + next(
+                missing_resources(self._settings, ray.cluster_resources()), "none has room"
+            )
+            return
+        try:
+            self._actors.start(part)
+        except (ConfigError, ray.exceptions.RayError, TimeoutError) as error:
+            self._problems[part] = _first_line(error)
+            self._log("part does not start", down=part, cause=_first_line(error))
+        else:
+            self._log("part is started", up=part)
+
+    def live(self) -> Health:
+        """Return whether rounds go on."""
+        ago_s = self._clock.now_s() - self._round_s
+        return Health(ago_s < LIVE_MAX_S, {"last_round_s": round(ago_s, 1)})
+
+    def ready(self) -> Health:
+        """Return whether every actor answered when it was last looked at."""
+        waiting = self._reasons()
+        return Health(not waiting, {"waiting": waiting})
+
+    def _reasons(self) -> dict[str, str]:
+        """Return why parts do not answer, by their names."""
+        now_s = self._clock.now_s()
+        return {
+            part: self._problems.get(part)
+            or ("it starts" if not watch.silent_s(now_s) else "it does not answer yet")
+            for part, watch in self._watches.items()
+            if not watch.answers
+        }
+
+    def take_down(self, say: Say) -> None:
+        """End the whole service: compactors first, once their jobs have ended."""
+        say("waiting for running jobs; a second signal ends this at once")
+        count = self._actors.drain_compactors()
+        self._log("compactors drained", count=count)
+        for part in reversed(PARTS):
+            self._actors.end(part, threading.Event().wait)
+        say("the service has ended; its tables are as they were")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, ConfigError) else f"{type(error).__name__}: {text}"
+
+
+def end_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and SIGINT end the watch; a second one ends the process as it always would."""
+
+    def asked(number: int, _frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, asked)
+
+
+# ------------------------------------------------------------------------------------- `neve serve`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What `neve serve` was told, besides the settings."""
+
+    address: str | None = None
+    """Of the Ray cluster; None: as `RAY_ADDRESS` says."""
+    once: bool = False
+    """Return when the service answers."""
+    with_service: bool = False
+    """Take the service down when told to end."""
+    health_host: str = "127.0.0.1"
+    health_port: int | None = None
+    """Of the probes; None: there are none."""
+
+
+def serve_until_told(
+    settings: Settings, orders: Orders, say: Say, answers: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Bring a service up on a cluster and watch it until a signal comes.
+
+    Args:
+        settings: Of the service.
+        orders: What else was told.
+        say: Hears one sentence per step.
+        answers: Hears where the service is, once it answers.
+
+    Raises:
+        ConfigError: Something keeps it from starting here.
+        UnavailableError: The cluster could not be asked any more.
+    """
+    address = checked_address(orders.address, os.environ)
+    stop = threading.Event()
+    with joined(address), ExitStack() as open_things:
+        end_on_signals(stop)  # Ray has taken them for itself.
+        watchdog = Watchdog(settings, SystemClock(), event_log("serve", settings.log.level), stop)
+        port = None
+        if orders.health_port is not None:
+            probes = Probes(
+                orders.health_host, orders.health_port, live=watchdog.live, ready=watchdog.ready
+            )
+            open_things.callback(probes.close)
+            port = probes.port
+        if url := watchdog.bring_up(say):
+            answers({"ray": address, "url": url, "health_port": port})
+        if not orders.once:
+            watchdog.watch()
+        if orders.with_service and stop.is_set():
+            watchdog.take_down(say)

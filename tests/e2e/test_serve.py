@@ -1,0 +1,286 @@
+"""`neve serve` on a Ray cluster and a Redis that run already: from nothing to compacted and back.
+
+The cluster is the bare half of a local stack; the service on it is started, watched, replaced and
+taken down by the command alone. Compactors come and go with the work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from neve.api.work import Group, GroupScaling
+from neve.client import Client
+from neve.client.errors import NeveError
+from neve.local import LocalStack, StackOptions
+from tests.support.patience import SERVICE_S
+
+pytestmark = [pytest.mark.slow]
+
+TOKEN = "a-token-of-the-test"
+SETTINGS = """
+[coordinator]
+tick_s = 0.2
+full_scan_interval_s = 5
+[compactor]
+slots = 1
+executor_cores = 1
+executor_memory = "512m"
+beat_interval_s = 0.5
+[autoscaler]
+grow_after_s = 1
+shrink_after_s = 10
+shrink_interval_s = 2
+[groups.default]
+compactors = { min = 0, max = 2 }
+[gateway]
+locations = ["/"]
+"""
+CHANGED = SETTINGS.replace("max = 2", "max = 1")
+
+
+@dataclass
+class Cluster:
+    """Redis and Ray without a service, and a folder."""
+
+    stack: LocalStack
+    folder: Path
+
+    def environ(self) -> dict[str, str]:
+        state = self.stack.folder.load()
+        assert state is not None
+        return {
+            **self.stack.driver_environ(),
+            "RAY_ADDRESS": state.ray_address,
+            "NEVE_STORE_URL": state.redis_url,
+            "NEVE_GATEWAY_TOKEN": TOKEN,
+            "NEVE_GATEWAY_PORT": "0",
+        }
+
+    def command(self, *more: str, settings: str = SETTINGS) -> list[str]:
+        file = self.folder / "neve.toml"
+        file.write_text(settings)
+        return [
+            str(Path(sys.executable).with_name("neve")),
+            "serve",
+            "--config",
+            str(file),
+            "--json",
+            *more,
+        ]
+
+    @contextmanager
+    def serving(self, *more: str, settings: str = SETTINGS) -> Iterator[Serving]:
+        """Run `neve serve` until the end of the block; yield it once the service answers."""
+        log = self.folder / "serve.log"
+        with log.open("a") as errors:
+            process = subprocess.Popen(
+                self.command("--health-port", "0", *more, settings=settings),
+                env=self.environ(),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            yield Serving(process, _first_document(process, log), log)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def kill_for_good(self, actor: str) -> None:
+        """End an actor so that Ray does not start it again."""
+        program = (
+            "import ray, sys; ray.init(address=sys.argv[1], namespace='neve',"
+            " log_to_driver=False); ray.kill(ray.get_actor(sys.argv[2]))"
+        )
+        environ = self.environ()
+        command = [sys.executable, "-c", program, environ["RAY_ADDRESS"], actor]
+        subprocess.run(command, env=environ, check=True, timeout=SERVICE_S)
+
+
+@dataclass
+class Serving:
+    """A `neve serve` that has said that its service answers."""
+
+    process: subprocess.Popen[str]
+    said: dict[str, Any]
+    log: Path
+
+    @property
+    def client(self) -> Client:
+        return Client(self.said["url"], token=TOKEN)
+
+    def probe(self, path: str) -> int:
+        try:
+            address = f"http://127.0.0.1:{self.said['health_port']}{path}"
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(SERVICE_S)
+
+
+def _first_document(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line == "}\n":
+            return dict(json.loads("".join(lines)))
+    pytest.fail(f"neve serve ended: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("serve")
+    options = StackOptions(actors=False, compactors=2)
+    with LocalStack.start(home=folder / "home", options=options) as stack:
+        yield Cluster(stack, folder)
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    end_s = time.monotonic() + SERVICE_S
+    while not true():
+        assert time.monotonic() < end_s, "what was waited for did not come"
+        time.sleep(0.2)
+
+
+def default_group(client: Client) -> tuple[Group, GroupScaling]:
+    (group,) = client.groups()
+    assert group.scaling is not None
+    return group, group.scaling
+
+
+def append_versions(client: Client, table: str, appends: int) -> None:
+    for number in range(appends):
+        ids = list(range(number, 500 + number))
+        client.append(table, pa.table({"id": ids, "at": [number] * len(ids)}))
+
+
+def test_compactors_come_with_the_work_and_go_after_it(cluster: Cluster) -> None:
+    with cluster.serving() as serving:
+        client = serving.client
+        assert serving.probe("/live") == serving.probe("/ready") == 200
+        group, scaling = default_group(client)
+        assert (group.compactors, scaling.least, scaling.most) == (0, 0, 2)
+
+        location = cluster.folder / "users"
+        location.mkdir()
+        schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+        client.create_table("users", str(location), schema=schema, key=["id"], version_column="at")
+        append_versions(client, "users", 12)
+        client.wait_until_at_rest("users", timeout_s=SERVICE_S)
+        assert client.status().committed >= 1
+        assert client.scan("users").num_rows == 511
+
+        wait_until(lambda: not default_group(client)[0].compactors)
+        wait_until(lambda: not client.compactors())
+        group, scaling = default_group(client)
+        started = [name for each in scaling.decisions for name in each.started]
+        drained = [name for each in scaling.decisions for name in each.drained]
+        assert "default-1" in started
+        assert sorted(started) == sorted(drained)
+        assert (scaling.desired, scaling.starts_failed, group.queued) == (0, 0, 0)
+        assert serving.end() == 0
+    assert client.status().tables == 1, "SIGTERM leaves the service running"
+
+
+def test_what_is_gone_is_started_and_a_second_one_may_watch(cluster: Cluster) -> None:
+    with cluster.serving() as first, cluster.serving() as second:
+        assert first.said["url"] == second.said["url"]
+        before = first.client.status().coordinator
+        cluster.kill_for_good("neve-coordinator")
+        wait_until(lambda: _coordinator(first.client) not in (None, before))
+        wait_until(lambda: first.probe("/ready") == 200)
+        assert '"event": "part is started", "up": "coordinator"' in first.log.read_text()
+        assert (first.end(signal.SIGINT), second.end()) == (0, 0)
+
+
+def _coordinator(client: Client) -> str | None:
+    try:
+        return client.status().coordinator
+    except NeveError:
+        return None
+
+
+def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster) -> None:
+    with cluster.serving() as serving:
+        before = serving.client.status().coordinator
+        assert serving.end() == 0
+    with cluster.serving(settings=CHANGED) as serving:
+        client = serving.client
+        assert client.status().coordinator != before
+        assert default_group(client)[1].most == 1
+        client.scale_group("default", 1)
+        wait_until(lambda: any(each.ready for each in client.compactors()))
+        client.stop_compactor("default-1", 0.0)
+        wait_until(lambda: "default-2" in _names(client))
+        wait_until(lambda: _names(client) == {"default-2"})
+        assert serving.end() == 0
+
+
+def _names(client: Client) -> set[str]:
+    return {each.compactor for each in client.compactors() if each.ready}
+
+
+def test_with_service_takes_it_down_and_the_tables_stay(cluster: Cluster) -> None:
+    with cluster.serving("--with-service", settings=CHANGED) as serving:
+        client = serving.client
+        assert _names(client) == {"default-2"}
+        assert default_group(client)[1].set_to == 1
+        client.scale_group("default", None)
+        assert serving.end() == 0
+    with pytest.raises(NeveError):
+        client.status()
+    with cluster.serving("--with-service", settings=CHANGED) as serving:
+        assert [each.name for each in serving.client.tables()] == ["users"]
+        assert default_group(serving.client)[1].set_to is None
+        assert serving.end() == 0
+
+
+def refusal(cluster: Cluster, **environ: str) -> str:
+    """Return what `neve serve` says when it must not start."""
+    done = subprocess.run(
+        cluster.command(),
+        env={**cluster.environ(), **environ},
+        capture_output=True,
+        text=True,
+        timeout=SERVICE_S,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return re.sub(r"\s+", " ", done.stderr)
+
+
+def test_what_is_missing_is_named(cluster: Cluster) -> None:
+    assert "no Ray answers at 127.0.0.1:1" in refusal(cluster, RAY_ADDRESS="127.0.0.1:1")
+    assert "setting store.url" in refusal(cluster, NEVE_STORE_URL="redis://127.0.0.1:1/0")
+    assert "setting gateway.token is empty" in refusal(cluster, NEVE_GATEWAY_TOKEN="")
+
+
+def test_a_cluster_that_wants_a_token_says_so(cluster: Cluster) -> None:
+    environ = cluster.environ()
+    variables = [name for name in environ if name.startswith("RAY_AUTH_TOKEN")]
+    assert variables, "the stack's Ray wants a token"
+    nothing = os.devnull
+    said = refusal(cluster, **dict.fromkeys(variables, nothing))
+    assert "token" in said

@@ -1,0 +1,73 @@
+"""What keeps a service from starting on a cluster is said in a sentence that names it."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from common.config import load_settings
+from common.errors import ConfigError
+from neve.serve.preflight import checked_address, joining_problem, missing_resources
+
+
+@pytest.mark.parametrize("environ", [{}, {"RAY_ADDRESS": ""}, {"RAY_ADDRESS": "auto"}])
+def test_no_address_is_said(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="no Ray cluster is named: set RAY_ADDRESS"):
+        checked_address(None, environ)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://head:10001", "head", "ray://head", "head:port", "ray://:10001", "head:0x1"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read, expected ray://host:10001"):
+        checked_address(address, {})
+
+
+def test_an_address_where_nobody_listens_is_said_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"ray://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"no Ray answers at {address}: Connection refused"):
+            checked_address(None, {"RAY_ADDRESS": address})
+
+
+def test_an_address_where_somebody_listens_is_taken() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert checked_address(address, {"RAY_ADDRESS": "elsewhere:1"}) == address
+
+
+def test_a_wrong_version_and_a_refused_token_are_told_apart() -> None:
+    version = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.44.1")
+    assert "runs another version: Version mismatch" in joining_problem("h:1", version)
+    token = RuntimeError("Authentication failed: no token")
+    assert "wants a token, and got no token: set RAY_AUTH_MODE" in joining_problem("h:1", token)
+    other = ConnectionError("reset\nby a peer")
+    assert joining_problem("h:1", other) == (
+        "the Ray cluster at h:1 cannot be joined: ConnectionError: reset"
+    )
+
+
+def test_what_no_node_has_is_said_of_service_and_groups() -> None:
+    settings = load_settings(
+        environ={},
+        flags=[
+            "cluster.service_resource=neve_service",
+            "groups.small.compactors={min=0, max=2}",
+            "groups.small.resource=neve_group_small",
+            "groups.none.compactors=0",
+            "groups.none.resource=neve_group_none",
+            "groups.anywhere.compactors=1",
+        ],
+    )
+    said = list(missing_resources(settings, {"CPU": 4.0}))
+    assert [each.partition(":")[0] for each in said] == [
+        "no node has the Ray resource 'neve_service' of setting cluster.service_resource",
+        "no node has the Ray resource 'neve_group_small' of group small",
+    ]
+    both = {"neve_service": 1.0, "neve_group_small": 1.0}
+    assert list(missing_resources(settings, both)) == []
