@@ -11,6 +11,7 @@
 `kubelet`         run the pods of the store, and write their status
 `machine`         the process that holds all of these in private namespaces
 `cluster`         what a test uses: start a machine, look at it, hurt it, run programs on it
+`plain_actors`    a driver whose actors ask for a group's resource, for tests of the stand-in
 
 The autoscaler is `ray kuberay-autoscaler` as Ray ships it. Nothing here imports it.
 """

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import psutil
 
-from tests.support.kubernetes.machine import HEAD_ADDRESS, state_of
+from tests.support.kubernetes.machine import HEAD_ADDRESS, OVERRIDES_VARIABLE, state_of
 from tests.support.kubernetes.ray_cluster import GCS_PORT
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
@@ -68,9 +68,12 @@ class KubeRayCluster:
     address = f"{HEAD_ADDRESS}:{GCS_PORT}"
     """Where drivers inside join; programs that are run here have it in RAY_ADDRESS."""
 
-    def __init__(self, machine: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(
+        self, machine: subprocess.Popen[str], folder: Path, overrides: Mapping[str, str]
+    ) -> None:
         self._machine = machine
         self.folder = folder
+        self._overrides = overrides
 
     @classmethod
     @contextmanager
@@ -88,19 +91,21 @@ class KubeRayCluster:
             manifest: YAML with one RayCluster in it.
             folder: Takes logs, and what Ray writes.
             idle_timeout_s: Replaces the manifest's idle timeouts.
-            environ: More variables for all pods and for the autoscaler.
+            environ: Variables of all pods, of the autoscaler and of the programs run here; they
+                win over those of the manifest. A cluster with token authentication needs
+                RAY_AUTH_MODE and RAY_AUTH_TOKEN here, since the stand-in has no secrets.
 
         Raises:
             NamespaceError: The machine does not allow what the cluster needs.
         """
         check_namespaces()
-        options = {} if idle_timeout_s is None else {"idle_timeout_s": idle_timeout_s}
-        words = [str(folder), str(manifest.resolve()), json.dumps(options)]
+        overrides = dict(environ or {})
+        words = [str(folder), str(manifest.resolve()), json.dumps(idle_timeout_s)]
         with (
             (folder / "machine.log").open("wb") as errors,
             subprocess.Popen(
                 [*_unshare(), sys.executable, "-m", "tests.support.kubernetes.machine", *words],
-                env={**_environment(), **(environ or {})},
+                env=_environment() | {OVERRIDES_VARIABLE: json.dumps(overrides)},
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -109,7 +114,7 @@ class KubeRayCluster:
             ) as machine,
         ):
             try:
-                cluster = cls(machine, folder)
+                cluster = cls(machine, folder, overrides)
                 cluster.wait_for(lambda: cluster._call("head_pid") is not None, "the head")
                 yield cluster
             finally:
@@ -200,7 +205,8 @@ class KubeRayCluster:
             environ: More variables.
             options: For `subprocess.Popen`, such as pipes.
         """
-        variables = {**_environment(), "RAY_ADDRESS": self.address, **(environ or {})}
+        address = {"RAY_ADDRESS": self.address}
+        variables = {**_environment(), **address, **self._overrides, **(environ or {})}
         return subprocess.Popen(
             [*self._enter_head(), *command], env=variables, cwd=ROOT, text=True, **options
         )

@@ -1,13 +1,15 @@
 """Run the pods of a store as containers on this machine, and write their status.
 
-A container of the stand-in runs at once or never: there are no images to pull. A test can say
-that a group's image cannot be pulled, or is pulled slowly.
+Of a pod's template, the stand-in uses resources, labels, variables with literal values, the
+`preStop` command and the grace. Images and volumes are ignored: a container sees the machine's
+files. A test can say that a group's image cannot be pulled, or is pulled slowly.
 """
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,9 @@ class Node:
     folder: Path
     """Each pod has a folder here: its log, and what Ray writes."""
     environ: Mapping[str, str]
+    """What every container has."""
+    overrides: Mapping[str, str]
+    """Variables that win over those of the manifest."""
     worker_options: str
     """Flags of `ray start` that keep raylets small and their ports apart."""
     head_options: str
@@ -59,6 +64,8 @@ class _Container:
     process: PodProcess | None = None
     killed_at_s: float | None = None
     """When the grace of a pod that is being deleted is over."""
+    hook: subprocess.Popen[bytes] | None = None
+    """The `preStop` command while it runs."""
 
 
 class Kubelet:
@@ -104,12 +111,13 @@ class Kubelet:
         folder = node.folder / pod["metadata"]["name"]
         (folder / "ray").mkdir(parents=True, exist_ok=True)
         main = pod["spec"]["containers"][0]
-        *shell, text = [*main["command"], *main["args"]]
+        words = [*main["command"], *main["args"]]
         options = node.head_options if is_head else node.worker_options
+        words[-1] += f" --node-ip-address={container.address} {options}"
         own = {entry["name"]: entry["value"] for entry in main["env"]}
         container.process = PodProcess(
-            [*shell, f"{text} --node-ip-address={container.address} {options}"],
-            environ={**node.environ, **own},
+            words,
+            environ={**node.environ, **own, **node.overrides},
             ray_folder=folder / "ray",
             log=folder / "log",
         )
@@ -145,6 +153,12 @@ class Kubelet:
         elif container.killed_at_s is None:
             grace_s = pod["spec"]["terminationGracePeriodSeconds"]
             container.killed_at_s = time.monotonic() + grace_s
+            if hook := pre_stop_command(pod):
+                container.hook = process.run_inside(hook)
+            else:
+                process.terminate()
+        elif container.hook is not None and container.hook.poll() is not None:
+            container.hook = None
             process.terminate()
         elif time.monotonic() > container.killed_at_s:
             process.kill()
@@ -172,6 +186,13 @@ class Kubelet:
             }
 
         self._store.update(PODS, name, write)
+
+
+def pre_stop_command(pod: Resource) -> Sequence[str]:
+    """Return what a container runs before it is asked to end; often nothing."""
+    hooks = pod["spec"]["containers"][0].get("lifecycle", {})
+    command: Sequence[str] = hooks.get("preStop", {}).get("exec", {}).get("command", ())
+    return command
 
 
 def waiting(reason: str, message: str = "") -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 KEY = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
-SET = re.compile(rf"({KEY})\s+((?:not)?in)\s+\(([^()]*)\)")
+SET = re.compile(rf"({KEY})\s+(in|notin)\s+\(([^()]*)\)")
 EQUALITY = re.compile(rf"({KEY})\s*(==|=|!=)\s*([A-Za-z0-9._-]*)")
 EXISTENCE = re.compile(rf"(!?)\s*({KEY})")
 COMMA_OUTSIDE_SET = re.compile(r",(?![^()]*\))")

@@ -43,6 +43,8 @@ POD_NETWORK = "10.244.0."
 HEAD_ADDRESS = POD_NETWORK + "1"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Ray looks for its token; it cannot be told otherwise."""
+OVERRIDES_VARIABLE = "STAND_IN_OVERRIDES"
+"""Not an argument, which everybody on the machine can read: there may be a token among them."""
 OBJECT_STORE_BYTES = 80_000_000
 TURN_S = 0.2
 """How often pods are looked at when nothing is written."""
@@ -65,7 +67,7 @@ HEAD_OPTIONS = f"{RAY_OPTIONS} --include-dashboard=false"
 class Machine:
     """API server, operator, kubelet and autoscaler; one thread takes all turns."""
 
-    def __init__(self, folder: Path, cluster: Resource) -> None:
+    def __init__(self, folder: Path, cluster: Resource, overrides: Mapping[str, str]) -> None:
         self._folder = folder
         self._name = cluster["metadata"]["name"]
         namespace = cluster["metadata"].setdefault("namespace", "default")
@@ -79,9 +81,11 @@ class Machine:
             "KUBERNETES_SERVICE_PORT_HTTPS": str(API_PORT),
         }
         self._environ = environ
+        self._overrides = overrides
         node = Node(
             folder=folder / "pods",
             environ=environ,
+            overrides=overrides,
             worker_options=RAY_OPTIONS,
             head_options=HEAD_OPTIONS,
             assign_address=self._assign_address,
@@ -129,6 +133,7 @@ class Machine:
                 "RAY_HEAD_POD_NAME": head,
                 "KUBERAY_CRD_VER": "v1",
                 **own,
+                **self._overrides,
             },
             # Both containers of the head's pod see one folder of Ray.
             ray_folder=self._folder / "pods" / head / "ray",
@@ -252,12 +257,12 @@ def prepare_service_account(authority: Path, token: str, namespace: str) -> None
 def main() -> None:
     """Be the machine until the input ends."""
     folder, manifest = Path(sys.argv[1]), Path(sys.argv[2])
-    options = json.loads(sys.argv[3])
-    cluster = load_ray_cluster(manifest, **options)
+    overrides = json.loads(os.environ.pop(OVERRIDES_VARIABLE))
+    cluster = load_ray_cluster(manifest, idle_timeout_s=json.loads(sys.argv[3]))
     prepare_network()
     certificates = create_certificates(folder, ["kubernetes.default", API_ADDRESS])
     token = secrets.token_urlsafe(32)
-    machine = Machine(folder, cluster)
+    machine = Machine(folder, cluster, overrides)
     prepare_service_account(certificates.authority, token, machine.store.namespace)
     address = (API_ADDRESS, API_PORT)
     with ApiServer(address, machine.store, token, certificates.server).serving():

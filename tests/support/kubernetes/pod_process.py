@@ -29,11 +29,13 @@ class PodProcess:
         ray_folder: Path,
         log: Path,
     ) -> None:
+        self._environ = dict(environ)
+        self._log = log
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with log.open("ab") as output:
             self._unshare = subprocess.Popen(
                 [*unshare, "sh", "-c", ENTER, "sh", str(ray_folder), RAY_FOLDER, *command],
-                env=dict(environ),
+                env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -54,6 +56,19 @@ class PodProcess:
         """Return how the container ended, as a shell would say it; None while it runs."""
         code = self._unshare.poll()
         return None if code is None else code % 256 if code >= 0 else 128 - code
+
+    def run_inside(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+        """Start another command in the container; None if it has just ended."""
+        if (first := self.first_pid) is None:
+            return None
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
+                ["nsenter", f"--target={first}", "--mount", "--pid", "--", *command],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def terminate(self) -> None:
         """Ask the first process to end."""
