@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.kubernetes.cluster import KubeRayCluster
 from tests.support.kubernetes.plain_actors import PlainActors
@@ -27,9 +28,23 @@ SMALL, LARGE = "neve_group_small", "neve_group_large"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeRayCluster]:
     began = time.monotonic()
     folder = tmp_path_factory.mktemp("cluster")
-    with KubeRayCluster.start(MANIFEST, folder=folder, idle_timeout_s=IDLE_TIMEOUT_S) as cluster:
+    manifest = folder / "raycluster.yaml"
+    manifest.write_text(with_last_words(MANIFEST.read_text()))
+    with KubeRayCluster.start(manifest, folder=folder, idle_timeout_s=IDLE_TIMEOUT_S) as cluster:
         show("start → the head listens", began, time.monotonic())
         yield cluster
+
+
+def with_last_words(text: str) -> str:
+    """Let pods of one group say something before they end, and those of another take too long."""
+    manifest = yaml.safe_load(text)
+    groups = {group["groupName"]: group for group in manifest["spec"]["workerGroupSpecs"]}
+    for name, command in {"small": "echo last words", "large": "sleep 300; echo slept"}.items():
+        hook = {"preStop": {"exec": {"command": ["sh", "-c", command]}}}
+        pod = groups[name]["template"]["spec"]
+        pod["containers"][0]["lifecycle"] = hook
+        pod["terminationGracePeriodSeconds"] = {"small": 30, "large": 1}[name]
+    return str(yaml.safe_dump(manifest))
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +76,7 @@ def test_pods_come_for_pending_actors_and_go_when_idle(
     assert [pod.state for pod in cluster.pods("service")] == ["Running"]
     for pod in pods:
         assert states(cluster, pod) == ["Running", "Terminating", "Gone"]
+        assert "last words" in cluster.pod_log(pod)
     assert cluster.autoscaler_starts() == 1
 
     show("3 actors pending → first pod runs", asked_s, first(cluster, pods, "Running"))
@@ -69,7 +85,7 @@ def test_pods_come_for_pending_actors_and_go_when_idle(
     show("actors killed → last pod gone", killed_s, last(cluster, pods, "Gone"))
 
 
-def test_an_actor_of_a_killed_pod_answers_from_another(
+def test_an_actor_of_a_lost_pod_answers_from_another(
     cluster: KubeRayCluster, actors: PlainActors
 ) -> None:
     actors.start(SMALL, ["restartable"])
@@ -82,8 +98,16 @@ def test_an_actor_of_a_killed_pod_answers_from_another(
     answered_s = time.monotonic()
 
     assert after != before
+    # Nobody asked this pod to end.
     assert states(cluster, before) == ["Running", "Failed", "Gone"]
+    assert "last words" not in cluster.pod_log(before)
     assert [pod.name for pod in cluster.pods("small")] == [after]
+
+    cluster.delete_pod(after)
+    cluster.wait_for(lambda: after not in {pod.name for pod in cluster.pods()}, "its end")
+    assert "last words" in cluster.pod_log(after)
+    assert actors.ask(["restartable"])["restartable"] not in {before, after}
+
     show("pod killed → another pod runs", killed_s, first(cluster, {after}, "Running"))
     show("pod killed → its actor answers", killed_s, answered_s)
     actors.kill(["restartable"])
@@ -109,6 +133,9 @@ def test_a_group_that_cannot_start_is_visible_and_stops_no_other(
     actors.kill(["in-large", "in-small"])
     wait_for_none(cluster, "large")
     wait_for_none(cluster, "small")
+    # It was killed when its grace was over.
+    assert states(cluster, broken.name)[-2:] == ["Terminating", "Gone"]
+    assert "slept" not in cluster.pod_log(broken.name)
 
 
 def wait_for_none(cluster: KubeRayCluster, group: str) -> None:

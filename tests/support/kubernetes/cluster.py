@@ -1,7 +1,7 @@
 """A Ray cluster under KubeRay's own autoscaler, for tests.
 
     with KubeRayCluster.start(manifest, folder=tmp_path) as cluster:
-        cluster.run([sys.executable, "program.py"])     # in the head's pod; RAY_ADDRESS is set
+        cluster.run([sys.executable, "program.py"])    # in the head's pod, with RAY_ADDRESS
         cluster.wait_for(lambda: len(cluster.pods("small")) == 3)
         cluster.kill_pod(cluster.pods("small")[0].name)
 
@@ -83,6 +83,8 @@ class KubeRayCluster:
         *,
         folder: Path,
         idle_timeout_s: float | None = None,
+        gcs_redis: str | None = None,
+        services: Sequence[Sequence[str]] = (),
         environ: Mapping[str, str] | None = None,
     ) -> Iterator[Self]:
         """Start the RayCluster of a manifest, and wait until its head answers.
@@ -91,6 +93,9 @@ class KubeRayCluster:
             manifest: YAML with one RayCluster in it.
             folder: Takes logs, and what Ray writes.
             idle_timeout_s: Replaces the manifest's idle timeouts.
+            gcs_redis: Address of a Redis from which a new head learns what a lost one knew; the
+                manifest's own is left out.
+            services: Commands that start before the head and outlive it, such as that Redis.
             environ: Variables of all pods, of the autoscaler and of the programs run here; they
                 win over those of the manifest. A cluster with token authentication needs
                 RAY_AUTH_MODE and RAY_AUTH_TOKEN here, since the stand-in has no secrets.
@@ -100,7 +105,12 @@ class KubeRayCluster:
         """
         check_namespaces()
         overrides = dict(environ or {})
-        words = [str(folder), str(manifest.resolve()), json.dumps(idle_timeout_s)]
+        options = {
+            "idle_timeout_s": idle_timeout_s,
+            "gcs_redis": gcs_redis,
+            "services": [list(command) for command in services],
+        }
+        words = [str(folder), str(manifest.resolve()), json.dumps(options)]
         with (
             (folder / "machine.log").open("wb") as errors,
             subprocess.Popen(
@@ -115,7 +125,7 @@ class KubeRayCluster:
         ):
             try:
                 cluster = cls(machine, folder, overrides)
-                cluster.wait_for(lambda: cluster._call("head_pid") is not None, "the head")
+                cluster.wait_for(cluster.head_listens, "the head")
                 yield cluster
             finally:
                 # The kernel ends every process inside with the first one.
@@ -127,6 +137,14 @@ class KubeRayCluster:
         """Return the pods of a group, or all, also those that are going."""
         views = [_view(pod) for pod in self._call("pods")]
         return [view for view in views if group in (None, view.group)]
+
+    def head_listens(self) -> bool:
+        """Return whether the head takes drivers."""
+        return self._call("head_pid") is not None
+
+    def pod_log(self, name: str) -> str:
+        """Return what a pod printed, also after its end."""
+        return (self.folder / "pods" / name / "log").read_text(errors="replace")
 
     def ray_cluster(self) -> dict[str, Any]:
         """Return the RayCluster with what the autoscaler and the operator wrote to it."""
@@ -196,19 +214,22 @@ class KubeRayCluster:
         command: Sequence[str],
         *,
         environ: Mapping[str, str] | None = None,
+        in_head: bool = True,
         **options: Any,
     ) -> subprocess.Popen[str]:
         """Start a program in the head's pod; it ends with the pod at the latest.
 
         Args:
             command: Program and arguments; it runs in the project's folder.
+            in_head: Whether it is a driver. Other programs may run beside the pods, on the same
+                network: then they outlive the head.
             environ: More variables.
             options: For `subprocess.Popen`, such as pipes.
         """
         address = {"RAY_ADDRESS": self.address}
         variables = {**_environment(), **address, **self._overrides, **(environ or {})}
         return subprocess.Popen(
-            [*self._enter_head(), *command], env=variables, cwd=ROOT, text=True, **options
+            [*self._enter(in_head=in_head), *command], env=variables, cwd=ROOT, text=True, **options
         )
 
     def run(
@@ -223,8 +244,13 @@ class KubeRayCluster:
         Raises:
             AssertionError: It failed; the message has its errors.
         """
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with self.popen(command, environ=environ, stdin=subprocess.DEVNULL, **pipes) as program:
+        with self.popen(
+            command,
+            environ=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as program:
             try:
                 printed, errors = program.communicate(timeout=wait_max_s)
             finally:
@@ -232,21 +258,20 @@ class KubeRayCluster:
         assert program.returncode == 0, f"{command}: {errors}\n{self.describe()}"
         return printed
 
-    def _enter_head(self) -> list[str]:
-        """Return the words that run a command in the head's pod.
+    def _enter(self, *, in_head: bool) -> list[str]:
+        """Return the words that run a command inside; its way to the head has two steps.
 
-        There are two steps, because the machine knows its own processes by other numbers.
+        The machine knows its own processes by other numbers than this process does.
         """
-        head = self._call("head_pid")
-        assert head is not None, f"no head\n{self.describe()}"
         outside = psutil.Process(self._machine.pid).children()[0].pid
-        machine = ["nsenter", f"--target={outside}", *_user("--user", "--preserve-credentials")]
-        return [
-            *(*machine, "--net", "--mount", "--pid", "--"),
-            *("nsenter", f"--target={head}", "--mount", "--pid", "--"),
-            # Another mount namespace begins in its root.
-            *("env", f"--chdir={ROOT}"),
-        ]
+        words = ["nsenter", f"--target={outside}", *_user("--user", "--preserve-credentials")]
+        words += ["--net", "--mount", "--pid", "--"]
+        if in_head:
+            head = self._call("head_pid")
+            assert head is not None, f"no head\n{self.describe()}"
+            words += ["nsenter", f"--target={head}", "--mount", "--pid", "--"]
+        # Another mount namespace begins in its root.
+        return [*words, "env", f"--chdir={ROOT}"]
 
     def _call(self, call: str, **arguments: Any) -> Any:
         assert self._machine.stdin is not None

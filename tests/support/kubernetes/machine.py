@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,17 +114,23 @@ class Machine:
             self.store.wait_for_change(version, TURN_S)
 
     def _keep_autoscaler(self) -> None:
-        """Start the autoscaler beside the head, again whenever it ends, as Kubernetes would."""
+        """Let the autoscaler live as long as the head's pod, whose second container it is."""
         head = self._head()
-        if head is None or (self._autoscaler and self._autoscaler.exit_code() is None):
-            return
-        if self._kubelet.process_of(head) is None:
-            return
-        self._autoscaler_starts += 1
+        process = self._kubelet.process_of(head) if head else None
+        lives = process is not None and process.exit_code() is None
+        if self._autoscaler and self._autoscaler.exit_code() is None:
+            if not lives:
+                self._autoscaler.kill()
+        elif head and lives:
+            # It may also have ended by itself: Kubernetes would start it again.
+            self._autoscaler = self._start_autoscaler(head)
+            self._autoscaler_starts += 1
+
+    def _start_autoscaler(self, head: str) -> PodProcess:
         identity = ["--cluster-name", self._name, "--cluster-namespace", self.store.namespace]
         options = self.store.get(RAY_CLUSTERS, self._name)["spec"]["autoscalerOptions"]
         own = {entry["name"]: entry["value"] for entry in options.get("env", ())}
-        self._autoscaler = PodProcess(
+        return PodProcess(
             ["ray", "kuberay-autoscaler", *identity],
             environ={
                 **self._environ,
@@ -244,6 +250,15 @@ def prepare_network() -> None:
     subprocess.run(route, check=True)
 
 
+def start_services(commands: Sequence[Sequence[str]], folder: Path) -> None:
+    """Start programs that the cluster needs; they live as long as the machine."""
+    for number, command in enumerate(commands):
+        with (folder / f"service-{number}.log").open("wb") as log:
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+
 def prepare_service_account(authority: Path, token: str, namespace: str) -> None:
     """Put the credentials where a container finds them."""
     run = os.path.realpath("/var/run")
@@ -258,8 +273,11 @@ def main() -> None:
     """Be the machine until the input ends."""
     folder, manifest = Path(sys.argv[1]), Path(sys.argv[2])
     overrides = json.loads(os.environ.pop(OVERRIDES_VARIABLE))
-    cluster = load_ray_cluster(manifest, idle_timeout_s=json.loads(sys.argv[3]))
+    options = json.loads(sys.argv[3])
+    services = options.pop("services")
+    cluster = load_ray_cluster(manifest, **options)
     prepare_network()
+    start_services(services, folder)
     certificates = create_certificates(folder, ["kubernetes.default", API_ADDRESS])
     token = secrets.token_urlsafe(32)
     machine = Machine(folder, cluster, overrides)

@@ -73,14 +73,17 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     import ray
 
-    @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, lifetime="detached")
     class Plain:
         def pod(self) -> str:
             return os.environ["RAY_CLOUD_INSTANCE_ID"]
 
+    remote: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, lifetime="detached")(
+        Plain
+    )
+
     def start(resource: str, names: list[str]) -> None:
         for name in names:
-            Plain.options(name=name, resources={resource: 1}).remote()
+            remote.options(name=name, resources={resource: 1}).remote()
 
     def ask(names: list[str]) -> dict[str, str]:
         asked = [ray.get_actor(name).pod.remote() for name in names]

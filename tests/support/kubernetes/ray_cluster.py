@@ -23,6 +23,8 @@ GCS_PORT = 6379
 TRUE_OR_FALSE = ("true", "false")
 OPTIONS_WITH_BOOLEAN_VALUES = ("log-color", "include-dashboard", "include-log-monitor")
 STANDARD_RESOURCES = {"CPU": "num-cpus", "GPU": "num-gpus", "memory": "memory"}
+GCS_RECONNECT_MAX_S = 600
+"""How long a worker waits for a lost head, where the head can come back."""
 GRACE_S = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
 
@@ -31,12 +33,16 @@ class ManifestError(ValueError):
     """The file holds no RayCluster that the stand-in can run."""
 
 
-def load_ray_cluster(path: Path, *, idle_timeout_s: float | None = None) -> Resource:
+def load_ray_cluster(
+    path: Path, *, idle_timeout_s: float | None = None, gcs_redis: str | None = None
+) -> Resource:
     """Return the one RayCluster among the documents of a YAML file.
 
     Args:
         path: A manifest, or a whole rendered overlay.
         idle_timeout_s: Replaces the idle timeouts of the cluster and of its groups.
+        gcs_redis: Address of the Redis that keeps what the head knows, `host:port`. It replaces
+            the manifest's, which lies in a cluster; None is without fault tolerance.
 
     Raises:
         ManifestError: There is none, or more than one, or it has no autoscaler of version 2.
@@ -58,6 +64,9 @@ def load_ray_cluster(path: Path, *, idle_timeout_s: float | None = None) -> Reso
         group.setdefault("replicas", 0)
         group.setdefault("numOfHosts", 1)
         group.setdefault("scaleStrategy", {})
+    spec.pop("gcsFaultToleranceOptions", None)
+    if gcs_redis is not None:
+        spec["gcsFaultToleranceOptions"] = {"redisAddress": gcs_redis}
     if idle_timeout_s is not None:
         for holder in (options, *spec["workerGroupSpecs"]):
             holder["idleTimeoutSeconds"] = idle_timeout_s
@@ -91,6 +100,7 @@ def build_pod(cluster: Resource, group: Mapping[str, Any], name: str) -> Resourc
     }
     if group_name == HEAD_GROUP:
         variables["RAY_enable_autoscaler_v2"] = "1"
+    variables |= _fault_tolerance(cluster, is_head=group_name == HEAD_GROUP)
     containers[0] |= {
         "command": ["/bin/bash", "-c", "--"],
         # The shell gives way to Ray, so that a signal to the pod reaches Ray.
@@ -157,6 +167,19 @@ def ray_start_parameters(group: Mapping[str, Any]) -> dict[str, str]:
     else:
         parameters |= {"no-monitor": "true", "port": str(GCS_PORT)}
     return parameters
+
+
+def _fault_tolerance(cluster: Resource, *, is_head: bool) -> dict[str, str]:
+    """Return the variables with which a cluster survives the loss of its head."""
+    options = cluster["spec"].get("gcsFaultToleranceOptions")
+    if not options:
+        return {}
+    if not is_head:
+        return {"RAY_gcs_rpc_server_reconnect_timeout_s": str(GCS_RECONNECT_MAX_S)}
+    return {
+        "RAY_REDIS_ADDRESS": options["redisAddress"],
+        "RAY_external_storage_namespace": cluster["metadata"]["uid"],
+    }
 
 
 def _flag(option: str, value: str) -> str:

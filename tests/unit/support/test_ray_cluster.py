@@ -152,6 +152,32 @@ def test_idle_timeouts_can_be_replaced() -> None:
     assert derived["available_node_types"]["small"]["idle_timeout_s"] == 7
 
 
+def test_a_cluster_with_a_redis_survives_its_head(tmp_path: Path) -> None:
+    document = yaml.safe_load(MANIFEST.read_text())
+    document["spec"]["gcsFaultToleranceOptions"] = {"redisAddress": "redis.lake:6379"}
+    path = tmp_path / "rendered.yaml"
+    path.write_text(yaml.safe_dump(document))
+
+    # The manifest's Redis is not on this machine.
+    assert not any("redis" in name.lower() for name in variables_of(load_ray_cluster(path), "head"))
+
+    cluster = load_ray_cluster(path, gcs_redis="127.0.0.1:7000")
+    head, worker = variables_of(cluster, "head"), variables_of(cluster, "worker")
+    assert head["RAY_REDIS_ADDRESS"] == "127.0.0.1:7000"
+    assert head["RAY_external_storage_namespace"] == "one"
+    assert worker["RAY_gcs_rpc_server_reconnect_timeout_s"] == "600"
+    assert "RAY_REDIS_ADDRESS" not in worker
+
+
+def variables_of(cluster: dict[str, Any], kind: str) -> dict[str, str]:
+    """Return the variables of a pod."""
+    cluster["metadata"]["uid"] = "one"
+    spec = cluster["spec"]
+    group = spec["headGroupSpec"] if kind == "head" else spec["workerGroupSpecs"][0]
+    (container,) = build_pod(cluster, group, "pod")["spec"]["containers"]
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
 def spoil(document: dict[str, Any], what: str) -> list[dict[str, Any]]:
     match what:
         case "absent":
