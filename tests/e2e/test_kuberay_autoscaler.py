@@ -59,8 +59,8 @@ def test_pods_come_for_pending_actors_and_go_when_idle(
     names = ["one", "two", "three"]
     assert cluster.pods("small") == []
 
-    asked_s = time.monotonic()
     actors.start(SMALL, names)
+    asked_s = time.monotonic()
     placed = actors.ask(names)
     answered_s = time.monotonic()
     pods = {pod.name for pod in cluster.pods("small")}
@@ -103,13 +103,17 @@ def test_an_actor_of_a_lost_pod_answers_from_another(
     assert "last words" not in cluster.pod_log(before)
     assert [pod.name for pod in cluster.pods("small")] == [after]
 
+    deleted_s = time.monotonic()
     cluster.delete_pod(after)
     cluster.wait_for(lambda: after not in {pod.name for pod in cluster.pods()}, "its end")
     assert "last words" in cluster.pod_log(after)
     assert actors.ask(["restartable"])["restartable"] not in {before, after}
+    moved_s = time.monotonic()
 
     show("pod killed → another pod runs", killed_s, first(cluster, {after}, "Running"))
     show("pod killed → its actor answers", killed_s, answered_s)
+    show("pod deleted → gone", deleted_s, first(cluster, {after}, "Gone"))
+    show("pod deleted → its actor answers", deleted_s, moved_s)
     actors.kill(["restartable"])
     wait_for_none(cluster, "small")
 

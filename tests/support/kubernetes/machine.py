@@ -240,7 +240,7 @@ def add_address(address: str) -> None:
     subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
 
 
-def prepare_network() -> None:
+def prepare_network(folder: Path) -> None:
     """Bring the private network up; it ends at this machine."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for address in (API_ADDRESS, HEAD_ADDRESS):
@@ -248,6 +248,12 @@ def prepare_network() -> None:
     # Ray finds a node's own address by asking which way leads to the internet.
     route = ["ip", "route", "add", "default", "dev", "lo", "src", HEAD_ADDRESS]
     subprocess.run(route, check=True)
+    # Without a server of names in reach, a look-up would wait for one; now it fails at once.
+    resolver = Path("/etc/resolv.conf")
+    if resolver.exists():
+        (folder / "resolv.conf").touch()
+        bind = ["mount", "--bind", str(folder / "resolv.conf"), str(resolver)]
+        subprocess.run(bind, check=True)
 
 
 def start_services(commands: Sequence[Sequence[str]], folder: Path) -> None:
@@ -276,7 +282,7 @@ def main() -> None:
     options = json.loads(sys.argv[3])
     services = options.pop("services")
     cluster = load_ray_cluster(manifest, **options)
-    prepare_network()
+    prepare_network(folder)
     start_services(services, folder)
     certificates = create_certificates(folder, ["kubernetes.default", API_ADDRESS])
     token = secrets.token_urlsafe(32)
