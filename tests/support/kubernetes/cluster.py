@@ -1,0 +1,352 @@
+"""A Ray cluster under KubeRay's own autoscaler, for tests.
+
+    with KubeRayCluster.start(manifest, folder=tmp_path) as cluster:
+        cluster.run([sys.executable, "program.py"])    # in the head's pod, with RAY_ADDRESS
+        cluster.wait_for(lambda: len(cluster.pods("small")) == 3)
+        cluster.kill_pod(cluster.pods("small")[0].name)
+
+The cluster lives in network, mount and PID namespaces of its own. Its ports cannot be reached
+from the test's process, only by programs that `run` or `popen` starts; files can be shared.
+Namespaces need root, or a kernel that lets users make namespaces of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from tests.support.kubernetes.machine import HEAD_ADDRESS, OVERRIDES_VARIABLE, state_of
+from tests.support.kubernetes.ray_cluster import GCS_PORT
+from tests.support.patience import PATIENCE_S, SERVICE_S
+
+ROOT = Path(__file__).parents[3]
+PAUSE_S = 0.2
+OWN_NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+TAIL_BYTES = 4000
+
+
+class NamespaceError(RuntimeError):
+    """This machine lets nobody make namespaces; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod at one moment."""
+
+    name: str
+    group: str
+    state: str
+    """As `kubectl get pods` shows it: Running, Terminating, ImagePullBackOff, …"""
+    message: str
+    """Why a container waits; empty otherwise."""
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodChange:
+    """A pod got another state; `Gone` is the last one."""
+
+    at_s: float
+    """By the monotonic clock, which all processes of a machine share."""
+    pod: str
+    state: str
+
+
+class KubeRayCluster:
+    """A running cluster; ends with its block, with every process in it."""
+
+    address = f"{HEAD_ADDRESS}:{GCS_PORT}"
+    """Where drivers inside join; programs that are run here have it in RAY_ADDRESS."""
+
+    def __init__(
+        self, machine: subprocess.Popen[str], folder: Path, overrides: Mapping[str, str]
+    ) -> None:
+        self._machine = machine
+        self.folder = folder
+        self._overrides = overrides
+
+    @classmethod
+    @contextmanager
+    def start(
+        cls,
+        manifest: Path,
+        *,
+        folder: Path,
+        idle_timeout_s: float | None = None,
+        gcs_redis: str | None = None,
+        services: Sequence[Sequence[str]] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Iterator[Self]:
+        """Start the RayCluster of a manifest, and wait until its head answers.
+
+        Args:
+            manifest: YAML with one RayCluster in it.
+            folder: Takes logs, and what Ray writes.
+            idle_timeout_s: Replaces the manifest's idle timeouts.
+            gcs_redis: Address of a Redis from which a new head learns what a lost one knew; the
+                manifest's own is left out.
+            services: Commands that start before the head and outlive it, such as that Redis.
+            environ: Variables of all pods, of the autoscaler and of the programs run here; they
+                win over those of the manifest. A cluster with token authentication needs
+                RAY_AUTH_MODE and RAY_AUTH_TOKEN here, since the stand-in has no secrets.
+
+        Raises:
+            NamespaceError: The machine does not allow what the cluster needs.
+        """
+        check_namespaces()
+        overrides = dict(environ or {})
+        options = {
+            "idle_timeout_s": idle_timeout_s,
+            "gcs_redis": gcs_redis,
+            "services": [list(command) for command in services],
+        }
+        words = [str(folder), str(manifest.resolve()), json.dumps(options)]
+        with (
+            (folder / "machine.log").open("wb") as errors,
+            subprocess.Popen(
+                [*_unshare(), sys.executable, "-m", "tests.support.kubernetes.machine", *words],
+                env=_environment() | {OVERRIDES_VARIABLE: json.dumps(overrides)},
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            ) as machine,
+        ):
+            try:
+                cluster = cls(machine, folder, overrides)
+                cluster.wait_for(cluster.head_listens, "the head")
+                yield cluster
+            finally:
+                # The kernel ends every process inside with the first one.
+                machine.kill()
+
+    # ------------------------------------------------------------------ look
+
+    def pods(self, group: str | None = None) -> list[PodView]:
+        """Return the pods of a group, or all, also those that are going."""
+        views = [_view(pod) for pod in self._call("pods")]
+        return [view for view in views if group in (None, view.group)]
+
+    def head_listens(self) -> bool:
+        """Return whether the head takes drivers."""
+        return self._call("head_pid") is not None
+
+    def pod_log(self, name: str) -> str:
+        """Return what a pod printed, also after its end."""
+        return (self.folder / "pods" / name / "log").read_text(errors="replace")
+
+    def ray_cluster(self) -> dict[str, Any]:
+        """Return the RayCluster with what the autoscaler and the operator wrote to it."""
+        found: dict[str, Any] = self._call("ray_cluster")
+        return found
+
+    def replicas(self, group: str) -> int:
+        """Return how many replicas the autoscaler wants of a group."""
+        groups = self.ray_cluster()["spec"]["workerGroupSpecs"]
+        return next(int(found["replicas"]) for found in groups if found["groupName"] == group)
+
+    def changes(self) -> list[PodChange]:
+        """Return every change of a pod's state so far."""
+        return [PodChange(**change) for change in self._call("journal")]
+
+    def autoscaler_starts(self) -> int:
+        """Return how often the autoscaler was started; more than once means that it ended."""
+        return int(self._call("autoscaler_starts"))
+
+    def describe(self) -> str:
+        """Return pods and the ends of the logs, for the message of a failed test."""
+        logs = [self.folder / "machine.log", self.folder / "autoscaler.log"]
+        tails = [f"--- {log.name}\n{_tail(log)}" for log in logs if log.exists()]
+        return "\n".join([*map(str, self.pods()), *tails])
+
+    def wait_for(
+        self, holds: Callable[[], bool], what: str = "it", *, wait_max_s: float = SERVICE_S
+    ) -> float:
+        """Wait until something holds, and return the seconds that took.
+
+        Raises:
+            TimeoutError: It did not hold in time; the message describes the cluster.
+        """
+        began = time.monotonic()
+        while not holds():
+            if time.monotonic() - began > wait_max_s:
+                raise TimeoutError(f"waited {wait_max_s:.0f} s for {what}\n{self.describe()}")
+            time.sleep(PAUSE_S)
+        return time.monotonic() - began
+
+    # ------------------------------------------------------------------ hurt
+
+    def kill_pod(self, name: str) -> None:
+        """End a pod's processes at once, as when its node is lost."""
+        self._call("kill_pod", name=name)
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod with its grace, as `kubectl delete pod` does."""
+        self._call("delete_pod", name=name)
+
+    def break_group(self, group: str, message: str = "image not found") -> None:
+        """Let no new pod of a group start: its image cannot be pulled."""
+        self._call("break_group", group=group, message=message)
+
+    def slow_group(self, group: str, delay_s: float) -> None:
+        """Let each new pod of a group start only after a delay."""
+        self._call("slow_group", group=group, delay_s=delay_s)
+
+    def mend_group(self, group: str) -> None:
+        """Let pods of a group start again, also those that wait."""
+        self._call("mend_group", group=group)
+
+    # ------------------------------------------------------------------ use
+
+    def popen(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        in_head: bool = True,
+        **options: Any,
+    ) -> subprocess.Popen[str]:
+        """Start a program in the head's pod; it ends with the pod at the latest.
+
+        Args:
+            command: Program and arguments; it runs in the project's folder.
+            in_head: Whether it is a driver. Other programs may run beside the pods, on the same
+                network: then they outlive the head.
+            environ: More variables.
+            options: For `subprocess.Popen`, such as pipes.
+        """
+        address = {"RAY_ADDRESS": self.address}
+        variables = {**_environment(), **address, **self._overrides, **(environ or {})}
+        return subprocess.Popen(
+            [*self._enter(in_head=in_head), *command], env=variables, cwd=ROOT, text=True, **options
+        )
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        wait_max_s: float = SERVICE_S,
+    ) -> str:
+        """Run a program in the head's pod, and return what it printed.
+
+        Raises:
+            AssertionError: It failed; the message has its errors.
+        """
+        with self.popen(
+            command,
+            environ=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as program:
+            try:
+                printed, errors = program.communicate(timeout=wait_max_s)
+            finally:
+                program.kill()
+        assert program.returncode == 0, f"{command}: {errors}\n{self.describe()}"
+        return printed
+
+    def _enter(self, *, in_head: bool) -> list[str]:
+        """Return the words that run a command inside; its way to the head has two steps.
+
+        The machine knows its own processes by other numbers than this process does.
+        """
+        outside = psutil.Process(self._machine.pid).children()[0].pid
+        words = ["nsenter", f"--target={outside}", *_user("--user", "--preserve-credentials")]
+        words += ["--net", "--mount", "--pid", "--"]
+        if in_head:
+            head = self._call("head_pid")
+            assert head is not None, f"no head\n{self.describe()}"
+            words += ["nsenter", f"--target={head}", "--mount", "--pid", "--"]
+        # Another mount namespace begins in its root.
+        return [*words, "env", f"--chdir={ROOT}"]
+
+    def _call(self, call: str, **arguments: Any) -> Any:
+        assert self._machine.stdin is not None
+        assert self._machine.stdout is not None
+        try:
+            print(json.dumps({"call": call, **arguments}), file=self._machine.stdin, flush=True)
+            line = self._machine.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise RuntimeError(f"the machine has ended:\n{_tail(self.folder / 'machine.log')}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise LookupError(answer["error"])
+        return answer["answer"]
+
+
+def check_namespaces() -> None:
+    """Find out whether namespaces can be made here.
+
+    Raises:
+        NamespaceError: They cannot.
+    """
+    needed = "mount -t tmpfs tmpfs /var/run && ip link set lo up"
+    try:
+        tried = subprocess.run(
+            [*_unshare(), "sh", "-c", needed],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        complaint = "there is no `unshare`"
+    else:
+        if tried.returncode == 0:
+            return
+        complaint = tried.stderr.strip() or f"`unshare` ended with {tried.returncode}"
+    raise NamespaceError(
+        f"A cluster of this test lives in namespaces of its own, and {complaint}. Run the test as "
+        "root on Linux with util-linux and iproute2, or in a container with CAP_SYS_ADMIN and "
+        "CAP_NET_ADMIN, or allow unprivileged user namespaces."
+    )
+
+
+def _unshare() -> list[str]:
+    return ["unshare", *_user("--user", "--map-root-user"), *OWN_NAMESPACES]
+
+
+def _user(*words: str) -> tuple[str, ...]:
+    """Return the words that a user other than root needs."""
+    return words if os.geteuid() else ()
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of all processes inside, without those of another Ray."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    return {
+        **kept,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _view(pod: Mapping[str, Any]) -> PodView:
+    states = [found["state"] for found in pod["status"].get("containerStatuses", ())]
+    return PodView(
+        name=pod["metadata"]["name"],
+        group=pod["metadata"]["labels"]["ray.io/group"],
+        state=state_of(dict(pod)),
+        message="".join(state.get("waiting", {}).get("message", "") for state in states),
+        address=pod["status"].get("podIP", ""),
+    )
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
