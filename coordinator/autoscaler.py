@@ -34,7 +34,8 @@ from coordinator.core.autoscaling.demand import (
     GroupLoad,
     StartingCompactor,
 )
-from coordinator.core.autoscaling.policy import Decision, Memory, decide
+from coordinator.core.autoscaling.memory import Memory
+from coordinator.core.autoscaling.policy import Decision, decide
 from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Submit

@@ -77,7 +77,7 @@ class StartingCompactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedStart:
-    """A start that came to nothing since the last snapshot."""
+    """A start that came to nothing since the last snapshot, or a compactor that died soon after."""
 
     name: str
     cause: str
