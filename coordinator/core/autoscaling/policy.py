@@ -64,8 +64,10 @@ class _View:
     capacity: int
     """Compactors that serve or are starting."""
     need: Demand
+    asked: int
+    """What the work asks for."""
     wanted: int
-    """What the work asks for, before the group's bounds."""
+    """The same, without compactors that would be idle, before the group's bounds."""
     desired: int
     lost: int
     """Compactors that died or did not come up, and would find work."""
@@ -126,18 +128,19 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
         and not (load.paused or starting or load.idle)
         and need.wanted <= capacity < need.divisible
     )
-    wanted = capacity + 1 if late else need.wanted
+    asked = capacity + 1 if late else need.wanted
     # The drain target is counted from now. Without this, a group whose compactors die one by one
     # would always be just about to be done.
     lost = max(0, min(memory.count, need.divisible) - capacity)
-    wanted = max(wanted, capacity + lost) if lost else wanted
+    asked = max(asked, capacity + lost) if lost else asked
     # What is starting has not shown yet whether it finds work.
-    wanted = ceil(min(wanted, max(useful_compactors(load), capacity if starting else 0)))
+    wanted = ceil(min(asked, max(useful_compactors(load), capacity if starting else 0)))
     return _View(
         load=load,
         starting=starting,
         capacity=capacity,
         need=need,
+        asked=asked,
         wanted=wanted,
         desired=min(max(wanted, load.count_min), load.count_max),
         lost=lost,
@@ -147,7 +150,7 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
 
 def _is_held_back(view: _View) -> bool:
     """Return whether jobs wait although slots are free: more compactors would be idle, too."""
-    return view.need.wanted > view.capacity >= view.wanted
+    return view.asked > view.capacity >= view.wanted
 
 
 def _is_spare(view: _View) -> bool:
@@ -172,12 +175,11 @@ def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: floa
     def since(time_s: float | None, *, still: bool) -> float | None:
         return (now_s if time_s is None else time_s) if still else None
 
-    short = max(view.wanted, view.need.wanted) > view.capacity
     passed_s = 0.0 if memory.seen_s is None else min(now_s - memory.seen_s, GAP_MAX_S)
     spare_s = memory.spare_s + (passed_s if _is_spare(view) else -passed_s)
     return replace(
         memory,
-        short_since_s=since(memory.short_since_s, still=short),
+        short_since_s=since(memory.short_since_s, still=view.asked > view.capacity),
         idle_since_s=since(memory.idle_since_s, still=not view.need.wanted),
         spare_s=min(max(0.0, spare_s), rules.shrink_after_s),
     )
@@ -238,9 +240,11 @@ def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) 
     if load.paused:
         return "the group is paused"
     if memory.failed_starts and view.desired > view.capacity:
-        times = format_count(memory.failed_starts, "time")
-        wait_s = max(0.0, memory.retry_s - now_s)
-        return f"starts failed {times}, the next try is in {wait_s:,.0f} s: {memory.cause}"
+        starts = format_count(memory.failed_starts, "start")
+        wait_s = memory.retry_s - now_s
+        tried = "another one is starting" if view.starting else "one is tried now"
+        following = f"the next try is in {wait_s:,.0f} s" if wait_s > 0 else tried
+        return f"{starts} failed, {following}: {memory.cause}"
     if _is_held_back(view) and has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         free = format_count(load.free_slots, "slot")
         jobs = format_count(load.queued_jobs, "job")
@@ -261,7 +265,7 @@ def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
     if view.wanted > load.count_max:
         reason += f"; the maximum is {format_count(load.count_max, 'compactor')}"
     if view.capacity > view.desired:
-        reason += f"; {load.idle:,} of {format_count(view.capacity, 'compactor')} are idle"
+        reason += f"; {load.idle:,} of {format_count(view.capacity, 'compactor')} idle"
     if view.starting:
         longest_s = max(0.0, now_s - min(each.since_s for each in view.starting))
         reason += f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"
