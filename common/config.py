@@ -514,6 +514,22 @@ def _check_together(settings: Settings) -> None:
         )
     for group, own in settings.groups.items():
         _check_task_memory(settings.compactor_of(group), group, own)
+        _check_spread(settings.compactor_of(group), group, own)
+
+
+def _check_spread(compactor: CompactorSettings, group: str, own: GroupSettings) -> None:
+    """Refuse executors on other nodes that share neither a folder nor a secret."""
+    if not compactor.executor_resource:
+        return
+    for name in ("scratch", "spark_secret_file"):
+        if not getattr(compactor, name):
+            where = f"groups.{group}" if own.executor_resource else "compactor"
+            raise SettingError(
+                f"setting {where}.executor_resource lets executors run on other nodes, expected"
+                f" setting compactor.{name}, which they share",
+                f"{where}.executor_resource",
+                f"compactor.{name}",
+            )
 
 
 def _check_task_memory(compactor: CompactorSettings, group: str, own: GroupSettings) -> None:

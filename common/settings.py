@@ -186,10 +186,29 @@ class CompactorSettings:
         20.0, "Time that a compactor waits for a job per call.", least=0.001, most=110
     )
     executors: int = setting(
-        1, "Spark executors of one compactor, all on its node.", least=1, most=EXECUTORS_MAX
+        1,
+        "Spark executors of one compactor: on its node, or on nodes with `executor_resource`.",
+        least=1,
+        most=EXECUTORS_MAX,
     )
     executor_cores: int = setting(
         2, "Spark tasks at a time in a compactor's executor.", least=1, most=1000
+    )
+    executor_resource: str = setting(
+        "",
+        "Custom Ray resource of which each executor takes 1, on whichever node offers it: one job"
+        " may then span nodes. It wants `compactor.scratch` and `compactor.spark_secret_file`."
+        " Empty: executors run on their compactor's node.",
+    )
+    scratch: str = setting(
+        "",
+        "Folder for what a rewrite writes on its way; executors on other nodes must see the same"
+        " folder. Empty: the folder for temporary files.",
+    )
+    spark_secret_file: str = setting(
+        "",
+        "File with the line `-Dspark.authenticate.secret=…`, the same on every node of executors."
+        " Empty: each application draws one.",
     )
     executor_memory: str = size_setting(
         "1g", "Heap of a compactor's Spark executor.", least=HEAP_BYTES_MIN
@@ -464,10 +483,15 @@ class GroupSettings:
     )
     executors: int | None = setting(
         None,
-        "Spark executors of one compactor, on its node.",
+        "Spark executors of one compactor.",
         kind=SettingKind.COUNT,
         least=1,
         most=EXECUTORS_MAX,
+    )
+    executor_resource: str | None = setting(
+        None,
+        "Custom Ray resource of which each executor takes 1, on whichever node offers it.",
+        kind=SettingKind.TEXT,
     )
     cores: int | None = setting(
         None,
@@ -516,6 +540,7 @@ class GroupSettings:
 _OF_COMPACTORS = {
     "slots": "slots",
     "executors": "executors",
+    "executor_resource": "executor_resource",
     "cores": "executor_cores",
     "memory": "executor_memory",
     "driver_memory": "driver_memory",

@@ -21,6 +21,7 @@ from compactor.rewrite.choose import count_passes, rewrite_with_spark
 from compactor.rewrite.file_io import delete_file, table_location
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
+    SCRATCH_SETTING,
     TASK_BYTES,
     TASK_SETTING,
 )
@@ -57,7 +58,7 @@ def rewrite(
     """
     clock = SystemClock()
     begun_s = clock.now_s()
-    with attempt_folder() as folder:
+    with attempt_folder(_scratch(spark)) as folder:
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
         with _ProgressReporter(progress, assignment, allowance, folder) as reporter:
@@ -122,6 +123,11 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
         job=assignment.job.id,
         request=reservation.request,
     )
+
+
+def _scratch(spark: Any) -> str:
+    """Return where executors and driver both write; empty: in the folder for temporary files."""
+    return str(spark.sparkContext.getConf().get(SCRATCH_SETTING, ""))
 
 
 def _task_memory(spark: Any) -> tuple[int, int]:

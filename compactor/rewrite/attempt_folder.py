@@ -1,8 +1,9 @@
 """The folder of an attempt on the compactor's own disk, and what tasks report in it.
 
 The folder holds runs and parts of a merge. Each task also keeps small files in it that the
-driver on the same machine reads: how far the task is, and how many rows a transform has
-changed and deleted. Folders that a dead process has left are removed.
+driver reads: how far the task is, and how many rows a transform has changed and deleted. So
+executors on other machines need a folder that all of them share. Folders that a dead process
+has left are removed.
 """
 
 import fcntl
@@ -17,16 +18,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.clock import Clock, SystemClock
+from common.errors import ConfigError
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
 _LOCK = "alive"
 
 
 @contextmanager
-def attempt_folder() -> Iterator[str]:
-    """Yield a new folder, which is gone afterwards."""
-    remove_left_folders()
-    folder = tempfile.mkdtemp(prefix=f"neve-attempt-{os.getpid()}-")
+def attempt_folder(scratch: str = "") -> Iterator[str]:
+    """Yield a new folder, which is gone afterwards.
+
+    Args:
+        scratch: Where to make it, for this compactor alone; empty: with the temporary files.
+
+    Raises:
+        ConfigError: Nothing can be written there.
+    """
+    try:
+        if scratch:
+            Path(scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_left_folders(scratch)
+        folder = tempfile.mkdtemp(prefix=f"neve-attempt-{os.getpid()}-", dir=scratch or None)
+    except OSError as error:
+        where = f"setting compactor.scratch: {scratch}" if scratch else "the temporary folder"
+        raise ConfigError(f"{where} cannot be written to: {error}") from error
     try:
         with open(Path(folder, _LOCK), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -35,11 +50,17 @@ def attempt_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_left_folders() -> None:
-    """Remove the folders of drivers that are no more."""
-    for path in Path(tempfile.gettempdir()).glob("neve-attempt-*"):
+def remove_left_folders(scratch: str = "") -> None:
+    """Remove the folders of drivers that are no more.
+
+    In a scratch folder a number says nothing: its process may have been on another machine. The
+    folder is one compactor's, and its lock tells.
+    """
+    for path in Path(scratch or tempfile.gettempdir()).glob("neve-attempt-*"):
         named = _NAME.fullmatch(path.name)
-        if named is not None and not _runs(int(named[1])) and not _locked(path / _LOCK):
+        if named is None or (not scratch and _runs(int(named[1]))):
+            continue
+        if not _locked(path / _LOCK):
             shutil.rmtree(path, ignore_errors=True)
 
 

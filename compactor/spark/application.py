@@ -14,6 +14,7 @@ from common.units import parse_size_bytes
 from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
+    SCRATCH_SETTING,
     TASK_ENVIRON,
     TASK_SETTING,
 )
@@ -101,10 +102,11 @@ def open_session(settings: DriverSettings, namespace: str) -> EngineSession:
 
 def spark_configs(settings: DriverSettings) -> dict[str, str]:
     """Return the settings of the application, for either engine."""
-    pins = {
-        f"{EXECUTOR_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT),
-        f"{MASTER_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT),
-    }
+    pins = {f"{MASTER_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT)}
+    if settings.executor_resource:
+        pins[f"{EXECUTOR_RESOURCE}{settings.executor_resource}"] = "1"
+    else:
+        pins[f"{EXECUTOR_RESOURCE}{settings.node_resource}"] = str(PIN_AMOUNT)
     # A JVM that is killed leaves files: let it be where the compactor's own go. Of one that
     # crashes a report is enough; its memory would fill the disk.
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
@@ -127,6 +129,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         **_task_logs(settings),
         TASK_SETTING: str(settings.task_bytes),
         LIMIT_SETTING: str(settings.task_limit_bytes),
+        SCRATCH_SETTING: settings.scratch,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; without this, a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",
@@ -180,7 +183,7 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     """Join the Ray cluster and open a session with executors in it."""
     import ray  # only a driver on Ray may load it
 
-    from compactor.spark.cluster import AUTHENTICATION, Application, Secret
+    from compactor.spark.cluster import AUTHENTICATION, ENCRYPTION, Application, Secret
 
     ray.init(
         address=settings.ray_address, namespace=namespace, log_to_driver=False, logging_level="WARN"
@@ -192,7 +195,7 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
     # RayDP asks for the heap alone; Python tasks need as much again and more.
     configs.setdefault(f"{EXECUTOR_RESOURCE}memory", str(executor_bytes(settings)))
-    secret = Secret.drawn()
+    secret = Secret.of(settings.secret_file) if settings.secret_file else Secret.drawn()
     for options in (DRIVER_OPTIONS, EXECUTOR_OPTIONS, APP_MASTER_OPTIONS):
         configs[options] = f"{secret.option} {configs[options]}"
     application = Application(
@@ -201,7 +204,7 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
         executor_cores=settings.executor_cores,
         executor_memory=settings.executor_memory,
         enable_hive=False,
-        configs={**AUTHENTICATION, **configs},
+        configs={**AUTHENTICATION, **(ENCRYPTION if settings.executor_resource else {}), **configs},
     )
     return EngineSession(application.get_spark_session(), application, secret)
 

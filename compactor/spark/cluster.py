@@ -13,6 +13,7 @@ first, which asks nobody who they are, and to the other two over Spark's RPC. He
 """
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -38,6 +39,7 @@ from raydp.spark.ray_cluster_master import (
 from raydp.versions import RAY_LOG4J_CONFIG_FILE_NAME_KEY
 
 from common.clock import SystemClock
+from common.errors import ConfigError
 
 GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 GATEWAY_WAIT_MAX_S = 120.0
@@ -54,6 +56,9 @@ AUTHENTICATION = {
 What follows is not encrypted: the parts are on one node, where nobody but root can listen in, and
 Spark's encryption takes a quarter more of the JVMs' time for jobs that move 10 MB.
 """
+ENCRYPTION = {"spark.network.crypto.enabled": "true"}
+"""For parts on several nodes: others may listen in between."""
+SECRET_LINE = re.compile(r"-Dspark\.authenticate\.secret=[^\s\"']{32,}\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,28 @@ class Secret:
     """What the parts of an application know and nobody else, in a file of JVM options."""
 
     file: Path
+    is_own: bool = True
+    """Whether it was drawn for this application."""
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Return one that the operator has put on every node.
+
+        Raises:
+            ConfigError: The file cannot be read, or says something else.
+        """
+        try:
+            text = Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"setting compactor.spark_secret_file: {path} cannot be read: {error}"
+            ) from error
+        if SECRET_LINE.fullmatch(text) is None:
+            raise ConfigError(
+                f"setting compactor.spark_secret_file: {path} is not one line"
+                " `-Dspark.authenticate.secret=…` with 32 characters or more"
+            )
+        return cls(Path(path), is_own=False)
 
     @classmethod
     def drawn(cls) -> Self:
@@ -78,7 +105,8 @@ class Secret:
 
     def forget(self) -> None:
         """Remove it; nothing can be started with it any more."""
-        shutil.rmtree(self.file.parent, ignore_errors=True)
+        if self.is_own:
+            shutil.rmtree(self.file.parent, ignore_errors=True)
 
 
 class Application(SparkCluster):  # type: ignore[misc]  # RayDP has no types

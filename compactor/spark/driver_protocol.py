@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, RequestError
@@ -45,6 +46,12 @@ class DriverSettings:
     node_resource: str = ""
     """A Ray resource that only the compactor's node has: it pins app master and executors."""
     executors: int = 1
+    executor_resource: str = ""
+    """A Ray resource of which each executor takes 1, on any node; empty: `node_resource`."""
+    scratch: str = ""
+    """Folder for what rewrites write on their way; empty: the one for temporary files."""
+    secret_file: str = ""
+    """File of JVM options with the parts' secret, on every node; empty: one is drawn."""
     executor_cores: int = 2
     executor_memory: str = "1g"
     driver_memory: str = "512m"
@@ -93,6 +100,9 @@ def driver_settings(
         ray_address=ray_address,
         node_resource=node_resource,
         executors=settings.executors,
+        executor_resource=settings.executor_resource,
+        scratch=str(Path(settings.scratch) / name) if settings.scratch else "",
+        secret_file=settings.spark_secret_file,
         executor_cores=settings.executor_cores,
         executor_memory=_heap(settings.executor_memory, "executor_memory"),
         driver_memory=_heap(settings.driver_memory, "driver_memory"),

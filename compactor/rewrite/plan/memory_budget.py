@@ -11,6 +11,7 @@ memory, its next attempt divides half as much: more ranges, longer runs, smaller
 from dataclasses import dataclass
 
 TASK_BYTES = 768 * 1024**2
+SCRATCH_SETTING = "spark.neve.scratch"
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """How a driver is told; Spark keeps settings that it does not know."""
 TASK_ENVIRON = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.ledger import LedgerTable, keyed_rows
-from tests.support.second_node import COMPACTOR, second_node
+from tests.support.second_node import COMPACTOR, EXECUTORS, second_node
 from tests.support.stack import COMPACTORS, SLOW, Service
 
 pytestmark = [pytest.mark.slow]
@@ -44,3 +46,27 @@ def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Se
         assert {each.compactor for each in client.history(table.name)} == everybody
         client.drain(COMPACTOR)
         service.wait("two compactors", service.everybody_beats)
+
+
+def test_a_job_spans_nodes_when_executors_have_a_resource_of_their_own(
+    service: Service, tmp_path: Path
+) -> None:
+    client = service.client
+    with second_node(service, spread=tmp_path) as where:
+        assert where.compactor != where.second_node
+        assert where.executors == (where.second_node,) * EXECUTORS
+        for name in COMPACTORS:
+            client.drain(name)
+        service.wait(
+            "the compactor with executors elsewhere",
+            lambda: COMPACTOR in {each.compactor for each in client.compactors()},
+        )
+        table = LedgerTable(client, service.folder, keyed=True, settings=SLOW)
+        table.add(*(keyed_rows(range(KEYS), version) for version in range(4)))
+        service.wait_until_at_rest(table)
+
+        table.check_rows()
+        assert COMPACTOR in {each.compactor for each in client.history(table.name)}
+        assert list((tmp_path / "scratch" / COMPACTOR).iterdir()) == []
+        client.drain(COMPACTOR)
+    service.wait("two compactors", service.everybody_beats)
