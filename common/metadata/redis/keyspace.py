@@ -20,9 +20,9 @@ from common.metadata.keyspace import (
 from common.metadata.redis.connection import (
     Link,
     ReplyError,
-    open_link,
-    parse_address,
+    parse_url_of_store,
 )
+from common.metadata.redis.primary import Primary
 from common.metadata.store_values import StoreHealth
 
 # ---- Memory set aside
@@ -130,6 +130,8 @@ TRANSIENT = (
 )
 """What a Redis says that starts, fails over, moves a slot, is full or cannot write: nothing was
 written, and the same change succeeds later."""
+DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+"""What a Redis says that is the primary no more, or is no longer sure of it."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What stands before the reason if only `EXEC` is refused."""
 
@@ -149,14 +151,14 @@ class RedisKeyspace:
         """Connect later.
 
         Args:
-            url: `redis://`, `rediss://` or `unix://`.
+            url: `redis://`, `rediss://` or `unix://`; or `redis+sentinel://`, `rediss+sentinel://`.
             connections_max: Most links for reads and changes; streams have their own.
             timeout_s: Longest wait for one answer.
             wait_replicas: Replicas that must have a durable change.
             reserve_bytes: Memory to set aside in it, if its memory is bounded.
         """
         self._reserve = MemoryReserve(self._send, reserve_bytes, wait_replicas)
-        self._address = parse_address(url)
+        self._primary = Primary(parse_url_of_store(url), timeout_s)
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
         self._idle: list[Link] = []
@@ -198,11 +200,13 @@ class RedisKeyspace:
         command = ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values())
         link = self._stream_links.pop() if self._stream_links else None
         if link is None or not link.alive:
-            link = await open_link(self._address, self._timeout_s)
+            link = await self._open()
         reply = (await link.exchange([command], block_s + self._timeout_s))[0]
+        async with self._room():
+            if isinstance(reply, ReplyError):
+                link.close()
+                raise translate_errors(reply)
         self._stream_links.append(link)
-        if isinstance(reply, ReplyError):
-            raise translate_errors(reply)
         return {
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
@@ -217,6 +221,9 @@ class RedisKeyspace:
 
     async def close(self) -> None:
         """Close all links that are not in use."""
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         for link in (*self._idle, *self._stream_links):
             link.close()
         self._idle.clear()
@@ -224,7 +231,7 @@ class RedisKeyspace:
 
     async def _send(self, commands: list[Command]) -> list[Reply]:
         """Send single commands on a link outside the pool, which may wait for this very room."""
-        link = await open_link(self._address, self._timeout_s)
+        link = await self._open()
         try:
             return await link.exchange(commands, self._timeout_s)
         finally:
@@ -238,6 +245,8 @@ class RedisKeyspace:
         except StoreBusyError as error:
             if str(error).startswith(NO_MEMORY):
                 await self._reserve.give_back()
+            if str(error).startswith(DEMOTED):
+                self._close_idle()  # Only a new link looks where the primary is now.
             raise
 
     @asynccontextmanager
@@ -246,14 +255,24 @@ class RedisKeyspace:
         async with self._places:
             link = self._idle.pop() if self._idle else None
             if link is None or not link.alive:
-                link = await open_link(self._address, self._timeout_s)
+                link = await self._open()
             try:
                 yield link
             except BaseException:
                 link.close()  # It may watch keys, or have answers half-way.
                 raise
-            if link.alive:
+            if link.alive and self._primary.is_at(link.address):
                 self._idle.append(link)
+            else:
+                link.close()
+
+    async def _open(self) -> Link:
+        """Open a link to the primary; links to an earlier one are of no use any more."""
+        link = await self._primary.open()
+        for kept in (*self._idle, *self._stream_links):
+            if not self._primary.is_at(kept.address):
+                kept.close()
+        return link
 
 
 class RedisSession:
