@@ -3,7 +3,6 @@
 Memory is set aside in Redis and given back when it is full, so that a full store can be emptied.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -22,7 +21,7 @@ from common.metadata.redis.connection import (
     ReplyError,
     parse_url_of_store,
 )
-from common.metadata.redis.primary import Primary
+from common.metadata.redis.primary import LinkPool, Primary
 from common.metadata.store_values import StoreHealth
 
 # ---- Memory set aside
@@ -158,17 +157,14 @@ class RedisKeyspace:
             reserve_bytes: Memory to set aside in it, if its memory is bounded.
         """
         self._reserve = MemoryReserve(self._send, reserve_bytes, wait_replicas)
-        self._primary = Primary(parse_url_of_store(url), timeout_s)
+        self._links = LinkPool(Primary(parse_url_of_store(url), timeout_s), connections_max)
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
-        self._idle: list[Link] = []
-        self._places = asyncio.Semaphore(connections_max)
-        self._stream_links: list[Link] = []
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[KeyspaceSession]:
         """Return a session on a link of its own."""
-        async with self._link() as link:
+        async with self._links.lend() as link:
             session = RedisSession(link, self._timeout_s, self._wait_replicas)
             async with self._room():
                 yield session
@@ -181,7 +177,7 @@ class RedisKeyspace:
         commands: list[Command] = []
         for batch in batches:
             commands += batch if len(batch) == 1 else (MULTI, *batch, EXEC)
-        async with self._link() as link:
+        async with self._links.lend() as link:
             replies = await link.exchange(commands, self._timeout_s)
         found: list[list[Reply]] = []
         at = 0
@@ -198,15 +194,11 @@ class RedisKeyspace:
         """Return entries of streams after positions; wait on a link of its own."""
         block = ("BLOCK", int(block_s * 1000)) if block_s > 0 else ()
         command = ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values())
-        link = self._stream_links.pop() if self._stream_links else None
-        if link is None or not link.alive:
-            link = await self._open()
-        reply = (await link.exchange([command], block_s + self._timeout_s))[0]
-        async with self._room():
-            if isinstance(reply, ReplyError):
-                link.close()
-                raise translate_errors(reply)
-        self._stream_links.append(link)
+        async with self._links.lend_for_stream() as link:
+            reply = (await link.exchange([command], block_s + self._timeout_s))[0]
+            async with self._room():
+                if isinstance(reply, ReplyError):
+                    raise translate_errors(reply)
         return {
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
@@ -221,17 +213,11 @@ class RedisKeyspace:
 
     async def close(self) -> None:
         """Close all links that are not in use."""
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        for link in (*self._idle, *self._stream_links):
-            link.close()
-        self._idle.clear()
-        self._stream_links.clear()
+        self._links.close_idle()
 
     async def _send(self, commands: list[Command]) -> list[Reply]:
         """Send single commands on a link outside the pool, which may wait for this very room."""
-        link = await self._open()
+        link = await self._links.open()
         try:
             return await link.exchange(commands, self._timeout_s)
         finally:
@@ -246,33 +232,8 @@ class RedisKeyspace:
             if str(error).startswith(NO_MEMORY):
                 await self._reserve.give_back()
             if str(error).startswith(DEMOTED):
-                self._close_idle()  # Only a new link looks where the primary is now.
+                self._links.close_idle()  # Only a new link looks where the primary is now.
             raise
-
-    @asynccontextmanager
-    async def _link(self) -> AsyncIterator[Link]:
-        """Lend a link; it comes back only if it is whole."""
-        async with self._places:
-            link = self._idle.pop() if self._idle else None
-            if link is None or not link.alive:
-                link = await self._open()
-            try:
-                yield link
-            except BaseException:
-                link.close()  # It may watch keys, or have answers half-way.
-                raise
-            if link.alive and self._primary.is_at(link.address):
-                self._idle.append(link)
-            else:
-                link.close()
-
-    async def _open(self) -> Link:
-        """Open a link to the primary; links to an earlier one are of no use any more."""
-        link = await self._primary.open()
-        for kept in (*self._idle, *self._stream_links):
-            if not self._primary.is_at(kept.address):
-                kept.close()
-        return link
 
 
 class RedisSession:

@@ -1,8 +1,12 @@
-"""The server that holds the truth now: found by its address or by Sentinels, and checked.
+"""The server that holds the truth now: found by its address or by Sentinels; links to it.
 
 Every new link asks anew, so that a fail-over needs no restart. The steps are those that Redis
 asks of clients of Sentinels (`redis.io/docs/latest/develop/reference/sentinel-clients`).
 """
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from common.errors import MetadataError
 from common.metadata.commands import Command, Reply
@@ -114,6 +118,73 @@ class Primary:
         link.close()
         fallen[primary] = f"{primary} is a replica by now"
         return None
+
+
+# ------------------------------------------------------------------------------------- Links kept
+
+
+class LinkPool:
+    """Links to the primary that nobody uses at the moment. Every one of them is whole."""
+
+    def __init__(self, primary: Primary, connections_max: int) -> None:
+        """Keep none yet.
+
+        Args:
+            primary: Opens links.
+            connections_max: Most links that are lent at the same time; streams have their own.
+        """
+        self._primary = primary
+        self._places = asyncio.Semaphore(connections_max)
+        self._idle: list[Link] = []
+        self._idle_for_streams: list[Link] = []
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Link]:
+        """Lend a link; it comes back only if it is whole."""
+        async with self._places, self._lend(self._idle) as link:
+            yield link
+
+    @asynccontextmanager
+    async def lend_for_stream(self) -> AsyncIterator[Link]:
+        """Lend a link that may wait long for one answer."""
+        async with self._lend(self._idle_for_streams) as link:
+            yield link
+
+    async def open(self) -> Link:
+        """Open a link that the pool does not keep. Links to an earlier primary end."""
+        link = await self._primary.open()
+        for kept in (*self._idle, *self._idle_for_streams):
+            if not self._primary.is_at(kept.address):
+                kept.close()
+        return link
+
+    def close_idle(self) -> None:
+        """Close all links that are not lent."""
+        for link in (*self._idle, *self._idle_for_streams):
+            link.close()
+        self._idle.clear()
+        self._idle_for_streams.clear()
+
+    @asynccontextmanager
+    async def _lend(self, idle: list[Link]) -> AsyncIterator[Link]:
+        link = idle.pop() if idle else None
+        if link is None or not link.alive:
+            link = await self.open()
+        try:
+            yield link
+        except BaseException as error:
+            link.close()  # It may watch keys, or have answers half-way.
+            if isinstance(error, LinkLostError) and not isinstance(error, StoreBusyError):
+                # A server that is silent to one is silent to all: no other caller waits for it.
+                self.close_idle()
+            raise
+        if link.alive and self._primary.is_at(link.address):
+            idle.append(link)
+        else:
+            link.close()
+
+
+# ---------------------------------------------------------------------------------------- Checks
 
 
 def _checked(link: Link) -> Link:
