@@ -22,7 +22,7 @@ from common.metadata.redis.connection import (
     parse_url_of_store,
 )
 from common.metadata.redis.primary import LinkPool, Primary
-from common.metadata.store_values import StoreHealth
+from common.metadata.store_values import CLUSTER_REFUSED, StoreHealth
 
 # ---- Memory set aside
 #
@@ -76,6 +76,7 @@ class MemoryReserve:
             write_failure=", ".join(failures),
             replicas=int(said.get("connected_slaves", 0)),
             replicas_wanted=self._replicas_wanted,
+            is_cluster=said.get("cluster_enabled") == "1",
         )
 
     async def keep(self) -> None:
@@ -131,12 +132,14 @@ TRANSIENT = (
 written, and the same change succeeds later."""
 DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
 """What a Redis says that is the primary no more, or is no longer sure of it."""
+ELSEWHERE = "MOVED "
+"""What a node of a Redis Cluster says of a key that another node has."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What stands before the reason if only `EXEC` is refused."""
 
 
 class RedisKeyspace:
-    """One Redis. On a cluster: the node that owns the slots of the tables it is used for."""
+    """One Redis at a time: the primary, wherever it is. A Redis Cluster cannot hold a store."""
 
     def __init__(
         self,
@@ -306,4 +309,6 @@ def translate_errors(error: ReplyError) -> Exception:
     text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
+    if text.startswith(ELSEWHERE):
+        return MetadataError(f"{CLUSTER_REFUSED} ({text})")
     return MetadataError(f"Redis refuses: {text}")
