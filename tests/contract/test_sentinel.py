@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from common.errors import ConfigError, MetadataError, UnavailableError
@@ -10,10 +12,11 @@ from common.metadata.redis.connection import RedisAddress, SentinelService, pars
 from common.settings import StoreSettings
 from tests.support.redis_sentinels import (
     SERVICE,
+    SentinelServer,
     group_running,
     sentinel_url,
 )
-from tests.support.redis_server import free_port
+from tests.support.redis_server import free_port, running
 
 pytestmark = [pytest.mark.anyio]
 
@@ -119,3 +122,29 @@ async def test_sentinels_that_are_gone_are_passed_over() -> None:
         store = store_on(sentinel_url([free_port(), known, free_port()]))
         assert await store.tables() == []
         await store.close()
+
+
+async def test_primary_and_sentinels_have_logins_of_their_own(tmp_path: Path) -> None:
+    may_ask = "+hello +auth +client|setname +sentinel|get-master-addr-by-name +sentinel|masters"
+    with running() as server:
+        server.say("CONFIG", "SET", "requirepass", "of the primary")
+        sentinel = SentinelServer(
+            tmp_path,
+            server.port,
+            f'sentinel auth-pass {SERVICE} "of the primary"',
+            f"user asker on >asked -@all {may_ask}",
+            "user default off",
+        )
+        try:
+            place = f"127.0.0.1:{sentinel.port}/{SERVICE}"
+            good = "sentinel_username=asker&sentinel_password=asked"
+            store = store_on(f"redis+sentinel://:of%20the%20primary@{place}?{good}")
+            assert await store.tables() == []
+            await store.close()
+            wrong = await said(f"redis+sentinel://:another@{place}?{good}")
+            assert f"127.0.0.1:{server.port} refuses: WRONGPASS" in wrong
+            closed = await said(f"redis+sentinel://:of%20the%20primary@{place}")
+            assert f"no Sentinel answers: 127.0.0.1:{sentinel.port} refuses: " in closed
+            assert "primary@" not in wrong + closed
+        finally:
+            sentinel.stop()

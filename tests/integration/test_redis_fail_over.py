@@ -13,7 +13,7 @@ from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
-from common.metadata.keyspace import StoreBusyError
+from common.metadata.keyspace import LinkLostError, StoreBusyError
 from common.metadata.redis import RedisStore, connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import KeyspaceStore
@@ -22,6 +22,7 @@ from common.settings import StoreSettings
 from coordinator.storage.generations import Generations
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.redis_sentinels import (
+    SERVICE,
     RedisGroup,
     SentinelServer,
     group_running,
@@ -101,24 +102,89 @@ async def test_nothing_acknowledged_is_lost_when_the_primary_dies(group: RedisGr
     await harness.keyspace.close()
 
 
-async def test_links_leave_a_primary_that_was_frozen_and_is_demoted(group: RedisGroup) -> None:
-    """Links that were idle meanwhile must not read or write there when it wakes up."""
-    keyspace = RedisKeyspace(group.url, timeout_s=2.0)
-    harness = Harness("redis", keyspace, SystemClock())
-    tablet = await harness.tablet_with("a")
-    await asyncio.gather(*(harness.store.tables() for _ in range(8)))
+async def test_links_leave_a_primary_that_was_frozen(group: RedisGroup) -> None:
+    """A link that was idle meanwhile must not be used there when the server wakes up."""
+    idle = Harness("redis", RedisKeyspace(group.url, timeout_s=2.0), SystemClock())
+    busy = Harness("redis", RedisKeyspace(group.url, timeout_s=2.0), SystemClock())
+    tablet = await idle.tablet_with("a")
+    await many_links(idle)
     old = group.primary()
     with old.frozen():
         new = await asyncio.to_thread(group.until_failed_over, old)
-        adder = Adder(harness.store, tablet)
-        await adder.add(1)
+        await Adder(busy.store, tablet).add(1)
     assert new is not old
+    # The old one still takes itself for the primary; Sentinels demote it in some seconds.
+    await idle.keyspace.health()
     wanted = ["a", "added-0000"]
-    for _ in range(20):
-        assert await files_of(harness.store, tablet) == wanted
+    for found in await asyncio.gather(*(files_of(idle.store, tablet) for _ in range(20))):
+        assert found == wanted
     await asyncio.to_thread(group.until_demoted, old)
-    assert await files_of(harness.store, tablet) == wanted
-    await keyspace.close()
+    assert await files_of(idle.store, tablet) == wanted
+    await idle.keyspace.close()
+    await busy.keyspace.close()
+
+
+async def test_adds_go_on_when_an_operator_moves_the_primary(group: RedisGroup) -> None:
+    store = store_on(group.url, wait_replicas=1)
+    harness = Harness("redis", RedisKeyspace(group.url, timeout_s=5.0), SystemClock())
+    tablet = await harness.tablet_with()
+    adder, old = Adder(store, tablet), group.primary()
+    await adder.add(ADDS_BEFORE)
+
+    group.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
+    moved_s = time.monotonic()
+    adds = asyncio.ensure_future(adder.add(ADDS_AFTER))
+    await asyncio.to_thread(group.until_failed_over, old)
+    await adds
+    await adder.add(1)
+    print(f"all adds are acknowledged {time.monotonic() - moved_s:.1f} s after the order")
+
+    assert await files_of(store, tablet) == adder.acknowledged
+    assert len(adder.acknowledged) == ADDS_BEFORE + ADDS_AFTER + 1
+    await store.close()
+    await harness.keyspace.close()
+
+
+async def many_links(harness: Harness) -> None:
+    await asyncio.gather(*(harness.store.tables() for _ in range(8)))
+
+
+def links_to(server: RedisServer) -> int:
+    """Return how many links of ours a server has."""
+    listed: bytes = server.say("CLIENT", "LIST")
+    return listed.count(b" name=neve ")
+
+
+async def until_no_link_is_left(server: RedisServer) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while links_to(server):
+            await asyncio.sleep(0.02)
+
+
+async def test_all_links_leave_a_server_that_is_silent_to_one(group: RedisGroup) -> None:
+    harness = Harness("redis", RedisKeyspace(group.url, timeout_s=1.0), SystemClock())
+    await many_links(harness)
+    server = group.primary()
+    assert links_to(server) > 1
+    with server.frozen(), pytest.raises(LinkLostError, match="no answer within 1 s"):
+        await harness.read(("PING",))
+    await until_no_link_is_left(server)
+    await harness.keyspace.close()
+
+
+async def test_all_links_leave_a_server_that_says_it_is_a_replica() -> None:
+    with group_running(replicas=1, sentinels=0) as group:
+        server, other = group.servers
+        harness = Harness("redis", RedisKeyspace(server.url, timeout_s=5.0), SystemClock())
+        await many_links(harness)
+        # By hand, no link is broken; Sentinels would break them all.
+        other.say("REPLICAOF", "NO", "ONE")
+        server.say("REPLICAOF", "127.0.0.1", str(other.port))
+        assert links_to(server) > 1
+        with pytest.raises(StoreBusyError, match="READONLY"):
+            await harness.write(("SET", "neve:x", 1))
+        await until_no_link_is_left(server)
+        await harness.keyspace.close()
 
 
 async def test_a_replica_that_a_sentinel_takes_for_the_primary_is_refused(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ QUORUM = 2
 class SentinelServer:
     """One Sentinel that watches the primary at a port."""
 
-    def __init__(self, folder: Path, primary_port: int) -> None:
+    def __init__(self, folder: Path, primary_port: int, *lines: str) -> None:
+        """Start it; `lines` are added to its settings."""
         self.port = free_port()
         self._log = folder / f"sentinel-{self.port}.log"
         config = folder / f"sentinel-{self.port}.conf"
@@ -32,7 +34,7 @@ class SentinelServer:
             f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} {QUORUM}\n"
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
-            f"sentinel failover-timeout {SERVICE} 10000\n"
+            f"sentinel failover-timeout {SERVICE} 10000\n" + "".join(f"{line}\n" for line in lines)
         )
         program = executable()
         assert program is not None, "no redis-server on this machine"
@@ -40,6 +42,19 @@ class SentinelServer:
             self._process = subprocess.Popen(
                 [program, str(config), "--sentinel"], stdout=log, stderr=subprocess.STDOUT
             )
+        try:
+            _until(f"Sentinel that listens, see {self._log}", self._listens)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _listens(self) -> bool:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
+        ):
+            return True
+        return False
 
     def knows(self, replicas: int, sentinels: int) -> bool:
         """Return whether it has found all servers and its colleagues."""
@@ -160,7 +175,7 @@ def group_running(*, replicas: int = 2, sentinels: int = 3) -> Iterator[RedisGro
             group.stop()
 
 
-def _until(what: str, true: Any) -> None:
+def _until(what: str, true: Callable[[], bool]) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < until_s, f"no {what}"
