@@ -6,7 +6,7 @@ asks of clients of Sentinels (`redis.io/docs/latest/develop/reference/sentinel-c
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from common.errors import MetadataError
 from common.metadata.commands import Command, Reply
@@ -138,17 +138,13 @@ class LinkPool:
         self._idle: list[Link] = []
         self._idle_for_streams: list[Link] = []
 
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Link]:
+    def lend(self) -> AbstractAsyncContextManager[Link]:
         """Lend a link; it comes back only if it is whole."""
-        async with self._places, self._lend(self._idle) as link:
-            yield link
+        return self._lend(self._idle, self._places)
 
-    @asynccontextmanager
-    async def lend_for_stream(self) -> AsyncIterator[Link]:
+    def lend_for_stream(self) -> AbstractAsyncContextManager[Link]:
         """Lend a link that may wait long for one answer."""
-        async with self._lend(self._idle_for_streams) as link:
-            yield link
+        return self._lend(self._idle_for_streams, nullcontext())
 
     async def open(self) -> Link:
         """Open a link that the pool does not keep. Links to an earlier primary end."""
@@ -166,22 +162,25 @@ class LinkPool:
         self._idle_for_streams.clear()
 
     @asynccontextmanager
-    async def _lend(self, idle: list[Link]) -> AsyncIterator[Link]:
-        link = idle.pop() if idle else None
-        if link is None or not link.alive:
-            link = await self.open()
-        try:
-            yield link
-        except BaseException as error:
-            link.close()  # It may watch keys, or have answers half-way.
-            if isinstance(error, LinkLostError) and not isinstance(error, StoreBusyError):
-                # A server that is silent to one is silent to all: no other caller waits for it.
-                self.close_idle()
-            raise
-        if link.alive and self._primary.is_at(link.address):
-            idle.append(link)
-        else:
-            link.close()
+    async def _lend(
+        self, idle: list[Link], place: AbstractAsyncContextManager[None]
+    ) -> AsyncIterator[Link]:
+        async with place:
+            link = idle.pop() if idle else None
+            if link is None or not link.alive:
+                link = await self.open()
+            try:
+                yield link
+            except BaseException as error:
+                link.close()  # It may watch keys, or have answers half-way.
+                if isinstance(error, LinkLostError) and not isinstance(error, StoreBusyError):
+                    # A server that is silent to one is silent to all: no other caller waits.
+                    self.close_idle()
+                raise
+            if link.alive and self._primary.is_at(link.address):
+                idle.append(link)
+            else:
+                link.close()
 
 
 # ---------------------------------------------------------------------------------------- Checks
