@@ -37,8 +37,9 @@ class StoreSettings:
 
     url: str = setting(
         "redis://127.0.0.1:6389/0",
-        "URL of the Redis that holds the truth. `neve up` starts a Redis of its own unless this is"
-        " given.",
+        "URL of the Redis that holds the truth, or of the Sentinels that know it"
+        " (`redis+sentinel://host:26379,host:26379/SERVICE/DB`). `neve up` starts a Redis of its"
+        " own unless this is given.",
         secret=True,
     )
     connections_max: int = setting(

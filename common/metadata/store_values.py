@@ -275,13 +275,17 @@ class StoreHealth:
     """What it could not write to its disk; empty: it could."""
     replicas: int = 0
     replicas_wanted: int = 0
+    is_cluster: bool = False
+    """Whether it is a node of a Redis Cluster, which cannot hold a store."""
 
     def check(self) -> None:
-        """Refuse a store that forgets.
+        """Refuse a store that forgets, or cannot keep two keys at one moment.
 
         Raises:
-            ConfigError: It throws keys away when it is full.
+            ConfigError: It throws keys away when it is full, or is a node of a Redis Cluster.
         """
+        if self.is_cluster:
+            raise ConfigError(f"setting store.url: {CLUSTER_REFUSED}")
         if self.policy != NO_EVICTION:
             raise ConfigError(
                 f"setting store.url: the store has maxmemory-policy {self.policy} and would throw"
@@ -294,6 +298,7 @@ class StoreHealth:
         return tuple(
             sentence
             for sentence in (
+                CLUSTER_REFUSED if self.is_cluster else "",
                 self._eviction(),
                 self._room(),
                 "" if self.append_only else _NO_LOG,
@@ -333,6 +338,10 @@ class StoreHealth:
         )
 
 
+CLUSTER_REFUSED = (  # docs/design/0013-sentinel-and-cluster.md has the reason.
+    "the store (Redis) is a node of a Redis Cluster, and a store cannot be spread over nodes: use"
+    " a server with `cluster-enabled no`, and Sentinels for fail-over"
+)
 _NO_LOG = (
     "the store (Redis) keeps no append-only file (appendonly no): a restart forgets what was added"
 )

@@ -36,6 +36,10 @@ SUITES = {
         f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")
     ],
     "refusals": ["tests/unit/common/test_refusal_codes.py"],
+    "sentinel": [
+        *("tests/contract/test_sentinel.py", "tests/integration/test_redis_cluster.py"),
+        *("tests/integration/test_redis_fail_over.py", "-k", "not dies and not operator"),
+    ],
     "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [

@@ -9,8 +9,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from common.errors import ConfigError
 from common.metadata.redis.keyspace import RedisKeyspace
@@ -99,6 +101,11 @@ class RedisServer:
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
+
+    def say(self, *words: str) -> Any:
+        """Return the answer to one command."""
+        with redis.Redis(port=self.port) as link:
+            return link.execute_command(*words)
 
     def _answers(self, answer: bytes) -> bool:
         with (

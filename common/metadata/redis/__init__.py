@@ -2,7 +2,8 @@
 
 In reading order:
 
-    connection  where a Redis is, and one connection to it
+    connection  where a Redis or its Sentinels are, and one connection
+    primary     the server that holds the truth now: found, checked, connected to
     keyspace    Redis as a keyspace: a pool of links, and memory set aside
 """
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 from redis.asyncio.connection import SSLConnection, parse_url
@@ -15,6 +16,12 @@ from common.metadata.commands import Command, Reply
 from common.metadata.keyspace import LinkLostError
 
 # ---------------------------------------------------------------------------------------- Addresses
+
+
+SENTINEL_PORT = 26379
+SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+"""Scheme of a URL of Sentinels → scheme of each server behind it."""
+SENTINEL_FORM = "redis+sentinel://[user:password@]host:26379,host:26379,host:26379/SERVICE/DB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,75 @@ def parse_address(url: str) -> RedisAddress:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SentinelService:
+    """A primary whose place only its Sentinels know."""
+
+    sentinels: tuple[RedisAddress, ...]
+    name: str
+    """What the Sentinels call the primary and its replicas."""
+    primary: RedisAddress
+    """How to log in there. Host and port are the Sentinels' answer."""
+
+    def primary_at(self, host: str, port: int) -> RedisAddress:
+        """Return how to reach the primary at a place."""
+        return replace(self.primary, host=host, port=port)
+
+
+def parse_url_of_store(url: str) -> RedisAddress | SentinelService:
+    """Return what `store.url` names: one Redis, or Sentinels that know the primary.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in SENTINEL_SCHEMES:
+        return parse_address(url)
+    try:
+        return _parse_sentinels(SENTINEL_SCHEMES[scheme], rest)
+    except ValueError as error:
+        # Never the URL itself, which holds a password.
+        raise ConfigError(
+            f"store.url is no URL of Sentinels: {error}; expected {SENTINEL_FORM}"
+        ) from error
+
+
+def _parse_sentinels(scheme: str, rest: str) -> SentinelService:
+    """Return the service in a URL behind its scheme.
+
+    The form is that of the packages redis-sentinel-url and limits. User and password are the
+    primary's; Sentinels have `sentinel_username` and `sentinel_password` in the query.
+    """
+    rest, _, query = rest.partition("?")
+    places, _, path = rest.partition("/")
+    login, _, hosts = places.rpartition("@")
+    service, _, database = path.partition("/")
+    if not service:
+        raise ValueError("the name of the service is missing")
+    if database and not database.isdecimal():
+        raise ValueError(f"{database!r} is no number of a database")
+    primary = parse_address(f"{scheme}://{login}{'@' * bool(login)}primary?{query}")
+    options = parse_qs(query)
+    template = replace(
+        primary,
+        username=options.get("sentinel_username", [None])[0],
+        password=options.get("sentinel_password", [None])[0],
+        database=0,
+    )
+    return SentinelService(
+        sentinels=tuple(_place(template, host) for host in hosts.split(",")),
+        name=unquote(service),
+        primary=replace(primary, database=int(database or primary.database)),
+    )
+
+
+def _place(template: RedisAddress, text: str) -> RedisAddress:
+    parts = urlsplit(f"//{text.strip()}")
+    if not parts.hostname:
+        raise ValueError("the host of a Sentinel is missing")
+    return replace(template, host=parts.hostname, port=parts.port or SENTINEL_PORT)
+
+
 def _tls(parts: dict[str, Any]) -> ssl.SSLContext:
     """Return how to check the server; only `ssl_cert_reqs=none` switches it off."""
     authorities = parts.get("ssl_ca_certs")
@@ -91,6 +167,9 @@ class Link(asyncio.Protocol):
     def __init__(self) -> None:
         """Be not connected yet."""
         self.alive = False
+        self.address = RedisAddress()
+        self.server: Mapping[bytes, Reply] = {}
+        """What the server said of itself when the link was opened (`HELLO`)."""
         self._transport: asyncio.Transport | None = None
         self._reader: Any = hiredis.Reader(
             protocolError=ReplyError, replyError=ReplyError, notEnoughData=_NONE_YET
@@ -196,6 +275,7 @@ async def open_link(address: RedisAddress, timeout_s: float) -> Link:
         if isinstance(reply, ReplyError):
             link.close()
             raise LinkLostError(f"{address} refuses: {reply}")
+    link.address, link.server = address, replies[0]
     return link
 
 

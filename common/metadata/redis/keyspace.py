@@ -3,7 +3,6 @@
 Memory is set aside in Redis and given back when it is full, so that a full store can be emptied.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -20,10 +19,10 @@ from common.metadata.keyspace import (
 from common.metadata.redis.connection import (
     Link,
     ReplyError,
-    open_link,
-    parse_address,
+    parse_url_of_store,
 )
-from common.metadata.store_values import StoreHealth
+from common.metadata.redis.primary import LinkPool, Primary
+from common.metadata.store_values import CLUSTER_REFUSED, StoreHealth
 
 # ---- Memory set aside
 #
@@ -77,6 +76,7 @@ class MemoryReserve:
             write_failure=", ".join(failures),
             replicas=int(said.get("connected_slaves", 0)),
             replicas_wanted=self._replicas_wanted,
+            is_cluster=said.get("cluster_enabled") == "1",
         )
 
     async def keep(self) -> None:
@@ -130,12 +130,16 @@ TRANSIENT = (
 )
 """What a Redis says that starts, fails over, moves a slot, is full or cannot write: nothing was
 written, and the same change succeeds later."""
+DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")
+"""What a Redis says that is the primary no more, or is no longer sure of it."""
+ELSEWHERE = "MOVED "
+"""What a node of a Redis Cluster says of a key that another node has."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What stands before the reason if only `EXEC` is refused."""
 
 
 class RedisKeyspace:
-    """One Redis. On a cluster: the node that owns the slots of the tables it is used for."""
+    """One Redis at a time: the primary, wherever it is. A Redis Cluster cannot hold a store."""
 
     def __init__(
         self,
@@ -149,24 +153,21 @@ class RedisKeyspace:
         """Connect later.
 
         Args:
-            url: `redis://`, `rediss://` or `unix://`.
+            url: `redis://`, `rediss://` or `unix://`; or `redis+sentinel://`, `rediss+sentinel://`.
             connections_max: Most links for reads and changes; streams have their own.
             timeout_s: Longest wait for one answer.
             wait_replicas: Replicas that must have a durable change.
             reserve_bytes: Memory to set aside in it, if its memory is bounded.
         """
         self._reserve = MemoryReserve(self._send, reserve_bytes, wait_replicas)
-        self._address = parse_address(url)
+        self._links = LinkPool(Primary(parse_url_of_store(url), timeout_s), connections_max)
         self._timeout_s = timeout_s
         self._wait_replicas = wait_replicas
-        self._idle: list[Link] = []
-        self._places = asyncio.Semaphore(connections_max)
-        self._stream_links: list[Link] = []
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[KeyspaceSession]:
         """Return a session on a link of its own."""
-        async with self._link() as link:
+        async with self._links.lend() as link:
             session = RedisSession(link, self._timeout_s, self._wait_replicas)
             async with self._room():
                 yield session
@@ -179,7 +180,7 @@ class RedisKeyspace:
         commands: list[Command] = []
         for batch in batches:
             commands += batch if len(batch) == 1 else (MULTI, *batch, EXEC)
-        async with self._link() as link:
+        async with self._links.lend() as link:
             replies = await link.exchange(commands, self._timeout_s)
         found: list[list[Reply]] = []
         at = 0
@@ -196,13 +197,11 @@ class RedisKeyspace:
         """Return entries of streams after positions; wait on a link of its own."""
         block = ("BLOCK", int(block_s * 1000)) if block_s > 0 else ()
         command = ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values())
-        link = self._stream_links.pop() if self._stream_links else None
-        if link is None or not link.alive:
-            link = await open_link(self._address, self._timeout_s)
-        reply = (await link.exchange([command], block_s + self._timeout_s))[0]
-        self._stream_links.append(link)
-        if isinstance(reply, ReplyError):
-            raise translate_errors(reply)
+        async with self._links.lend_for_stream() as link:
+            reply = (await link.exchange([command], block_s + self._timeout_s))[0]
+            async with self._room():
+                if isinstance(reply, ReplyError):
+                    raise translate_errors(reply)
         return {
             key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
         }
@@ -217,14 +216,11 @@ class RedisKeyspace:
 
     async def close(self) -> None:
         """Close all links that are not in use."""
-        for link in (*self._idle, *self._stream_links):
-            link.close()
-        self._idle.clear()
-        self._stream_links.clear()
+        self._links.close_idle()
 
     async def _send(self, commands: list[Command]) -> list[Reply]:
         """Send single commands on a link outside the pool, which may wait for this very room."""
-        link = await open_link(self._address, self._timeout_s)
+        link = await self._links.open()
         try:
             return await link.exchange(commands, self._timeout_s)
         finally:
@@ -238,22 +234,9 @@ class RedisKeyspace:
         except StoreBusyError as error:
             if str(error).startswith(NO_MEMORY):
                 await self._reserve.give_back()
+            if str(error).startswith(DEMOTED):
+                self._links.close_idle()  # Only a new link looks where the primary is now.
             raise
-
-    @asynccontextmanager
-    async def _link(self) -> AsyncIterator[Link]:
-        """Lend a link; it comes back only if it is whole."""
-        async with self._places:
-            link = self._idle.pop() if self._idle else None
-            if link is None or not link.alive:
-                link = await open_link(self._address, self._timeout_s)
-            try:
-                yield link
-            except BaseException:
-                link.close()  # It may watch keys, or have answers half-way.
-                raise
-            if link.alive:
-                self._idle.append(link)
 
 
 class RedisSession:
@@ -326,4 +309,6 @@ def translate_errors(error: ReplyError) -> Exception:
     text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
+    if text.startswith(ELSEWHERE):
+        return MetadataError(f"{CLUSTER_REFUSED} ({text})")
     return MetadataError(f"Redis refuses: {text}")

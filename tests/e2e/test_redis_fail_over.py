@@ -1,0 +1,89 @@
+"""A service whose Redis fails over by Sentinels: appends and compactions go on by themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from common.ids import call_id
+from common.settings import StoreSettings
+from neve.client.errors import UnavailableError
+from neve.local import LocalStack, StackOptions
+from tests.support.ledger import LedgerTable, bag_rows
+from tests.support.patience import SERVICE_S
+from tests.support.redis_sentinels import RedisGroup, group_running
+from tests.support.stack import SETTINGS, Service
+
+pytestmark = [pytest.mark.slow]
+
+BEFORE, AFTER = 8, 16
+"""Appends that are acknowledged before the primary dies, and afterwards."""
+ROWS = 500
+
+
+@pytest.fixture
+def group() -> Iterator[RedisGroup]:
+    with group_running() as servers:
+        yield servers
+
+
+@pytest.fixture
+def service(group: RedisGroup, tmp_path: Path) -> Iterator[Service]:
+    """A service of one compactor on the Redis behind the Sentinels."""
+    store = StoreSettings(url=group.url, wait_replicas=1, timeout_s=5.0)
+    settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
+    options = StackOptions(compactors=1, settings=settings)
+    with LocalStack.start(home=tmp_path, name="e2e", options=options) as stack:
+        yield Service(stack, tmp_path, compactors=1)
+
+
+def append(table: LedgerTable, rows: pa.Table) -> None:
+    """Append rows as an application does: the same call again until it is acknowledged."""
+    call, until_s = call_id(), time.monotonic() + SERVICE_S
+    while not acknowledged(table, rows, call):
+        assert time.monotonic() < until_s, "no append is acknowledged"
+        time.sleep(0.1)
+    table.note(rows)
+
+
+def acknowledged(table: LedgerTable, rows: pa.Table, call: str) -> bool:
+    try:
+        table.client.append(table.name, rows, call=call)
+    except UnavailableError:
+        return False
+    return True
+
+
+def test_appends_and_compactions_go_on_when_the_primary_dies(
+    group: RedisGroup, service: Service
+) -> None:
+    table = LedgerTable(service.client, service.folder, keyed=False, stem="over")
+    actors = {kind: service.actor(kind) for kind in ("CoordinatorActor", "GatewayActor")}
+    for seed in range(BEFORE):
+        append(table, bag_rows(ROWS, seed))
+    service.wait("a commit before", table.commits, table=table)
+    lost = group.primary()
+
+    lost.kill()
+    killed_s = time.monotonic()
+    append(table, bag_rows(ROWS, BEFORE))
+    print(f"an append is acknowledged {time.monotonic() - killed_s:.1f} s after the kill")
+    before = len(table.commits())
+    for seed in range(BEFORE + 1, BEFORE + AFTER):
+        append(table, bag_rows(ROWS, seed))
+    service.wait("a commit after", lambda: len(table.commits()) > before, table=table)
+    print(f"a commit is there {time.monotonic() - killed_s:.1f} s after the kill")
+
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    service.wait_until_clean(table)
+    assert group.primary() is not lost
+    # Nobody had to be started anew.
+    assert {kind: service.actor(kind).pid for kind in actors} == {
+        kind: process.pid for kind, process in actors.items()
+    }
