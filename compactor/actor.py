@@ -28,6 +28,7 @@ from common.wire import (
     Heartbeat,
     compactor_actor_name,
 )
+from compactor.ray_metrics import RayMetrics
 from compactor.service import CompactorService
 from compactor.service.table_storage import TableStorage
 from compactor.spark.driver_protocol import PIN_AMOUNT, DriverSettings, driver_settings
@@ -68,6 +69,7 @@ class CompactorActor:
         self._log = event_log("compactor", settings.log.level)
         own = settings.compactor_of(group)
         self._engine = SparkEngine(_driver(own, name, node_resource, self._log_files))
+        metrics = RayMetrics(name, group)
         self._service = CompactorService(
             name,
             own,
@@ -78,6 +80,7 @@ class CompactorActor:
             engine=self._engine,
             store=store,
             files=TableStorage(store.store_id, clock),
+            metrics=metrics,
             ids=ids,
             clock=clock,
             log=self._log,
@@ -88,6 +91,9 @@ class CompactorActor:
         self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
         self._name, self._node = name, context.get_node_id()
         self._drain_timeout_s = own.drain_timeout_s
+        self._measuring = loop.create_task(
+            metrics.sample_forever(self._service.status, lambda: self._engine.starts)
+        )
         self._endings = {loop.create_task(self._leave_draining_node())}
 
     async def _run(self) -> None:

@@ -31,7 +31,7 @@ from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import AttemptStateMachine
 from compactor.core.progress import RewriteProgress, Stall
-from compactor.ports import Engine, OwnFiles
+from compactor.ports import CompactorMetrics, Engine, OwnFiles
 
 REPORT_BACKOFF = Backoff()
 _ENDS: dict[type[CompactionError], AttemptEnd] = {
@@ -55,6 +55,7 @@ class AttemptRunner:
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,
+        metrics: CompactorMetrics,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -62,6 +63,7 @@ class AttemptRunner:
         self._engine = engine
         self._store = store
         self._files = files
+        self._metrics = metrics
         self._clock = clock
         self._log = log
         self._hurry = asyncio.Event()
@@ -119,6 +121,7 @@ class AttemptRunner:
                 await self._files.delete(attempt.assignment.table, paths)
                 return on.OutputsDeleted()
             case do.SendReport(report):
+                self._count(attempt, report)
                 return await self._report(report)
             case do.CancelRewrite() | do.ApplyGrant():
                 raise AssertionError(action)  # Performed where it arises; it has no answer.
@@ -127,11 +130,13 @@ class AttemptRunner:
 
     async def _rewrite(self, attempt: AttemptStateMachine) -> on.Event:
         """Let the engine rewrite; return early if the attempt is given up."""
+        began_s = self._clock.now_s()
         rewrite = self._rewrites[attempt.id] = asyncio.create_task(self._rewritten(attempt))
         try:
             await asyncio.wait({rewrite})
             return self._failed(attempt) if rewrite.cancelled() else rewrite.result()
         finally:
+            self._metrics.rewrite_ended(self._clock.now_s() - began_s)
             rewrite.cancel()
             del self._rewrites[attempt.id]
             self._stalled.pop(attempt.id, None)
@@ -192,6 +197,16 @@ class AttemptRunner:
         if mark is None:
             return on.OutcomeRead(end=None)
         return on.OutcomeRead(end=mark.end, cause=mark.cause)
+
+    def _count(self, attempt: AttemptStateMachine, report: AttemptReport) -> None:
+        """Count an attempt before its report, which may wait for the coordinator for long."""
+        read_bytes, written_bytes = attempt.committed_bytes
+        self._metrics.attempt_ended(
+            report.end,
+            read_bytes=read_bytes,
+            written_bytes=written_bytes,
+            waited_s=report.waited_s,
+        )
 
     async def _report(self, report: AttemptReport) -> on.Event:
         failures = 0

@@ -21,7 +21,7 @@ from common.wire import (
 from compactor.core import events as on
 from compactor.core.attempt import AttemptStateMachine
 from compactor.core.progress import StallWatch
-from compactor.ports import Engine, OwnFiles
+from compactor.ports import CompactorMetrics, Engine, OwnFiles
 from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
@@ -54,6 +54,7 @@ class CompactorService:
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,
+        metrics: CompactorMetrics,
         ids: IdSource,
         clock: Clock,
         log: Log,
@@ -71,7 +72,13 @@ class CompactorService:
         self._clock = clock
         self._log = log
         self._runner = AttemptRunner(
-            coordinator=coordinator, engine=engine, store=store, files=files, clock=clock, log=log
+            coordinator=coordinator,
+            engine=engine,
+            store=store,
+            files=files,
+            metrics=metrics,
+            clock=clock,
+            log=log,
         )
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted one starts with nothing held."""

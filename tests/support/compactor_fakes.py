@@ -22,7 +22,7 @@ from common.metadata.changes import (
 )
 from common.metadata.ports import AttemptOutcome
 from common.model.file import DataFile
-from common.model.outcome import RowCounts
+from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Table
 from common.wire import (
     Assignment,
@@ -233,3 +233,20 @@ class FakeFiles:
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         self.deleted.append(paths)
+
+
+class FakeMetrics:
+    """Remembers what was counted."""
+
+    def __init__(self) -> None:
+        self.rewrites_s: list[float] = []
+        self.ended: list[tuple[AttemptEnd, int, int, float]] = []
+        """End, bytes of inputs, bytes of outputs and seconds waited of each attempt."""
+
+    def rewrite_ended(self, elapsed_s: float) -> None:
+        self.rewrites_s.append(elapsed_s)
+
+    def attempt_ended(
+        self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
+    ) -> None:
+        self.ended.append((end, read_bytes, written_bytes, waited_s))

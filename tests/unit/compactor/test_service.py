@@ -28,7 +28,13 @@ from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
 from compactor.service import CompactorService, compactor
 from tests.support.assignments import an_assignment
-from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
+from tests.support.compactor_fakes import (
+    FakeCoordinator,
+    FakeEngine,
+    FakeFiles,
+    FakeMetrics,
+    FakeStore,
+)
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import CountedIds
 
@@ -39,6 +45,7 @@ class World:
     engine: FakeEngine = field(default_factory=FakeEngine)
     store: FakeStore = field(default_factory=FakeStore)
     files: FakeFiles = field(default_factory=FakeFiles)
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
     events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
     settings: CompactorSettings = field(
         default_factory=lambda: CompactorSettings(
@@ -55,6 +62,7 @@ class World:
             engine=self.engine,
             store=cast(TabletStore, self.store),
             files=self.files,
+            metrics=self.metrics,
             ids=CountedIds(),
             clock=SystemClock(),
             log=lambda event, **fields: self.events.append((event, fields)),
@@ -384,6 +392,23 @@ def test_a_refused_commit_deletes_own_outputs() -> None:
     )
     assert report.end is AttemptEnd.LOST
     assert world.files.deleted == [an_assignment().reservation.output_paths]
+
+
+def test_only_commits_count_bytes_and_every_attempt_its_waits() -> None:
+    def refused(world: World) -> None:
+        world.store.answers.append(Refused(code=RefusalCode.RELEASED, reason="none held"))
+
+    world, _ = committed(lambda _: None)
+    ((end, read_bytes, written_bytes, waited_s),) = world.metrics.ended
+    (commit,) = world.store.commits
+    assert (end, waited_s) == (AttemptEnd.COMMITTED, world.coordinator.reports[0].waited_s)
+    assert read_bytes == sum(file.size_bytes for file in an_assignment().inputs) > 0
+    assert written_bytes == sum(file.size_bytes for file in commit.outputs) > 0
+    assert len(world.metrics.rewrites_s) == 1
+
+    world, report = committed(refused)
+    assert world.metrics.ended == [(AttemptEnd.LOST, 0, 0, report.waited_s)]
+    assert len(world.metrics.rewrites_s) == 1
 
 
 @pytest.mark.parametrize(
