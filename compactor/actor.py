@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_proxy import compactor_calls
 from common.ids import RandomIds
@@ -249,7 +250,7 @@ def start(
     if node_resource:
         resources = {node_resource: PIN_AMOUNT}
     return (
-        ray.remote(CompactorActor)
+        ray.remote(callable_across_releases(CompactorActor))
         .options(
             name=compactor_actor_name(name),
             namespace=NAMESPACE,

@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
 from common.ids import RandomIds
@@ -286,7 +287,7 @@ def start(
     """
     answers: type[CoordinatorCalls] = CoordinatorActor
     return (
-        ray.remote(answers)
+        ray.remote(callable_across_releases(answers))
         .options(
             name=COORDINATOR_NAME,
             namespace=NAMESPACE,
