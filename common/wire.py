@@ -75,6 +75,8 @@ class Assignment:
     """What the attempt may move at first, reads and writes together; None: no limit."""
     halvings: int = 0
     """How often attempts at this job ran out of memory: each halves what a task may hold."""
+    trace: str = ""
+    """Where the compactor's spans belong, as a `traceparent`; empty: the attempt is not traced."""
 
 
 @readable_across_releases
@@ -153,6 +155,8 @@ class AttemptReport:
     moved_bytes: int = 0
     waited_s: float = 0.0
     halvings: int = 0
+    trace: str = ""
+    """As in the assignment."""
 
 
 @readable_across_releases

@@ -24,6 +24,7 @@ from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
 from common.telemetry import event_log
+from common.tracing import spans_of
 from common.wire import (
     NAMESPACE,
     Heartbeat,
@@ -82,6 +83,7 @@ class CompactorActor:
             store=store,
             files=TableStorage(store.store_id, clock),
             metrics=metrics,
+            spans=spans_of(settings.trace, "compactor"),
             ids=ids,
             clock=clock,
             log=self._log,

@@ -22,6 +22,7 @@ from common.model.tablet import TabletId
 from common.readers.pool import open_readers
 from common.settings import Settings
 from common.telemetry import event_log
+from common.tracing import spans_of
 from common.wire import (
     COORDINATOR_NAME,
     NAMESPACE,
@@ -91,6 +92,7 @@ class CoordinatorActor:
             log=self._log,
             coordinator=self._id,
             generations=self._generations,
+            spans=spans_of(settings.trace, "coordinator"),
         )
         lever = RayCompactorLever(
             settings, node_resource=node_resource, log_folder=log_folder, edition=edition

@@ -237,5 +237,6 @@ class AttemptStateMachine:
             elapsed_s=now_s - self.progress.since_s,
             moved_bytes=self.progress.engine.moved_bytes,
             waited_s=self.progress.engine.waited_s,
+            trace=self.assignment.trace,
         )
         return do.SendReport(report)

@@ -12,6 +12,7 @@ from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.telemetry import Log
+from common.tracing import NoSpans, Spans
 from common.wire import (
     Assignment,
     Heartbeat,
@@ -60,6 +61,7 @@ class CompactorService:
         log: Log,
         group: str = DEFAULT_GROUP,
         edition: str = "",
+        spans: Spans | None = None,
     ) -> None:
         self._compactor = compactor
         self._settings = settings
@@ -79,6 +81,7 @@ class CompactorService:
             metrics=metrics,
             clock=clock,
             log=log,
+            spans=spans or NoSpans(),
         )
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted one starts with nothing held."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -250,3 +250,23 @@ class FakeMetrics:
         self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
     ) -> None:
         self.ended.append((end, read_bytes, written_bytes, waited_s))
+
+
+class FakeSpans:
+    """Keeps every span; each attempt is traced under its own id."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, tuple[float, float], dict[str, str | int]]] = []
+        """Context, name, begin and end, and attributes of each span."""
+
+    def begin(self, attempt: str) -> str:
+        return f"trace-{attempt}"
+
+    def emit(
+        self,
+        context: str,
+        name: str,
+        times_s: tuple[float, float],
+        attributes: Mapping[str, str | int] | None = None,
+    ) -> None:
+        self.sent.append((context, name, times_s, dict(attributes or {})))
