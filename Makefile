@@ -114,7 +114,7 @@ mutants: install  ## Plant every fault of tests/mutants.toml; each must turn its
 
 .PHONY: lock
 lock: install  ## Pin everything anew, with hashes
-	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded demo dev"
+	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
 	@scripts/lock $(PY) $(BENCH_LOCK) "What \`make bench-rewrite\` measures beside" "bench" \
 	--constraint $(LOCK)
 

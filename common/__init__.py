@@ -18,8 +18,10 @@ In reading order:
     config           settings read: defaults < file < environment < flags
     log_events       every event that is logged, with its level
     telemetry        names of metrics, and the event log
+    tracing          spans of attempts, sent as OpenTelemetry
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor
+    actor_class      the class of an actor, such that other releases can call it
     coordinator_calls  the coordinator's calls, as ports for compactors and gateway
     coordinator_proxy  these calls, sent to the coordinator's actor
     metadata/        the store: changes as values, executed over Redis

@@ -32,6 +32,7 @@ from common.settings import (
     ReaderSettings,
     Settings,
     StoreSettings,
+    TraceSettings,
     checked_groups,
 )
 from common.units import parse_duration_s, parse_size_bytes
@@ -43,6 +44,7 @@ SECTIONS: dict[str, type] = {
     "gateway": GatewaySettings,
     "readers": ReaderSettings,
     "log": LogSettings,
+    "trace": TraceSettings,
     "autoscaler": AutoscalerSettings,
     "cluster": ClusterSettings,
 }

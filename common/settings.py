@@ -359,6 +359,22 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """Where the spans of each attempt go, as OpenTelemetry."""
+
+    endpoint: str = setting(
+        "",
+        "URL that takes traces over OTLP/HTTP, such as `http://collector:4318/v1/traces`. Empty: no"
+        " traces. `neve[trace]` must be installed.",
+    )
+    sample_ratio: float = setting(1.0, "Part of all attempts that is traced.", most=1)
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("trace", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
     """The processes in which gateway and coordinator let files of others be opened."""
 
@@ -561,6 +577,7 @@ class Settings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     readers: ReaderSettings = field(default_factory=ReaderSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    trace: TraceSettings = field(default_factory=TraceSettings)
     autoscaler: AutoscalerSettings = field(default_factory=AutoscalerSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     groups: Mapping[str, GroupSettings] = field(

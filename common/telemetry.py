@@ -1,7 +1,8 @@
 """Names of metrics, and the event log. Both are part of the interface.
 
-The metric table is the only list of names: the gateway renders it, the reference
-page prints it, a test keeps them alike. Logs are events with fields, one JSON line
+The metric table is the only list of names. Each metric says who exports it: the gateway,
+or the Ray agent of the node on which a compactor runs. The reference page prints the table,
+a test keeps them alike. Logs are events with fields, one JSON line
 each, written by shells only.
 """
 
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 
 import structlog
 from structlog.typing import EventDict
@@ -21,15 +23,42 @@ Log = Callable[..., None]
 """`log("job assigned", job=…, compactor=…)`."""
 
 
+class Exporter(StrEnum):
+    """Who serves a metric to Prometheus."""
+
+    GATEWAY = "gateway"
+    """`GET /metrics` of the gateway."""
+    RAY = "ray"
+    """The Ray agent of each node, on Ray's metrics port."""
+
+
+RAY_PREFIX = "ray_"
+"""What Ray puts before the name of every metric that a process hands to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric family as Prometheus sees it."""
+    """One metric family."""
 
     name: str
     kind: str
     """`counter`, `gauge` or `histogram`."""
     help: str
     labels: tuple[str, ...] = ()
+    exporter: Exporter = Exporter.GATEWAY
+
+    @property
+    def series(self) -> str:
+        """The name that Prometheus sees."""
+        return RAY_PREFIX + self.name if self.exporter is Exporter.RAY else self.name
+
+
+_OF_COMPACTOR = ("group", "compactor")
+
+
+def _by_ray(name: str, kind: str, meaning: str, *labels: str) -> Metric:
+    """Return a metric of one compactor."""
+    return Metric(f"neve_compactor_{name}", kind, meaning, (*_OF_COMPACTOR, *labels), Exporter.RAY)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -214,6 +243,19 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Time that tasks of rewrites have waited for their grants.",
         ("kind", "name"),
+    ),
+    _by_ray("attempts_total", "counter", "Attempts that ended, by how they ended.", "end"),
+    _by_ray("read_bytes_total", "counter", "Bytes of the inputs of attempts that committed."),
+    _by_ray("written_bytes_total", "counter", "Bytes of the outputs of attempts that committed."),
+    _by_ray("rewrite_seconds", "histogram", "Time to rewrite and verify, whatever the end."),
+    _by_ray("throttled_seconds_total", "counter", "Time that tasks of ended attempts have waited."),
+    _by_ray("slots", "gauge", "Attempts that the compactor runs at a time, at most."),
+    _by_ray("slots_busy", "gauge", "Attempts that the compactor holds."),
+    _by_ray("spark_restarts_total", "counter", "Times that the Spark driver was started again."),
+    _by_ray(
+        "memory_bytes",
+        "gauge",
+        "Resident memory of the Spark driver and the processes below it, without executors.",
     ),
 )
 

@@ -1,12 +1,15 @@
 """Messages between gateway, coordinator and compactor. Values only; Ray carries them.
 
-The coordinator never imports a compactor nor the other way round: they meet here.
+The coordinator never imports a compactor nor the other way round: they meet here. While
+releases are exchanged, a message is read by the release before or after the sender's: a new
+field comes last, with a default.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from common.model.fields import readable_across_releases
 from common.model.file import DataFile
 from common.model.group import LimitStatus, RateGrant
 from common.model.job import Job
@@ -26,6 +29,7 @@ def compactor_actor_name(compactor: str) -> str:
     return f"neve-compactor-{compactor}"
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeRequest:
     """A compactor with a free slot waits for a job of its group."""
@@ -40,6 +44,7 @@ class TakeRequest:
     wait_max_s: float = 30.0
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFile:
     """A file of the tablet that is not an input, as far as dropping dead rows needs it."""
@@ -50,6 +55,7 @@ class OutsideFile:
     version_min: bytes | None
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """A reserved job on its way to a compactor: all that it needs, read at reserve."""
@@ -69,8 +75,11 @@ class Assignment:
     """What the attempt may move at first, reads and writes together; None: no limit."""
     halvings: int = 0
     """How often attempts at this job ran out of memory: each halves what a task may hold."""
+    trace: str = ""
+    """Where the compactor's spans belong, as a `traceparent`; empty: the attempt is not traced."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptProgress:
     """How far an attempt is; bytes and rows only grow."""
@@ -97,6 +106,7 @@ class AttemptProgress:
     """How long ago the compactor saw its last progress."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """A compactor is alive; these are the attempts that it holds."""
@@ -117,6 +127,7 @@ class Heartbeat:
     """What it was started with, as whoever started it has named that."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
     """What the coordinator wants of a compactor."""
@@ -128,6 +139,7 @@ class HeartbeatReply:
     """Of attempts that shall apply others than their last."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReport:
     """How an attempt ended, told by its compactor after the store has been told."""
@@ -143,8 +155,11 @@ class AttemptReport:
     moved_bytes: int = 0
     waited_s: float = 0.0
     halvings: int = 0
+    trace: str = ""
+    """As in the assignment."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
     """A line of the queue listing."""
@@ -155,6 +170,7 @@ class QueuedJob:
     effective_priority: float
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
     """A line of the jobs listing."""
@@ -177,6 +193,7 @@ class RunningAttempt:
     """How long ago it made progress."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorStatus:
     """A line of the compactor listing."""
@@ -198,6 +215,7 @@ class CompactorStatus:
     """What it was started with, as whoever started it has named that."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingDecision:
     """The number of compactors that a group was meant to have, since when, and why."""
@@ -213,6 +231,7 @@ class ScalingDecision:
     """Compactors that did not come up."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupScaling:
     """How many compactors a group has, is meant to have, and why."""
@@ -233,6 +252,7 @@ class GroupScaling:
     """The last ones that changed something, newest last."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
     """Counters of one compaction group."""
@@ -265,6 +285,7 @@ class GroupStatus:
     """None: nobody scales the group."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class MetricValue:
     """One value of a metric of `common.telemetry`."""
@@ -274,6 +295,7 @@ class MetricValue:
     labels: tuple[str, ...] = ()
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
     """The coordinator's own view, for status pages and metrics."""
@@ -302,6 +324,7 @@ class CoordinatorStatus:
     """What the parts round the core count: requests, selectors, scans."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a tablet is as it is: one sentence per rule that applies, most telling first."""
@@ -387,6 +410,7 @@ class StoryEntry(NamedTuple):
     """When it happened last, if it did more than once."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabletStory:
     """What a coordinator remembers of a tablet, oldest entry first."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_proxy import compactor_calls
 from common.ids import RandomIds
@@ -23,11 +24,13 @@ from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
 from common.telemetry import event_log
+from common.tracing import spans_of
 from common.wire import (
     NAMESPACE,
     Heartbeat,
     compactor_actor_name,
 )
+from compactor.ray_metrics import RayMetrics
 from compactor.service import CompactorService
 from compactor.service.table_storage import TableStorage
 from compactor.spark.driver_protocol import PIN_AMOUNT, DriverSettings, driver_settings
@@ -68,6 +71,7 @@ class CompactorActor:
         self._log = event_log("compactor", settings.log.level)
         own = settings.compactor_of(group)
         self._engine = SparkEngine(_driver(own, name, node_resource, self._log_files))
+        metrics = RayMetrics(name, group)
         self._service = CompactorService(
             name,
             own,
@@ -78,6 +82,8 @@ class CompactorActor:
             engine=self._engine,
             store=store,
             files=TableStorage(store.store_id, clock),
+            metrics=metrics,
+            spans=spans_of(settings.trace, "compactor"),
             ids=ids,
             clock=clock,
             log=self._log,
@@ -88,6 +94,9 @@ class CompactorActor:
         self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
         self._name, self._node = name, context.get_node_id()
         self._drain_timeout_s = own.drain_timeout_s
+        self._measuring = loop.create_task(
+            metrics.sample_forever(self._service.status, lambda: self._engine.starts)
+        )
         self._endings = {loop.create_task(self._leave_draining_node())}
 
     async def _run(self) -> None:
@@ -243,7 +252,7 @@ def start(
     if node_resource:
         resources = {node_resource: PIN_AMOUNT}
     return (
-        ray.remote(CompactorActor)
+        ray.remote(callable_across_releases(CompactorActor))
         .options(
             name=compactor_actor_name(name),
             namespace=NAMESPACE,

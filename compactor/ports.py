@@ -1,7 +1,8 @@
-"""What the compactor's service needs of the outside: engine and own files."""
+"""What the compactor's service needs of the outside: engine, own files and metrics."""
 
 from typing import Protocol
 
+from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.wire import Assignment
 from compactor.core.progress import (
@@ -12,6 +13,7 @@ from compactor.core.progress import (
 )
 
 __all__ = [
+    "CompactorMetrics",
     "Engine",
     "EngineHealth",
     "OwnFiles",
@@ -91,5 +93,26 @@ class OwnFiles(Protocol):
         """Delete outputs of an attempt whose commit was never sent; missing ones are fine.
 
         What cannot be deleted stays for the collector.
+        """
+        ...
+
+
+class CompactorMetrics(Protocol):
+    """Counts what attempts did. No method blocks or fails."""
+
+    def rewrite_ended(self, elapsed_s: float) -> None:
+        """Count a rewrite, whatever its end."""
+        ...
+
+    def attempt_ended(
+        self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
+    ) -> None:
+        """Count an attempt.
+
+        Args:
+            end: How it ended.
+            read_bytes: Size of its inputs; 0 unless it committed.
+            written_bytes: Size of its outputs; 0 unless it committed.
+            waited_s: How long its tasks have waited for the grant, together.
         """
         ...

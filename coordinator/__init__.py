@@ -21,6 +21,7 @@ How a change of a tablet becomes a job of a compactor:
     store_actions   reserve, release, and the analyses that are written in the background
     context         what every part of the shell is given: store, clock, ids, log, threads
     autoscaler      keeps as many compactors as the work wants
+    job_traces      spans of attempts: the attempt itself, and what came before its compactor
     ray_compactors  compactors as Ray actors: started, shut down, killed
     store_watch     who leads, which rate limits hold, how the store is
     core            decisions, without I/O

@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from common.actor_class import callable_across_releases
 from common.clock import SystemClock
 from common.coordinator_calls import CoordinatorCalls
 from common.ids import RandomIds
@@ -21,6 +22,7 @@ from common.model.tablet import TabletId
 from common.readers.pool import open_readers
 from common.settings import Settings
 from common.telemetry import event_log
+from common.tracing import spans_of
 from common.wire import (
     COORDINATOR_NAME,
     NAMESPACE,
@@ -90,6 +92,7 @@ class CoordinatorActor:
             log=self._log,
             coordinator=self._id,
             generations=self._generations,
+            spans=spans_of(settings.trace, "coordinator"),
         )
         lever = RayCompactorLever(
             settings, node_resource=node_resource, log_folder=log_folder, edition=edition
@@ -286,7 +289,7 @@ def start(
     """
     answers: type[CoordinatorCalls] = CoordinatorActor
     return (
-        ray.remote(answers)
+        ray.remote(callable_across_releases(answers))
         .options(
             name=COORDINATOR_NAME,
             namespace=NAMESPACE,

@@ -14,6 +14,7 @@ from common.metadata.ports import TabletStore
 from common.model.outcome import RefusalCode
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from common.tracing import NoSpans, Spans
 from coordinator.storage.generations import Generations
 from coordinator.table_faults import TableFaults
 
@@ -30,6 +31,8 @@ class ShellContext:
     """The random id under which this coordinator has claimed the lead."""
     generations: Generations | None = None
     """Bars changes of tables whose store has gone back in time."""
+    spans: Spans = field(default_factory=NoSpans)
+    """Where spans of attempts go."""
     faults: TableFaults = field(init=False)
     """Keeps what fails for one table from ending the work on all."""
     threads: StorageThreads = field(init=False)

@@ -22,6 +22,7 @@ from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState
+from coordinator.job_traces import JobTraces
 from coordinator.scan.scanner import Scanner
 from coordinator.store_actions import AnalysisWriter, StoreActions
 
@@ -39,6 +40,8 @@ class CoordinatorService:
         self._scanner = scanner
         self._store_actions = StoreActions(context, self.submit)
         self._analyses = AnalysisWriter(context.store, self._spawn, context.log, context.faults)
+        self._traces = JobTraces(context.spans, context.clock.now_s)
+        scanner.on_asked.append(self._traces.asked)
         self._inbox: deque[on.Event] = deque()
         self._turning = False
         self._takes: dict[str, asyncio.Future[Assignment | None]] = {}
@@ -119,17 +122,19 @@ class CoordinatorService:
 
     def _turn(self, event: on.Event) -> None:
         self.turns += 1
+        self._traces.see(event)
         for action in self._state.handle(event, self._context.clock.now_s()):
             self._perform(action)
 
     def _perform(self, action: do.Action) -> None:
         match action:
             case do.Reserve() | do.Release():
+                self._traces.reserving(action)
                 self._spawn(self._store_actions.perform(action))
             case WriteAnalysis():
                 self._analyses.put(action)
             case do.Assign():
-                self._resolve(action.take, action.assignment)
+                self._resolve(action.take, self._traces.assigned(action))
             case do.AnswerNothing():
                 self._resolve(action.take, None)
             case do.AnswerBeat():

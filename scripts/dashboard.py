@@ -48,13 +48,13 @@ def expression(metric: Metric) -> str:
     by = f" by ({', '.join(metric.labels)})" if metric.labels else ""
     match metric.kind:
         case "counter":
-            return f"sum{by} (rate({metric.name}[$__rate_interval]))"
+            return f"sum{by} (rate({metric.series}[$__rate_interval]))"
         case "histogram":
             labels = ", ".join(("le", *metric.labels))
-            buckets = f"sum by ({labels}) (rate({metric.name}_bucket[$__rate_interval]))"
+            buckets = f"sum by ({labels}) (rate({metric.series}_bucket[$__rate_interval]))"
             return f"histogram_quantile(0.95, {buckets})"
         case _:
-            return f"max{by} ({metric.name})"
+            return f"max{by} ({metric.series})"
 
 
 def dashboard() -> dict[str, Any]:

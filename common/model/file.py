@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from common.model.fields import StoredValue
+from common.model.fields import StoredValue, readable_across_releases
 
 FAULTY_LAYOUT = ("layout", "faulty")
 """Tag of a file of which some readers miss rows, because of where its column chunks lie."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile(StoredValue):
     """One Parquet file of one tablet. Sizes in bytes, times in seconds since the epoch.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.errors import RequestError
+from common.model.fields import readable_across_releases
 from common.model.table import DNS_LABEL
 
 
@@ -99,6 +100,7 @@ def checked_limit(bytes_s: int, what: str) -> int:
     )
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateGrant:
     """What an attempt may move from now on, until the next grant; None: no limit."""
@@ -107,6 +109,7 @@ class RateGrant:
     bytes_s: float | None
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitStatus:
     """A line of the listing of limits: a group or a volume, and what moves under it."""

@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 from common.digests import digest
+from common.model.fields import readable_across_releases
 
 if TYPE_CHECKING:
     from common.model.tablet import TabletId
@@ -22,6 +23,7 @@ class Kind(StrEnum):
     USER = "USER"
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One compaction of one tablet.

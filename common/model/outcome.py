@@ -6,6 +6,8 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Self
 
+from common.model.fields import readable_across_releases
+
 
 class RefusalCode(StrEnum):
     """Why a change or a call is refused: one stable word for programs.
@@ -151,6 +153,7 @@ class AttemptEnd(StrEnum):
     """Something that came meanwhile stood in the way of its commit; the next one knows of it."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
     """What happened to the rows of an attempt: in = out + all the others together."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue
+from common.model.fields import StoredValue, readable_across_releases
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 
 
@@ -32,6 +32,7 @@ class RequestState(StrEnum):
         return self not in {RequestState.ACTIVE, RequestState.CANCELLING}
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class KeyRange(StoredValue):
     """Keys from `start` (included) up to `until` (not included); None: no bound."""
@@ -62,6 +63,7 @@ class TransformKind(StrEnum):
     PLUGIN = "plugin"
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec(StoredValue):
     """A transform as it is stored: checked text, or a plug-in's name with its options."""
@@ -73,6 +75,7 @@ class TransformSpec(StoredValue):
     options: Mapping[str, str] = field(default_factory=dict)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectorSpec(StoredValue):
     """Which files of a tablet a request takes: a selector's name and its options."""
@@ -81,6 +84,7 @@ class SelectorSpec(StoredValue):
     options: Mapping[str, str] = field(default_factory=dict)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec(StoredValue):
     """How outputs are written, where it differs from the table's settings."""
@@ -90,6 +94,7 @@ class OutputSpec(StoredValue):
     row_group_bytes: int | None = None
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(StoredValue):
     """One user compaction. Times in seconds since the epoch (the store's)."""

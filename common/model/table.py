@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue, check_field_types
+from common.model.fields import StoredValue, check_field_types, readable_across_releases
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Settings of a table that nobody but planners reads."""
@@ -21,6 +21,7 @@ class TableState(StrEnum):
     GOING = "going"
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class Column(StoredValue):
     """A column by name; `type` in the text form of `common.rows.types`, such as `int64`."""
@@ -36,6 +37,7 @@ class Column(StoredValue):
         check_field_types(self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings(StoredValue):
     """How a table is compacted. Sizes in bytes, durations in seconds.
@@ -98,6 +100,7 @@ class TableSettings(StoredValue):
         check_field_types(self)
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(StoredValue):
     """One table as its key `neve:{t}:table` tells it."""

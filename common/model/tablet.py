@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from common.model.fields import StoredValue
+from common.model.fields import StoredValue, readable_across_releases
 from common.model.file import DataFile
 from common.model.job import Kind
 
@@ -16,6 +16,7 @@ PLUS_INFINITY = b"\xff"
 """End of the last tablet: sorts after every encoded key."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, order=True)
 class TabletId:
     """Names a tablet for good: the table's random id and the tablet's end.
@@ -46,6 +47,7 @@ class TabletId:
         return cls(table, PLUS_INFINITY if text == "last" else bytes.fromhex(text))
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True)
 class Bounds(StoredValue):
     """The keys of a tablet: `(start, end]`. `start` None: from the beginning.
@@ -67,6 +69,7 @@ class Bounds(StoredValue):
         return (self.start is None or key_max > self.start) and key_min <= self.end
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation(StoredValue):
     """One attempt alone may replace these files. Lives in `running[attempt]`."""

@@ -77,6 +77,13 @@ class AttemptStateMachine:
         return self.end is None and self._commit is None
 
     @property
+    def committed_bytes(self) -> tuple[int, int]:
+        """Bytes of the inputs that were replaced, and of the outputs that replaced them."""
+        if self.end is not AttemptEnd.COMMITTED or self._commit is None:
+            return 0, 0
+        return self.progress.bytes_total, sum(each.size_bytes for each in self._commit.outputs)
+
+    @property
     def cancel_asked(self) -> bool:
         """Whether somebody wants it back; the rewrite need not begin."""
         return self._cancel is not None
@@ -230,5 +237,6 @@ class AttemptStateMachine:
             elapsed_s=now_s - self.progress.since_s,
             moved_bytes=self.progress.engine.moved_bytes,
             waited_s=self.progress.engine.waited_s,
+            trace=self.assignment.trace,
         )
         return do.SendReport(report)

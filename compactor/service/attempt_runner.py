@@ -26,12 +26,13 @@ from common.metadata.changes import (
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.telemetry import Log
+from common.tracing import Spans
 from common.wire import AttemptReport
 from compactor.core import actions as do
 from compactor.core import events as on
 from compactor.core.attempt import AttemptStateMachine
-from compactor.core.progress import RewriteProgress, Stall
-from compactor.ports import Engine, OwnFiles
+from compactor.core.progress import AttemptPhase, RewriteProgress, Stall
+from compactor.ports import CompactorMetrics, Engine, OwnFiles
 
 REPORT_BACKOFF = Backoff()
 _ENDS: dict[type[CompactionError], AttemptEnd] = {
@@ -39,6 +40,12 @@ _ENDS: dict[type[CompactionError], AttemptEnd] = {
     EngineRestartedError: AttemptEnd.LOST,
 }
 """How an attempt ends with an error; with any other, it has failed."""
+_SPAN_NAMES = {
+    AttemptPhase.PREPARING: "prepare",
+    AttemptPhase.REWRITING: "rewrite",
+    AttemptPhase.VERIFYING: "verify",
+    AttemptPhase.COMMITTING: "commit",
+}
 
 
 class AttemptRunner:
@@ -55,19 +62,25 @@ class AttemptRunner:
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,
+        metrics: CompactorMetrics,
         clock: Clock,
         log: Log,
+        spans: Spans,
     ) -> None:
         self._coordinator = coordinator
         self._engine = engine
         self._store = store
         self._files = files
+        self._metrics = metrics
         self._clock = clock
         self._log = log
+        self._spans = spans
         self._hurry = asyncio.Event()
         self._rewrites: dict[str, asyncio.Task[on.Event]] = {}
         self._stalled: dict[str, str] = {}
         """Attempts under way that stand still, and why they are given up."""
+        self._phases: dict[str, dict[AttemptPhase, float]] = {}
+        """Attempt → when each of its phases was first seen."""
 
     def hurry(self) -> None:
         """Wait no longer for a coordinator that does not answer: the process ends soon."""
@@ -75,11 +88,21 @@ class AttemptRunner:
 
     async def run(self, attempt: AttemptStateMachine) -> None:
         """Return when the attempt is over and its end has been reported."""
-        actions = attempt.handle(on.AttemptStarted(), self._clock.now_s())
-        while not attempt.over:
-            (action,) = actions
-            answer = await self._perform(attempt, action)
-            actions = attempt.handle(answer, self._clock.now_s())
+        self._phases[attempt.id] = {}
+        try:
+            actions = self._handle(attempt, on.AttemptStarted())
+            while not attempt.over:
+                (action,) = actions
+                actions = self._handle(attempt, await self._perform(attempt, action))
+        finally:
+            del self._phases[attempt.id]
+
+    def _handle(self, attempt: AttemptStateMachine, event: on.Event) -> list[do.Action]:
+        """Let an attempt take an event in; note when it enters a phase."""
+        now_s = self._clock.now_s()
+        actions = attempt.handle(event, now_s)
+        self._phases[attempt.id].setdefault(attempt.progress.state, now_s)
+        return actions
 
     async def cancel(self, attempt: AttemptStateMachine, asked: on.CancelRequested) -> None:
         """Tell an attempt and its engine that somebody wants it back."""
@@ -119,6 +142,7 @@ class AttemptRunner:
                 await self._files.delete(attempt.assignment.table, paths)
                 return on.OutputsDeleted()
             case do.SendReport(report):
+                self._count(attempt, report)
                 return await self._report(report)
             case do.CancelRewrite() | do.ApplyGrant():
                 raise AssertionError(action)  # Performed where it arises; it has no answer.
@@ -127,11 +151,13 @@ class AttemptRunner:
 
     async def _rewrite(self, attempt: AttemptStateMachine) -> on.Event:
         """Let the engine rewrite; return early if the attempt is given up."""
+        began_s = self._clock.now_s()
         rewrite = self._rewrites[attempt.id] = asyncio.create_task(self._rewritten(attempt))
         try:
             await asyncio.wait({rewrite})
             return self._failed(attempt) if rewrite.cancelled() else rewrite.result()
         finally:
+            self._metrics.rewrite_ended(self._clock.now_s() - began_s)
             rewrite.cancel()
             del self._rewrites[attempt.id]
             self._stalled.pop(attempt.id, None)
@@ -139,7 +165,7 @@ class AttemptRunner:
     async def _rewritten(self, attempt: AttemptStateMachine) -> on.Event:
         def on_progress(progress: RewriteProgress) -> None:
             if attempt.end is None:
-                attempt.handle(on.RewriteProgressed(progress), self._clock.now_s())
+                self._handle(attempt, on.RewriteProgressed(progress))
 
         try:
             await self._files.check_location(attempt.assignment.table)
@@ -192,6 +218,30 @@ class AttemptRunner:
         if mark is None:
             return on.OutcomeRead(end=None)
         return on.OutcomeRead(end=mark.end, cause=mark.cause)
+
+    def _count(self, attempt: AttemptStateMachine, report: AttemptReport) -> None:
+        """Count an attempt before its report, which may wait for the coordinator for long."""
+        read_bytes, written_bytes = attempt.committed_bytes
+        self._metrics.attempt_ended(
+            report.end,
+            read_bytes=read_bytes,
+            written_bytes=written_bytes,
+            waited_s=report.waited_s,
+        )
+        self._trace(attempt, read_bytes, written_bytes)
+
+    def _trace(self, attempt: AttemptStateMachine, read_bytes: int, written_bytes: int) -> None:
+        """Send a span for each phase up to the last one; that of a phase nobody saw is empty."""
+        begun, until_s = self._phases[attempt.id], self._clock.now_s()
+        phases = list(AttemptPhase)
+        last = max(map(phases.index, begun))
+        for phase in reversed(phases[: last + 1]):
+            since_s = begun.get(phase, until_s)
+            said: dict[str, str | int] = {"neve.attempt": attempt.id}
+            if phase is AttemptPhase.COMMITTING:
+                said |= {"neve.input_bytes": read_bytes, "neve.output_bytes": written_bytes}
+            self._spans.emit(attempt.assignment.trace, _SPAN_NAMES[phase], (since_s, until_s), said)
+            until_s = since_s
 
     async def _report(self, report: AttemptReport) -> on.Event:
         failures = 0

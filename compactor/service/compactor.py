@@ -12,6 +12,7 @@ from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.telemetry import Log
+from common.tracing import NoSpans, Spans
 from common.wire import (
     Assignment,
     Heartbeat,
@@ -21,7 +22,7 @@ from common.wire import (
 from compactor.core import events as on
 from compactor.core.attempt import AttemptStateMachine
 from compactor.core.progress import StallWatch
-from compactor.ports import Engine, OwnFiles
+from compactor.ports import CompactorMetrics, Engine, OwnFiles
 from compactor.service.attempt_runner import AttemptRunner
 
 LOOK_INTERVAL_S = 1.0
@@ -54,11 +55,13 @@ class CompactorService:
         engine: Engine,
         store: TabletStore,
         files: OwnFiles,
+        metrics: CompactorMetrics,
         ids: IdSource,
         clock: Clock,
         log: Log,
         group: str = DEFAULT_GROUP,
         edition: str = "",
+        spans: Spans | None = None,
     ) -> None:
         self._compactor = compactor
         self._settings = settings
@@ -71,7 +74,14 @@ class CompactorService:
         self._clock = clock
         self._log = log
         self._runner = AttemptRunner(
-            coordinator=coordinator, engine=engine, store=store, files=files, clock=clock, log=log
+            coordinator=coordinator,
+            engine=engine,
+            store=store,
+            files=files,
+            metrics=metrics,
+            clock=clock,
+            log=log,
+            spans=spans or NoSpans(),
         )
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted one starts with nothing held."""

@@ -168,6 +168,8 @@ class Scanner:
         """Called when a table, or a request of it, is new or has changed. Must not wait."""
         self.on_tablet_changed: list[Callable[[TabletId], None]] = []
         """Called when a tablet has changed. Must not wait."""
+        self.on_asked: list[Callable[[TabletId], None]] = []
+        """Hear of each tablet that is to be looked at soon."""
         self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
         """Called with a tablet that was read to be planned. Must not wait."""
         self._asked: dict[TabletId, None] = {}
@@ -199,6 +201,8 @@ class Scanner:
     def ask(self, tablet: TabletId) -> None:
         """Have a tablet looked at soon."""
         self._asked[tablet] = None
+        for notify in self.on_asked:
+            notify(tablet)
         self._news.set()
 
     def found(self, tablet: TabletId) -> None:

@@ -1,4 +1,4 @@
-"""The metric table of `common.telemetry` as Prometheus text.
+"""The gateway's part of the metric table of `common.telemetry`, as Prometheus text.
 
 Requests are counted here; what the coordinator counts is asked of it at each scrape.
 A coordinator that does not answer is `neve_coordinator_up 0`, not a failed scrape.
@@ -16,11 +16,11 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from common.telemetry import METRICS, Metric
+from common.telemetry import METRICS, Exporter, Metric
 from common.wire import CoordinatorStatus, GroupStatus
 from neve.gateway.scan_slots import ScanSlots
 
-_TABLE = {metric.name: metric for metric in METRICS}
+_TABLE = {metric.name: metric for metric in METRICS if metric.exporter is Exporter.GATEWAY}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 # Else every series comes twice, the second time with the moment it began.

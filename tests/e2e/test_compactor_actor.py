@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from neve.local import LocalStack, StackOptions
+from neve.local.machine import free_ports
 from neve.local.ray_head import NODE_RESOURCE
 
 pytestmark = [pytest.mark.slow]
@@ -18,7 +19,9 @@ pytestmark = [pytest.mark.slow]
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     home = tmp_path_factory.mktemp("home")
-    with LocalStack.start(home=home, options=StackOptions(actors=False)) as stack:
+    # Ray serves its metrics only beside its dashboard.
+    options = StackOptions(actors=False, dashboard_port=free_ports(1)[0])
+    with LocalStack.start(home=home, options=options) as stack:
         yield stack
 
 

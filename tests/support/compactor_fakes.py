@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from common.metadata.changes import (
 )
 from common.metadata.ports import AttemptOutcome
 from common.model.file import DataFile
-from common.model.outcome import RowCounts
+from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Table
 from common.wire import (
     Assignment,
@@ -233,3 +233,40 @@ class FakeFiles:
 
     async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
         self.deleted.append(paths)
+
+
+class FakeMetrics:
+    """Remembers what was counted."""
+
+    def __init__(self) -> None:
+        self.rewrites_s: list[float] = []
+        self.ended: list[tuple[AttemptEnd, int, int, float]] = []
+        """End, bytes of inputs, bytes of outputs and seconds waited of each attempt."""
+
+    def rewrite_ended(self, elapsed_s: float) -> None:
+        self.rewrites_s.append(elapsed_s)
+
+    def attempt_ended(
+        self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
+    ) -> None:
+        self.ended.append((end, read_bytes, written_bytes, waited_s))
+
+
+class FakeSpans:
+    """Keeps every span; each attempt is traced under its own id."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, tuple[float, float], dict[str, str | int]]] = []
+        """Context, name, begin and end, and attributes of each span."""
+
+    def begin(self, attempt: str) -> str:
+        return f"trace-{attempt}"
+
+    def emit(
+        self,
+        context: str,
+        name: str,
+        times_s: tuple[float, float],
+        attributes: Mapping[str, str | int] | None = None,
+    ) -> None:
+        self.sent.append((context, name, times_s, dict(attributes or {})))

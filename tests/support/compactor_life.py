@@ -7,6 +7,7 @@ environment of its cluster when it is imported.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pyarrow as pa
 import ray
@@ -145,6 +147,7 @@ class Life:
     def whole(self) -> None:
         first = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
         self._commits_a_job("one", 1)
+        self._is_measured()
         second = self._dies(first)
         self._commits_a_job("two", 2)
         self._drains(second)
@@ -172,6 +175,34 @@ class Life:
         assert files_of(self._redis_url, table) == list(report.outputs)
         assert (report.counts.rows_in, report.counts.rows_out) == (100, 50)
 
+    def _is_measured(self) -> None:
+        """Read the figures of the first job, and of a Spark driver that died, as Prometheus."""
+        (report,) = self._heard.reports
+        (output,) = report.outputs
+        inputs = [self._folder / "one" / name for name in ("a.parquet", "b.parquet")]
+        self._exports("attempts_total", 1, end="committed")
+        self._exports("read_bytes_total", sum(path.stat().st_size for path in inputs))
+        self._exports("written_bytes_total", (self._folder / "one" / output).stat().st_size)
+        self._exports("rewrite_seconds_count", 1)
+        self._exports("slots", 2)
+        (beat,) = self._heard.beats.values()
+        psutil.Process(beat.engine_pid).kill()
+        self._exports("spark_restarts_total", 1)
+        gone = beat.engine_pid
+        self._heard.until(
+            lambda heard: heard.beats[beat.incarnation].engine_pid not in (gone, None)
+        )
+        assert exported("neve_compactor_memory_bytes", {"compactor": self._name})[0] > 0
+
+    def _exports(self, name: str, value: float, **labels: str) -> None:
+        """Wait until Ray's agent says it: it hears from its processes every few seconds."""
+        labels |= {"group": "default", "compactor": self._name}
+        limit_s, values = time.monotonic() + SERVICE_S, list[float]()
+        while values != [value]:
+            assert time.monotonic() < limit_s, (name, labels, values)
+            time.sleep(0.2)
+            values = exported(f"neve_compactor_{name}", labels)
+
     def _dies(self, first: str) -> str:
         """Kill the process; return the incarnation that Ray starts instead."""
         gone = self._actor.stay.remote(first)
@@ -195,6 +226,16 @@ class Life:
         said = ray.get(self._actor.stay.remote(incarnation), timeout=SERVICE_S)
         assert said == "it has left"
         ray.kill(self._actor, no_restart=True)
+
+
+def exported(name: str, labels: dict[str, str]) -> list[float]:
+    """Return the values that the Ray agent of the node exports of a metric with these labels."""
+    (node,) = ray.nodes()
+    answer = httpx.get(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics")
+    assert answer.is_success, answer
+    found = re.findall(rf"^ray_{name}{{(.*)}} (\S+)$", answer.text, re.M)
+    wanted = {f'{label}="{value}"' for label, value in labels.items()}
+    return [float(value) for said, value in found if wanted <= set(said.split(","))]
 
 
 def drain_node(node: str) -> None:

@@ -31,6 +31,12 @@ SUITES = {
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
     "daemon": ["tests/integration/test_spark_engine.py", "-k", "daemon_that_was_warmed_up"],
+    "releases": [f"tests/unit/common/test_{name}.py" for name in ("older_messages", "actor_class")],
+    "traces": [
+        "tests/unit/common/test_tracing.py",
+        "tests/unit/coordinator_shell/test_job_traces.py",
+        "tests/unit/compactor/test_service.py",
+    ],
     "logs": ["tests/unit/common/test_event_log.py"],
     "stalls": [
         f"tests/unit/compactor/test_{name}.py" for name in ("stalls", "service", "application")

@@ -34,6 +34,7 @@ from compactor.core.progress import (
     RewriteResult,
 )
 from compactor.service.compactor import CompactorService
+from tests.support.compactor_fakes import FakeMetrics
 from tests.support.predictable import CountedIds
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_disk import Rows, key_bytes
@@ -331,6 +332,7 @@ class SimCompactor:
             engine=self._engine,
             store=self._store,
             files=self._engine,
+            metrics=FakeMetrics(),
             ids=CountedIds(f"{self.name}.{self._number}-"),
             clock=world,
             log=partial(world.tell, self.name),

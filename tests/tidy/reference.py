@@ -13,7 +13,7 @@ from common.log_events import EVENTS_BY_PART
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
 from common.setting_rules import SettingKind
-from common.telemetry import METRICS
+from common.telemetry import METRICS, RAY_PREFIX, Exporter
 from common.units import format_bytes
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.registry import unread_settings
@@ -79,15 +79,26 @@ def settings_page() -> str:
 
 def metrics_page() -> str:
     """Return `docs/reference/metrics.md`."""
-    rows = (
-        (f"`{metric.name}`", metric.kind, _listed(metric.labels), metric.help) for metric in METRICS
-    )
+    rows = {
+        exporter: [
+            (f"`{metric.series}`", metric.kind, _listed(metric.labels), metric.help)
+            for metric in METRICS
+            if metric.exporter is exporter
+        ]
+        for exporter in Exporter
+    }
+    columns = ("metric", "kind", "labels", "meaning")
     return "\n".join(
         [
             "# Metrics\n",
             MADE,
+            "## Gateway\n",
             "`GET /metrics` serves these in Prometheus' text format.\n",
-            _table(("metric", "kind", "labels", "meaning"), rows),
+            _table(columns, rows[Exporter.GATEWAY]),
+            "## Compactors\n",
+            "The Ray agent of each node serves these on Ray's metrics port, with more labels of\n"
+            f"its own. Ray puts `{RAY_PREFIX}` before each name.\n",
+            _table(columns, rows[Exporter.RAY]),
         ]
     )
 

@@ -24,6 +24,7 @@ READERS = {
     "readers": ("common/readers/",),
     "autoscaler": ("coordinator/autoscaler.py",),
     "cluster": ("neve/serve/",),
+    "trace": ("common/tracing.py",),
     "log": (
         "common/log_files.py",
         "coordinator/actor.py",

@@ -28,7 +28,14 @@ from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
 from compactor.service import CompactorService, compactor
 from tests.support.assignments import an_assignment
-from tests.support.compactor_fakes import FakeCoordinator, FakeEngine, FakeFiles, FakeStore
+from tests.support.compactor_fakes import (
+    FakeCoordinator,
+    FakeEngine,
+    FakeFiles,
+    FakeMetrics,
+    FakeSpans,
+    FakeStore,
+)
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import CountedIds
 
@@ -39,6 +46,8 @@ class World:
     engine: FakeEngine = field(default_factory=FakeEngine)
     store: FakeStore = field(default_factory=FakeStore)
     files: FakeFiles = field(default_factory=FakeFiles)
+    metrics: FakeMetrics = field(default_factory=FakeMetrics)
+    spans: FakeSpans = field(default_factory=FakeSpans)
     events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
     settings: CompactorSettings = field(
         default_factory=lambda: CompactorSettings(
@@ -55,6 +64,8 @@ class World:
             engine=self.engine,
             store=cast(TabletStore, self.store),
             files=self.files,
+            metrics=self.metrics,
+            spans=self.spans,
             ids=CountedIds(),
             clock=SystemClock(),
             log=lambda event, **fields: self.events.append((event, fields)),
@@ -384,6 +395,40 @@ def test_a_refused_commit_deletes_own_outputs() -> None:
     )
     assert report.end is AttemptEnd.LOST
     assert world.files.deleted == [an_assignment().reservation.output_paths]
+
+
+def test_each_phase_of_a_traced_attempt_is_a_span_up_to_its_last() -> None:
+    def traced(world: World) -> None:
+        world.coordinator.jobs.append(replace(an_assignment(), trace="trace-1"))
+
+    world = play(reported(1), traced)
+    by_name = {name: times for _, name, times, _ in world.spans.sent}
+    assert by_name.keys() == {"prepare", "rewrite", "verify", "commit"}
+    assert {context for context, *_ in world.spans.sent} == {"trace-1"}
+    begins = [by_name[name][0] for name in ("prepare", "rewrite", "verify", "commit")]
+    ends = [by_name[name][1] for name in ("prepare", "rewrite", "verify")]
+    assert begins == sorted(begins)
+    assert ends == begins[1:]
+    ((_, _, _, said),) = [each for each in world.spans.sent if each[1] == "commit"]
+    assert said["neve.output_bytes"] == world.metrics.ended[0][2]
+    assert world.coordinator.reports[0].trace == "trace-1"
+
+
+def test_only_commits_count_bytes_and_every_attempt_its_waits() -> None:
+    def refused(world: World) -> None:
+        world.store.answers.append(Refused(code=RefusalCode.RELEASED, reason="none held"))
+
+    world, _ = committed(lambda _: None)
+    ((end, read_bytes, written_bytes, waited_s),) = world.metrics.ended
+    (commit,) = world.store.commits
+    assert (end, waited_s) == (AttemptEnd.COMMITTED, world.coordinator.reports[0].waited_s)
+    assert read_bytes == sum(file.size_bytes for file in an_assignment().inputs) > 0
+    assert written_bytes == sum(file.size_bytes for file in commit.outputs) > 0
+    assert len(world.metrics.rewrites_s) == 1
+
+    world, report = committed(refused)
+    assert world.metrics.ended == [(AttemptEnd.LOST, 0, 0, report.waited_s)]
+    assert len(world.metrics.rewrites_s) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""Messages between this release and an older one, which lacks fields that this one has added."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from common import wire
+from common.coordinator_calls import CompactorCalls, call_names
+from common.model.fields import readable_across_releases, restore_fields
+from tests.support import wire_examples
+from tests.support.older_release import older_release
+from tests.support.wire_examples import example, hints_of, messages, plain, read, written
+
+NEW_FIELDS = {
+    "Heartbeat": {"ready", "start_problem", "edition"},
+    "CompactorStatus": {"ready", "start_problem", "edition"},
+    "Assignment": {"trace"},
+    "AttemptReport": {"trace"},
+    "GroupStatus": {
+        *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),
+    },
+}
+"""What the older release does not know of the messages that it has."""
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return older_release(tmp_path_factory.mktemp("older"))
+
+
+def run_older(older: Path, verb: str, given: object = None) -> Any:
+    """Run the program of the examples with the older release."""
+    ended = subprocess.run(
+        # Not isolated, but without the program's own folder: its modules are called like others.
+        [sys.executable, "-P", wire_examples.__file__, verb],
+        env=os.environ | {"PYTHONPATH": str(older)},
+        cwd=older,
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def call_messages() -> set[str]:
+    """Return the messages between a compactor and the coordinator."""
+    calls = [getattr(CompactorCalls, name) for name in call_names(CompactorCalls)]
+    hints = [hint for call in calls for hint in wire_examples.hints_of(call).values()]
+    every = {getattr(each, "__name__", "") for hint in hints for each in (hint, *get_args(hint))}
+    return every & set(messages())
+
+
+def missing(found: Any, sent: Any, path: str = "") -> set[str]:
+    """Return the fields of `sent` that `found` does not have; the others are alike."""
+    if isinstance(sent, dict) and isinstance(found, dict):
+        deeper = [missing(found[k], sent[k], f"{path}.{k}") for k in sent.keys() & found.keys()]
+        return {f"{path}.{each}".lstrip(".") for each in sent.keys() - found.keys()}.union(*deeper)
+    if isinstance(sent, list) and isinstance(found, list):
+        assert len(found) == len(sent), (path, found, sent)
+        return set().union(*(missing(*each, path) for each in zip(found, sent, strict=True)))
+    assert found == sent, (path, found, sent)
+    return set()
+
+
+def test_what_an_older_release_sends_gets_defaults_for_what_it_lacks(older: Path) -> None:
+    sent = run_older(older, "write")
+    assert sent.keys() == messages().keys() - {"ScalingDecision", "GroupScaling"}
+
+    for name, message in sent.items():
+        value = read(message["pickle"])
+        added = missing(message["plain"], plain(value))
+        assert missing(plain(value), message["plain"]) == set(), name
+        assert added == NEW_FIELDS.get(name, set()) | nested(name), name
+        for each in dataclasses.fields(value):
+            if each.name in added:
+                assert getattr(value, each.name) == each.default, (name, each.name)
+
+
+def nested(name: str) -> set[str]:
+    """Return the new fields of messages within a message."""
+    if name != "CoordinatorStatus":
+        return set()
+    groups = {f"groups.{each}" for each in NEW_FIELDS["GroupStatus"]}
+    return groups | {f"compactors.{each}" for each in NEW_FIELDS["CompactorStatus"]}
+
+
+def test_an_older_release_reads_what_compactors_and_coordinator_say(older: Path) -> None:
+    names = call_messages()
+    assert names == {"TakeRequest", "Assignment", "Heartbeat", "HeartbeatReply", "AttemptReport"}
+    sent = {name: each for name, each in written().items() if name in names}
+
+    found = run_older(older, "read", {name: each["pickle"] for name, each in sent.items()})
+
+    for name, message in sent.items():
+        assert missing(found[name], message["plain"]) == NEW_FIELDS.get(name, set()), name
+
+
+def test_every_value_in_a_message_can_be_read_across_releases() -> None:
+    seen: set[type] = set()
+
+    def look(hint: Any) -> None:
+        for part in get_args(hint):
+            look(part)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint not in seen:
+            seen.add(hint)
+            for each in hints_of(hint).values():
+                look(each)
+
+    for kind in messages().values():
+        look(kind)
+    assert wire.Assignment in seen
+    assert len(seen) > len(messages())
+    assert [each for each in seen if vars(each).get("__setstate__") is not restore_fields] == []
+
+
+def test_a_message_of_this_release_is_read_as_it_was() -> None:
+    for kind in messages().values():
+        value = example(kind)
+        assert plain(pickle.loads(pickle.dumps(value))) == plain(value)
+
+
+def test_what_has_no_default_must_be_in_the_message() -> None:
+    value = object.__new__(wire.TakeRequest)
+
+    with pytest.raises(TypeError, match="TakeRequest of another release has no group"):
+        restore_fields(value, ["take-1", "c-1", "incarnation-1"])
+
+
+def test_a_default_that_is_made_anew_is_not_shared() -> None:
+    @readable_across_releases
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Told:
+        names: list[str] = dataclasses.field(default_factory=list)
+
+    one, other = object.__new__(Told), object.__new__(Told)
+    restore_fields(one, [])
+    restore_fields(other, [["a", "b"], "dropped"])
+    assert one.names == []
+    assert other.names == ["a", "b"]
+    assert one.names is not Told().names
