@@ -111,6 +111,8 @@ class GroupLoad:
     failed: tuple[FailedStart, ...] = ()
     paused: bool = False
     """Whether an operator paused the group: nothing is handed out."""
+    missing: str = ""
+    """What compactors that start need and no node has; empty: nothing, or not known."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.count_min <= self.count_max, "the least is at most the greatest"
