@@ -36,7 +36,8 @@ GATEWAY_TOKEN = "gateway-" + "0123456789abcdef" * 2
 RAY_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 2}
 IDLE_TIMEOUT_S = 10
 """Of pods without actors; the manifest's minute would be waited for again and again."""
-RESTART_PAUSE_S = 0.5
+RESTART_PAUSE_S = 3.0
+"""Kubernetes waits longer. At once, Ray Client would be asked before it can start a server."""
 LARGE_JOB_BYTES = 1_500_000
 """A job of more goes to the group `large`."""
 TABLES = "TABLES"
