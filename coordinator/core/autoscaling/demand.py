@@ -156,6 +156,10 @@ class GroupLoad:
             jobs, size_bytes = self.running_jobs, self.running_bytes
         return known + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
 
+    def with_missing(self, text: str) -> str:
+        """Return a text on starts with what is missing for them, if something is."""
+        return f"{text}: {self.missing}" if self.missing else text
+
     @property
     def is_unplanned(self) -> bool:
         """Return whether work may come of which no job tells yet."""

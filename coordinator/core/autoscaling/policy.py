@@ -216,7 +216,7 @@ def _after_starts(
     if {each.name for each in load.running} - memory.running:  # A start has succeeded.
         memory = replace(memory, failed_starts=0, failed_rounds=0, retry_s=0.0, cause="")
     failed = {each.name: each.cause for each in load.failed if each.name not in memory.given_up}
-    late = _with_missing(f"no heartbeat within {rules.start_timeout_s:,.0f} s", load)
+    late = load.with_missing(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
     failed |= dict.fromkeys(give_up, late)
     still = memory.given_up & {each.name for each in load.starting}
     memory = replace(memory, given_up=still | frozenset(give_up))
@@ -346,9 +346,5 @@ def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
     if view.starting:
         longest_s = max(0.0, now_s - min(each.since_s for each in view.starting))
         starting = f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"
-        reason += _with_missing(starting, load)
+        reason += load.with_missing(starting)
     return reason
-
-
-def _with_missing(text: str, load: GroupLoad) -> str:
-    return f"{text}: {load.missing}" if load.missing else text
