@@ -34,7 +34,8 @@ from coordinator.core.autoscaling.demand import (
     GroupLoad,
     StartingCompactor,
 )
-from coordinator.core.autoscaling.policy import Decision, Memory, decide
+from coordinator.core.autoscaling.memory import Memory
+from coordinator.core.autoscaling.policy import Decision, decide
 from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import CompactorLever, Submit
@@ -133,7 +134,11 @@ class Autoscaler:
         for found in status.groups:
             group = self._groups.get(found.group)
             if group is not None:
-                own = [each for each in status.compactors if each.group == found.group]
+                own = [
+                    each
+                    for each in status.compactors
+                    if each.group == found.group and _group_of(each.compactor) == found.group
+                ]
                 await self._scale(group, found, own, names, now_s)
 
     async def scale(self, group: str, wanted: int | None) -> None:
@@ -368,5 +373,9 @@ class Autoscaler:
 
 
 def _group_of(compactor: str) -> str:
-    """Return the group that a compactor was started for, by its name."""
-    return compactor.rpartition("-")[0]
+    """Return the group that a compactor was started for, by its name; empty: not by us.
+
+    Whoever starts others by hand ends them.
+    """
+    group, _, number = compactor.rpartition("-")
+    return group if number.isdecimal() else ""

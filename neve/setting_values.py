@@ -119,7 +119,7 @@ def _options(name: str, written: Any) -> dict[str, str]:
     """Return options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
     if isinstance(written, Mapping):
         return {str(key): str(value) for key, value in written.items()}
-    wanted = f"setting {name} {written!r} is no list of options, wanted name=value,name=value"
+    wanted = f"setting {name} {written!r} is no list of options, expected name=value,name=value"
     if not isinstance(written, str):
         raise RequestError(wanted)
     options: dict[str, str] = {}
@@ -137,7 +137,7 @@ def _names(name: str, written: Any) -> tuple[str, ...]:
         return ()
     parts = [part.strip() for part in written.split(",")] if isinstance(written, str) else written
     if not isinstance(parts, list | tuple) or not all(isinstance(each, str) for each in parts):
-        raise RequestError(f"setting {name} {written!r} is no list of names, wanted name,name")
+        raise RequestError(f"setting {name} {written!r} is no list of names, expected name,name")
     return tuple(dict.fromkeys(filter(None, parts)))
 
 
@@ -166,7 +166,7 @@ def _switch(name: str, written: Any) -> bool:
     known = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     value = known.get(str(written).lower())
     if value is None:
-        raise RequestError(f"setting {name} {written!r} is not a switch, wanted true or false")
+        raise RequestError(f"setting {name} {written!r} is not a switch, expected true or false")
     return value
 
 

@@ -60,7 +60,7 @@ def parse_transform(
         return None
     if not table.key and key_range != KeyRange():
         raise RequestError(
-            f"table {table.name} has no key: a transform is of all its rows, wanted no range"
+            f"table {table.name} has no key: a transform is of all its rows, expected no range"
         )
     schema = table.schema if columns is None else columns
     match spec.kind:
@@ -89,7 +89,7 @@ def _deletion(spec: TransformSpec, table: Table, schema: Sequence[Column]) -> Tr
     if table.key and table.tombstone_column is None:
         raise RequestError(
             f"table {table.name} has no tombstone column: without one, older versions "
-            f"of deleted rows would come back; wanted a table with `tombstone_column`"
+            f"of deleted rows would come back; expected a table with `tombstone_column`"
         )
     return Transform(
         kind=spec.kind,

@@ -52,7 +52,7 @@ def check_field_types(value: Any) -> None:
     for name, wanted, fits in _checks(kind):
         found = getattr(value, name)
         if not fits(found):
-            message = f"{name} is {type(found).__name__} {str(found)[:100]!r}, wanted {wanted}"
+            message = f"{name} is {type(found).__name__} {str(found)[:100]!r}, expected {wanted}"
             raise TypeError(message)
 
 

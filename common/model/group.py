@@ -73,7 +73,7 @@ class LimitScope:
         """
         kind, _, name = text.partition(":")
         if kind not in set(LimitScopeKind) or not DNS_LABEL.fullmatch(name):
-            raise RequestError(f"{text!r} is no scope, wanted group:<name> or volume:<name>")
+            raise RequestError(f"{text!r} is no scope, expected group:<name> or volume:<name>")
         return cls(LimitScopeKind(kind), name)
 
 
@@ -95,7 +95,7 @@ def checked_limit(bytes_s: int, what: str) -> int:
     if bytes_s == 0 or bytes_s >= LIMIT_BYTES_S_MIN:
         return bytes_s
     raise RequestError(
-        f"limit of {what} is {bytes_s} bytes/s, wanted 0 (none) or {LIMIT_BYTES_S_MIN} at least"
+        f"limit of {what} is {bytes_s} bytes/s, expected 0 (none) or {LIMIT_BYTES_S_MIN} at least"
     )
 
 

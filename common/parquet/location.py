@@ -272,7 +272,7 @@ def open_location(uri: str) -> Location:
     """
     scheme, host, path = _split(uri)
     if scheme not in SCHEMES or not (host if scheme != "file" else path.strip("/")):
-        message = f"location {uri} is not a folder's URI, wanted one of {', '.join(SCHEMES)}://…"
+        message = f"location {uri} is not a folder's URI, expected one of {', '.join(SCHEMES)}://…"
         raise RequestError(message)
     try:
         filesystem, root = _filesystem(uri)

@@ -290,7 +290,7 @@ def delete_folder(location: Location, folder: str) -> None:
         UnavailableError: The storage refused.
     """
     if folder != MANIFEST_FOLDER and not folder.startswith(f"{MANIFEST_FOLDER}/"):
-        raise RequestError(f"folder {folder} is not one of manifests, wanted {MANIFEST_FOLDER}")
+        raise RequestError(f"folder {folder} is not one of manifests, expected {MANIFEST_FOLDER}")
     try:
         location.filesystem.delete_dir(location.full(folder))
     except FileNotFoundError:

@@ -299,7 +299,7 @@ def read_description(location: Location) -> Table | None:
     except ValueError as error:
         raise RequestError(f"{where} is no JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise RequestError(f"{where} has another format, wanted {FORMAT}")
+        raise RequestError(f"{where} has another format, expected {FORMAT}")
     if body.get("version") != FORMAT_VERSION or not isinstance(body.get("table"), dict):
-        raise RequestError(f"{where} has version {body.get('version')}, wanted {FORMAT_VERSION}")
+        raise RequestError(f"{where} has version {body.get('version')}, expected {FORMAT_VERSION}")
     return table_from_plain(body["table"], where)

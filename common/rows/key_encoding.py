@@ -50,7 +50,7 @@ def encode_keys(
         table = pa.Table.from_batches([table])
     for name in columns:
         if name not in table.column_names:
-            message = f"table has no column {name}, wanted it as part of the key {list(columns)}"
+            message = f"table has no column {name}, expected it as part of the key {list(columns)}"
             raise RequestError(message)
     pieces = [
         _encode_batch([batch.column(at) for at in range(len(columns))], types)
@@ -91,7 +91,7 @@ def _encode_array(array: pa.Array, key_type: KeyType) -> _Ragged:
     found = key_type_of(type_to_text(array.type))
     if found is not key_type:
         message = (
-            f"key column is {type_to_text(array.type)}, wanted a type of the family {key_type}"
+            f"key column is {type_to_text(array.type)}, expected a type of the family {key_type}"
         )
         raise RequestError(message)
     valid = validity(array)

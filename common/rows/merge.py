@@ -254,7 +254,7 @@ def scan_tables(
     """
     known = [column.name for column in rules.schema]
     if unknown := [name for name in columns or () if name not in known]:
-        message = f"columns {', '.join(unknown)} are not known, wanted some of {', '.join(known)}"
+        message = f"columns {', '.join(unknown)} are not known, expected some of {', '.join(known)}"
         raise RequestError(message)
     rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
     seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)

@@ -104,7 +104,7 @@ def folders_of(path: str) -> dict[str, str | None]:
             continue
         name = unquote(name)
         if name in said:
-            raise RequestError(f"file {path} lies in two folders of {name}, wanted one")
+            raise RequestError(f"file {path} lies in two folders of {name}, expected one")
         text = unquote(written)
         said[name] = None if text == NULL else text
     return said
@@ -123,7 +123,7 @@ def partition_of_path(table: Table, path: str) -> Partition:
             wanted = "/".join(f"{each}=…" for each in table.partition_by)
             raise RequestError(
                 f"file {path} lies in no partition: its folders do not name {name}, "
-                f"wanted a path such as {wanted}/file.parquet"
+                f"expected a path such as {wanted}/file.parquet"
             )
         values.append(value_of_folder(folders[name], kind))
     return partition_of(table, values)
@@ -147,7 +147,7 @@ def value_of_folder(text: str | None, kind: KeyType) -> object:
     if text is None:
         return None
     if kind is KeyType.INT and not _WHOLE.fullmatch(text):  # Python reads more than that.
-        raise RequestError(f"key value {text!r} cannot be read as int: wanted a whole number")
+        raise RequestError(f"key value {text!r} cannot be read as int: expected a whole number")
     return value_from_text(text, kind)
 
 

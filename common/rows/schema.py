@@ -86,7 +86,7 @@ def _checked(schema: pa.Schema, source: str) -> pa.Schema:
     names = schema.names
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        message = f"{source} has the columns {', '.join(twice)} more than once, wanted each once"
+        message = f"{source} has the columns {', '.join(twice)} more than once, expected each once"
         raise RequestError(message)
     return schema
 

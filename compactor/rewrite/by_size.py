@@ -57,7 +57,7 @@ def _parsed(options: Mapping[str, str]) -> _Options:
     if codec is None:
         known = ", ".join(CODECS)
         raise RequestError(
-            f"configurer by-size: codec {options['codec']!r} is not known, wanted {known}"
+            f"configurer by-size: codec {options['codec']!r} is not known, expected {known}"
         )
     threshold_bytes = parse_size_bytes(options["threshold"], "configurer by-size: threshold")
     return _Options(threshold_bytes, codec, _level(options.get("codec_level"), codec))
@@ -70,6 +70,6 @@ def _level(written: str | None, codec: str) -> int | None:
         low, high = LEVELS.get(codec, (0, 0))
         raise RequestError(
             f"configurer by-size: codec_level {written!r} is not a level of {codec}, "
-            f"wanted {low} to {high}"
+            f"expected {low} to {high}"
         )
     return int(written)

@@ -148,7 +148,7 @@ class PluginTransform:
         except (Exception, SystemExit) as error:
             raise self._misbehaved(f"raised {type(error).__name__}: {error}") from error
         if not isinstance(after, pa.Table):
-            raise self._misbehaved(f"returned {type(after).__name__}, wanted a pyarrow table")
+            raise self._misbehaved(f"returned {type(after).__name__}, expected a pyarrow table")
         if after.num_rows != before.num_rows:
             rows = f"{after.num_rows} rows for {before.num_rows}"
             raise self._misbehaved(f"returned {rows}; it may neither add rows nor leave them out")
@@ -162,7 +162,7 @@ class PluginTransform:
             return np.zeros(after.num_rows, np.bool_)
         column = after.column(DELETED)
         if column.type != pa.bool_():
-            raise self._misbehaved(f"returned {DELETED} as {column.type}, wanted bool")
+            raise self._misbehaved(f"returned {DELETED} as {column.type}, expected bool")
         flags: Flags = pc.fill_null(column, fill_value=False).to_numpy()
         return flags
 
@@ -171,7 +171,7 @@ class PluginTransform:
         if sorted(after.column_names) != sorted(schema.names):
             names = ", ".join(after.column_names)
             raise self._misbehaved(
-                f"returned the columns {names}, wanted {', '.join(schema.names)}"
+                f"returned the columns {names}, expected {', '.join(schema.names)}"
             )
         try:
             after = conform(after, schema, "what it returned")

@@ -80,12 +80,12 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     whole = kind is not int or not isinstance(value, bool)
     if isinstance(kind, type) and isinstance(value, kind) and whole:
         return value
-    raise ValueError(f"{where} is {value!r}, wanted {kind}")
+    raise ValueError(f"{where} is {value!r}, expected {kind}")
 
 
 def _decode_object(kind: type[Any], value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r}, wanted an object")  # noqa: TRY004  one kind of error for callers
+        raise ValueError(f"{where} is {value!r}, expected an object")  # noqa: TRY004  one kind of error for callers
     hints = typing.get_type_hints(kind)
     known: dict[str, Any] = {}
     for each in fields(kind):

@@ -225,7 +225,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         NeveError: It could not be written to its end.
     """
     if path.exists() and not path.is_file():
-        raise CallerError(f"{path} cannot be written: it is a folder or a device, wanted a file")
+        raise CallerError(f"{path} cannot be written: it is a folder or a device, expected a file")
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
         sink = part.open("xb")

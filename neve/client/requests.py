@@ -350,7 +350,7 @@ def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
     else:
         name, options = written[0], {each: str(value) for each, value in written[1].items()}
     if not name.strip():
-        raise CallerError(f"{what} {written!r} has no name, wanted {PLUGIN_FORM}")
+        raise CallerError(f"{what} {written!r} has no name, expected {PLUGIN_FORM}")
     return api.Plugin(name=name.strip(), options=options)
 
 

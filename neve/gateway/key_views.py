@@ -47,7 +47,7 @@ def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:
     # Behind every key that begins with it: the next value's first byte is 02 at most.
     until = None if last == PLUS_INFINITY else last + b"\xff"
     if first == PLUS_INFINITY or (first is not None and until is not None and first >= until):
-        raise RequestError(f"no key lies from {start!r} to {end!r}, wanted start before end")
+        raise RequestError(f"no key lies from {start!r} to {end!r}, expected start before end")
     return KeyRange(first, until)
 
 

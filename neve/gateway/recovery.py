@@ -286,7 +286,7 @@ class RecoveryRoutes:
         services = self._services
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARCHIVE:
-            raise BodyError(f"content type {kind!r} is not accepted here, wanted {api.ARCHIVE}")
+            raise BodyError(f"content type {kind!r} is not accepted here, expected {api.ARCHIVE}")
         options = RestoreOptions(
             names=_pairs(name, "name"),
             locations=_pairs(location, "location"),

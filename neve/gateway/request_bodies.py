@@ -41,7 +41,7 @@ def timed_receive(receive: Receive, wait_s: float) -> Receive:
         except TimeoutError as error:
             raise SlowBodyError(
                 f"the body came too slowly: {seen} bytes, and then nothing in time;"
-                f" wanted a piece every {wait_s:g} s and {RATE_LEAST_BYTES_S} bytes/s"
+                f" expected a piece every {wait_s:g} s and {RATE_LEAST_BYTES_S} bytes/s"
             ) from error
         seen += len(message.get("body", b""))
         whole = not message.get("more_body", False)

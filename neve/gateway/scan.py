@@ -80,7 +80,7 @@ def scan_options(
                 f"column {name!r} is unknown; table {table.name!r} has {', '.join(known)}"
             )
     if len(set(chosen)) < len(chosen):
-        raise RequestError(f"columns {chosen} name one twice, wanted each once")
+        raise RequestError(f"columns {chosen} name one twice, expected each once")
     if start is None and end is None:
         return ScanOptions(columns=tuple(chosen))
     count = len(table.partition_by)

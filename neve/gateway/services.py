@@ -240,7 +240,7 @@ def parsed_tablet(table: Table, text: str) -> TabletId:
     except ValueError as error:
         raise UnknownTabletError(
             f"table {table.name!r} has no tablet {text[:100]!r}; "
-            "wanted `last` or the hex text that `tablets` tells"
+            "expected `last` or the hex text that `tablets` tells"
         ) from error
 
 
@@ -266,7 +266,7 @@ def bounded_count(count: int, most: int, what: str) -> int:
     """Return a count that is at least 1 and at most `most`."""
     if 1 <= count <= most:
         return count
-    raise RequestError(f"{what} {count} is out of range, wanted 1 to {most}")
+    raise RequestError(f"{what} {count} is out of range, expected 1 to {most}")
 
 
 async def check_table_owner(services: Services, table: Table) -> None:

@@ -117,7 +117,7 @@ async def start_split(services: Services, table: Table, wish: api.Split) -> api.
         raise RequestError("`into` goes with `tablet`: one key makes two parts")
     at = parse_key(wish.at, key_types(table))
     if not at or at == PLUS_INFINITY:
-        raise RequestError(f"no tablet can be split at {wish.at!r}, wanted a key")
+        raise RequestError(f"no tablet can be split at {wish.at!r}, expected a key")
     require_short(at, f"split {wish.at[:40]!r}")
     found = await services.store.locate(table.id, at)
     tablet = None if found is None else await services.store.tablet(found)

@@ -66,7 +66,7 @@ def normal_location(written: str, *, options: bool = False) -> str:
     more = (parts.query and not query) or parts.fragment or "@" in parts.netloc
     if scheme not in SCHEMES or more:
         raise RequestError(
-            f"location {redacted(written)!r} is not a location: wanted a URI such as "
+            f"location {redacted(written)!r} is not a location: expected a URI such as "
             f"file:///data/t or s3://bucket/t ({', '.join(SCHEMES)}), or an absolute path; "
             "no credentials, no query"
         )

@@ -62,18 +62,18 @@ def changed_settings(
     if settings.lowest_ratio > settings.ratio:
         raise RequestError(
             f"setting lowest_ratio {settings.lowest_ratio:g} is above ratio {settings.ratio:g}, "
-            "wanted at most as much"
+            "expected at most as much"
         )
     if not has_level(settings.codec, settings.codec_level):
         low, high = LEVELS[settings.codec]
         raise RequestError(
             f"setting codec_level {settings.codec_level} is not a level of {settings.codec}, "
-            f"wanted {low} to {high}"
+            f"expected {low} to {high}"
         )
     if settings.split_bytes and settings.merge_bytes > settings.split_bytes // 2:
         raise RequestError(
             f"setting merge_bytes {settings.merge_bytes} is above half of split_bytes "
-            f"{settings.split_bytes}, wanted at most that: "
+            f"{settings.split_bytes}, expected at most that: "
             "otherwise splits and merges undo each other"
         )
     _check_plugin("configurer", settings, load_configurer)
@@ -97,5 +97,5 @@ def _allowed_value(name: str, written: Any) -> Any:
     value = setting_value(name, written)
     allowed, wanted = _CHECKS.get(name, (lambda _: True, ""))
     if not allowed(value):
-        raise RequestError(f"setting {name} {written!r} is not allowed, wanted {wanted}")
+        raise RequestError(f"setting {name} {written!r} is not allowed, expected {wanted}")
     return value

@@ -215,7 +215,7 @@ class GatewayAdmission:
         checked_label(table.name, "table name")
         schema = columns_of(arrow_schema(table.schema))
         if not schema:
-            raise RequestError(f"table {table.name!r} has no columns, wanted at least one")
+            raise RequestError(f"table {table.name!r} has no columns, expected at least one")
         columns = (
             replace(was, type=is_.type) for was, is_ in zip(table.schema, schema, strict=True)
         )
@@ -243,7 +243,7 @@ async def _new_columns(services: Services, body: api.NewTable, location: str) ->
         read, example = table_locations.read_columns, body.example or ""
         columns = await services.footers.run(location, read, location, example)
     if not columns:
-        raise RequestError(f"table {body.name!r} has no columns, wanted at least one")
+        raise RequestError(f"table {body.name!r} has no columns, expected at least one")
     return columns
 
 
@@ -264,20 +264,20 @@ def check_columns(table: Table) -> None:
         if found != "bool" or table.tombstone_column in table.key:
             raise RequestError(
                 f"tombstone_column {table.tombstone_column!r} is {found}, "
-                "wanted a bool column outside the key"
+                "expected a bool column outside the key"
             )
     if table.time_column is not None:
         found = _type_of_column(types, table.time_column, "time_column")
         if key_type_of(found) not in TIME_TYPES:
             raise RequestError(
                 f"time_column {table.time_column!r} is {found}, "
-                "wanted a timestamp, a date or a number of seconds"
+                "expected a timestamp, a date or a number of seconds"
             )
     check_settings(table)
     if table.key and (outside := set(table.partition_by) - set(table.key)):
         raise RequestError(
             f"partition column {min(outside)!r} is not in the key {list(table.key)}, "
-            "wanted it there: otherwise two rows of one key could lie in two partitions"
+            "expected it there: otherwise two rows of one key could lie in two partitions"
         )
 
 
@@ -332,7 +332,7 @@ def _check_version(table: Table, types: Mapping[str, str]) -> None:
     if version is not None:
         key_type_of(_type_of_column(types, version, "version_column"))
         if version in table.key:
-            raise RequestError(f"version_column {version!r} is in the key, wanted it outside")
+            raise RequestError(f"version_column {version!r} is in the key, expected it outside")
 
 
 def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
@@ -347,7 +347,7 @@ def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(f"splits are given, but table {table.name!r} {why}")
     if len(written) > SPLITS_MAX:
-        raise RequestError(f"{len(written)} splits are given, wanted at most {SPLITS_MAX}")
+        raise RequestError(f"{len(written)} splits are given, expected at most {SPLITS_MAX}")
     names = {column.name: column.type for column in table.schema}
     types = [key_type_of(names[name]) for name in table.key]
     ends = [parse_key(text, types) for text in written]
@@ -363,7 +363,7 @@ def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
 
 def _check_distinct(what: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        raise RequestError(f"{what} {list(names)} names a column twice, wanted each once")
+        raise RequestError(f"{what} {list(names)} names a column twice, expected each once")
 
 
 def _type_of_column(types: Mapping[str, str], name: str, what: str) -> str:

@@ -255,7 +255,7 @@ def _files_in_folders(
             kept.append(each)
         else:
             there, there_should = _folder_text(each.said), _folder_text(found.partition_by)
-            found.misfits[each.file.path] = f"it lies in {there}, wanted {there_should}"
+            found.misfits[each.file.path] = f"it lies in {there}, expected {there_should}"
     return kept
 
 

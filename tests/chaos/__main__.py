@@ -86,7 +86,7 @@ def _minutes(name: str, usual: float) -> float:
     except ValueError:
         minutes = math.nan
     if not 0 < minutes < math.inf:
-        sys.exit(f"{name} is {text!r}, wanted a positive number of minutes")
+        sys.exit(f"{name} is {text!r}, expected a positive number of minutes")
     return minutes
 
 

@@ -179,8 +179,8 @@ def test_two_tables_do_not_come_to_share_files(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"ratio": "3"}, "ratio is str '3', wanted float"),
-        ({"max_files": 0}, "setting max_files 0 is not allowed, wanted at least 2"),
+        ({"ratio": "3"}, "ratio is str '3', expected float"),
+        ({"max_files": 0}, "setting max_files 0 is not allowed, expected at least 2"),
         ({"ttl_s": [1]}, "ttl_s is tuple"),
         ({"service": "elsewhere"}, "'elsewhere' is not configured"),
         ({"codec": "brotli-9"}, "setting codec 'brotli-9' is not allowed"),
@@ -210,7 +210,7 @@ def test_settings_pass_the_checks_of_set(
     [
         ({"name": "a/b"}, "table name 'a/b' must be a DNS label"),
         ({"name": ""}, "must be a DNS label"),
-        ({"name": 7}, "name is int '7', wanted str"),
+        ({"name": 7}, "name is int '7', expected str"),
         ({"key": ["none"]}, "key 'none' is not a column"),
         ({"version_column": 3}, "version_column is int"),
         ({"tombstone_column": "n"}, "tombstone_column 'n' is not a column"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from coordinator.core.autoscaling.demand import GroupLoad
-from coordinator.core.autoscaling.policy import Memory
+from coordinator.core.autoscaling.memory import Memory
 from tests.support.sim_autoscaling import (
     GIB,
     MIB,
@@ -81,6 +81,9 @@ BOUNDS = {
     "starts fail for 10 min": Bounds(
         compactor_s=11_200, done_s=1_150, wait_p95_s=1_000, changes=60
     ),
+    "compactors crash for 10 min": Bounds(
+        compactor_s=11_500, done_s=1_350, wait_p95_s=1_200, changes=75
+    ),
     "compactors die": Bounds(compactor_s=11_000, done_s=680, wait_p95_s=420, changes=60),
 }
 
@@ -124,7 +127,7 @@ def test_failing_starts_are_few_and_explained() -> None:
     said = [
         second
         for second, each in enumerate(scaler.decisions)
-        if each.blocked.startswith("starts failed") and each.blocked.endswith("no node has room")
+        if " failed, " in each.blocked and each.blocked.endswith("no node has room")
     ]
     assert min(said) < 100
     assert 660 < max(said) < 820, "soon after the nodes are back, nothing is blocked any more"
@@ -195,6 +198,7 @@ def draw_scenario(seed: int) -> Scenario:
         life_s=chance.choice([0, 0, 300, 1200]),
         running_max=chance.choice([10_000, 10_000, 10_000, 3]),
         queue_max=chance.choice([10_000, 50]),
+        crashes=range(fail_s, fail_s + chance.choice([0, 0, 0, 600])),
         seed=seed,
     )
 
@@ -204,7 +208,8 @@ def test_drawn_scenarios_are_mastered(seed: int) -> None:
     scenario = draw_scenario(seed)
     outcome = live(scenario)
 
-    calm = not (scenario.life_s or scenario.starts_fail or scenario.starts_hang)
+    faults = (scenario.starts_fail, scenario.starts_hang, scenario.crashes, scenario.life_s)
+    calm = not any(faults)
     assert not calm or outcome.starts == outcome.drains + scenario.count_min
     # Each of at most five arrivals may bring growth and shrinking once; deaths bring more starts.
     assert outcome.reversals <= (10 if calm else 16)

@@ -20,7 +20,8 @@ from coordinator.core.autoscaling.demand import (
     GroupLoad,
     StartingCompactor,
 )
-from coordinator.core.autoscaling.policy import Decision, Memory, decide
+from coordinator.core.autoscaling.memory import Memory
+from coordinator.core.autoscaling.policy import Decision, decide
 
 MIB = 1024**2
 GIB = 1024**3
@@ -59,6 +60,9 @@ class Scenario:
     fails_after_s: int = 20
     starts_hang: range = range(0)
     """Starts in this time are never heard of."""
+    crashes: range = range(0)
+    """Compactors that come up in this time die after `crashes_after_s`, which is known."""
+    crashes_after_s: int = 5
     life_s: int = 0
     """How long a compactor lives on average; 0: none dies."""
     running_max: int = 10_000
@@ -124,6 +128,7 @@ class _Job:
 class _Compactor:
     name: str
     dies_s: float
+    crashes: bool
     jobs: list[_Job] = field(default_factory=list)
     draining: bool = False
 
@@ -267,13 +272,18 @@ class GroupWorld:
                 del self._starts[start.name]
                 life_s = self.scenario.life_s
                 lives_s = self._chance.expovariate(1 / life_s) if life_s else float("inf")
-                self._compactors[start.name] = _Compactor(start.name, self.now_s + lives_s)
+                if crashes := self.now_s in self.scenario.crashes:
+                    lives_s = self.scenario.crashes_after_s
+                dies_s = self.now_s + lives_s
+                self._compactors[start.name] = _Compactor(start.name, dies_s, crashes)
 
     def _die(self) -> None:
         for each in list(self._compactors.values()):
             if self.now_s >= each.dies_s:
                 del self._compactors[each.name]
                 self._queue.extendleft(reversed(each.jobs))
+                if each.crashes:
+                    self._failed.append(FailedStart(name=each.name, cause="died after 5 s"))
 
     def _work(self) -> None:
         for each in list(self._compactors.values()):
@@ -414,6 +424,12 @@ def scenarios(day_s: int = 8 * 3600) -> Sequence[Scenario]:
             name="starts fail for 10 min",
             arrivals=large,
             starts_fail=range(60, 660),
+            horizon_s=8_000,
+        ),
+        Scenario(
+            name="compactors crash for 10 min",
+            arrivals=large,
+            crashes=range(60, 660),
             horizon_s=8_000,
         ),
         Scenario(name="compactors die", arrivals=large, life_s=300, horizon_s=12_000),

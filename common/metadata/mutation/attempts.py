@@ -229,7 +229,7 @@ def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> De
         return NoWrite()
     how = f"has ended already: {mark.end.value}" if mark else "holds no reservation"
     code = RefusalCode(mark.end.value) if mark else RefusalCode.RELEASED
-    return Refusal(code, f"attempt {attempt} {how}, wanted {wanted.value}")
+    return Refusal(code, f"attempt {attempt} {how}, expected {wanted.value}")
 
 
 def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:

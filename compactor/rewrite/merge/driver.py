@@ -230,7 +230,7 @@ def join_outputs(
         allowance.synced(made.synced_bytes, made.sync_s)
         joined = join_facts([_facts(result) for _, result in found], f"output {path}")
         if made.rows != joined.rows:
-            raise VerificationError(f"output {path} has {made.rows} rows, wanted {joined.rows}")
+            raise VerificationError(f"output {path} has {made.rows} rows, expected {joined.rows}")
         files.append(WrittenFile(part, path, made.rows))
         facts.append(joined)
     if not files:

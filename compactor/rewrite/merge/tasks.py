@@ -142,7 +142,7 @@ def merge_range(
         open_location(path.parent.as_uri()), name, plan.rules.row_rules, plan.rules.schema
     )
     if facts.rows != tally.counts.rows_out:
-        raise RewriteError(f"{path} has {facts.rows} rows, wanted {tally.counts.rows_out}")
+        raise RewriteError(f"{path} has {facts.rows} rows, expected {tally.counts.rows_out}")
     if not rows.rows:
         path.unlink()
     return RangeResult(counts=tally.counts, dropped=tally.dropped, facts=facts)

@@ -225,7 +225,7 @@ def _read_header(source: Source, rest: Span) -> Header:
 def _count(struct: Struct, number: int) -> int:
     value = integer(struct, number)
     if value is None or value < 0:
-        raise ThriftError(f"field {number} of a page is {value}, wanted a count")
+        raise ThriftError(f"field {number} of a page is {value}, expected a count")
     return value
 
 

@@ -269,5 +269,5 @@ def _inside(span: Span, data_end: int) -> Span:
 def _count(struct: Struct | Located, number: int) -> int:
     value = integer(struct, number)
     if value is None or value < 0:
-        raise ThriftError(f"field {number} is {value}, wanted a count")
+        raise ThriftError(f"field {number} is {value}, expected a count")
     return value

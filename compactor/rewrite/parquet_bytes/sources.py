@@ -145,7 +145,7 @@ def _as_read_error() -> Iterator[None]:
 
 def truncated_error(span: Span, end: int) -> ReadError:
     """Return the error of a file that ends within a range."""
-    return ReadError(f"ends at byte {end}, wanted bytes {span.start} to {span.end}")
+    return ReadError(f"ends at byte {end}, expected bytes {span.start} to {span.end}")
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _footer_length(tail: bytes, size: int) -> int:
     if ending == b"PARE":
         raise NotStitchableError("its footer is encrypted")
     if ending != MAGIC:
-        raise NotStitchableError(f"it ends with {ending!r}, wanted {MAGIC!r}")
+        raise NotStitchableError(f"it ends with {ending!r}, expected {MAGIC!r}")
     length = int.from_bytes(tail[-_ENDING_BYTES : -len(MAGIC)], "little")
     if length > min(size - _ENDING_BYTES - len(MAGIC), FOOTER_BYTES_MAX):
         raise NotStitchableError(f"its footer of {length} bytes does not fit into {size}")

@@ -116,7 +116,9 @@ def _wanted(piece: StitchPiece, layout: FooterLayout) -> list[StoredRowGroup]:
     count = len(layout.groups)
     numbers = range(count) if piece.row_groups is None else piece.row_groups
     if len(set(numbers)) != len(numbers) or not set(numbers) <= set(range(count)):
-        message = f"file {piece.path} has row groups 0 to {count - 1}, wanted {numbers}, each once"
+        message = (
+            f"file {piece.path} has row groups 0 to {count - 1}, expected {numbers}, each once"
+        )
         raise InputError(message)
     return [layout.groups[number] for number in numbers if layout.groups[number].rows]
 
@@ -249,7 +251,7 @@ def stitch(
     """
     footing = footing or StitchedFooter()
     if not pieces:
-        raise NotStitchableError("there is nothing to stitch, wanted one piece at least")
+        raise NotStitchableError("there is nothing to stitch, expected one piece at least")
     with _open_target(location, output, on_copied) as target:
         with output_errors(output):
             target.write(MAGIC)

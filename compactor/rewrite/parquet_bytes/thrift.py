@@ -64,7 +64,7 @@ def integer(struct: Struct | Located, number: int) -> int | None:
         kind, at = field.type, 0
         value = field.value if isinstance(field.value, bytes) else b""
     if kind not in NUMBERS or not value:
-        raise ThriftError(f"field {number} is of type {kind}, wanted a whole number")
+        raise ThriftError(f"field {number} is of type {kind}, expected a whole number")
     coded, _ = varint(value, at)
     return (coded >> 1) ^ -(coded & 1)
 
@@ -79,7 +79,7 @@ def binary(struct: Struct, number: int) -> bytes | None:
     if field is None:
         return None
     if field.type != BINARY or not isinstance(field.value, bytes):
-        raise ThriftError(f"field {number} is of type {field.type}, wanted bytes")
+        raise ThriftError(f"field {number} is of type {field.type}, expected bytes")
     size, start = varint(field.value, 0)
     return field.value[start : start + size]
 
@@ -94,7 +94,7 @@ def located(struct: Struct, number: int) -> Located | None:
     if field is None:
         return None
     if not isinstance(field.value, Located):
-        raise ThriftError(f"field {number} is of type {field.type}, wanted a struct")
+        raise ThriftError(f"field {number} is of type {field.type}, expected a struct")
     return field.value
 
 
@@ -108,7 +108,7 @@ def elements(struct: Struct, number: int) -> list[Struct]:
     if field is None:
         return []
     if not isinstance(field.value, Elements):
-        raise ThriftError(f"field {number} is of type {field.type}, wanted a list of structs")
+        raise ThriftError(f"field {number} is of type {field.type}, expected a list of structs")
     return field.value.values
 
 
@@ -291,10 +291,10 @@ def _field_head(buffer: bytes, at: int, number: int, head: int) -> tuple[int, in
 
 def _structs(buffer: bytes, at: int, shape: Shape | None, depth: int) -> tuple[Elements, int]:
     if shape is None:
-        raise ThriftError("a list, wanted a struct")
+        raise ThriftError("a list, expected a struct")
     kind, count, at = _list_head(buffer, at)
     if kind != STRUCT and count:
-        raise ThriftError(f"list of type {kind}, wanted structs")
+        raise ThriftError(f"list of type {kind}, expected structs")
     values = []
     for _ in range(count):
         value, at = _struct(buffer, at, shape, depth)

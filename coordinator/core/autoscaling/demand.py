@@ -77,7 +77,7 @@ class StartingCompactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedStart:
-    """A start that came to nothing since the last snapshot."""
+    """A start that came to nothing since the last snapshot, or a compactor that died soon after."""
 
     name: str
     cause: str
@@ -227,8 +227,8 @@ def _needed(load: GroupLoad, rules: AutoscalerRules, capacity: int) -> tuple[flo
     jobs, size = format_count(load.open_jobs, "job"), load.open_bytes
     rate = load.rate_bytes_s
     if rate is None or rate < RATE_MIN_BYTES_S:
-        each = format_count(load.slots, "slot")
-        rule = f"{jobs} at a rate not known yet; {rules.jobs_per_slot} per slot, {each} each"
+        many = f"{rules.jobs_per_slot} for each of {format_count(load.slots, 'slot')}"
+        rule = f"{jobs} at a rate not known yet, {many} of a compactor"
         return load.open_jobs / (load.slots * rules.jobs_per_slot), rule
     would_s = size / rate / max(1, capacity)
     many = format_count(capacity, "compactor") if capacity else "the first compactor"

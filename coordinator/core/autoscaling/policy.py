@@ -4,18 +4,15 @@ Growth follows demand that persists, in steps. A compactor leaves when the group
 without it for long enough, one at a time, by a drain. Between growth and shrinking lies a band in
 which nothing happens, so that a constant load ends in a constant count.
 
-`Memory` is what a decision needs of those before it. It is a value, and a fresh one is always safe:
-it only makes the policy wait as long as it waits after a start.
+A fresh `Memory` is always safe: it only makes the policy wait as long as it waits after a start.
 """
 
 from dataclasses import dataclass, replace
 from math import ceil
 
-from common.backoff import Backoff
 from common.units import format_count
 from coordinator.core.autoscaling.demand import (
     AutoscalerRules,
-    CompactorLoad,
     Demand,
     GroupLoad,
     StartingCompactor,
@@ -23,41 +20,18 @@ from coordinator.core.autoscaling.demand import (
     fits_without_one,
     useful_compactors,
 )
+from coordinator.core.autoscaling.memory import (
+    Memory,
+    after_starts,
+    has_lasted,
+    is_past,
+    not_ahead,
+)
 
 LATE_FACTOR = 2.0
 """A job that waited this many drain targets shows that the arithmetic is wrong."""
 GAP_MAX_S = 5.0
 """Of a longer gap between two snapshots, only this much counts: nobody saw the rest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What is remembered of one group between two decisions."""
-
-    seen_s: float | None = None
-    """When the last decision was made."""
-    short_since_s: float | None = None
-    """Since when the group has had fewer compactors than it wants."""
-    idle_since_s: float | None = None
-    """Since when there has been no work at all."""
-    grown_s: float | None = None
-    shrunk_s: float | None = None
-    count: int = 0
-    """Compactors that the group had after the last decision, those that died since counted."""
-    spare_s: float = 0.0
-    """How long the group could have done without a compactor, less how long it could not."""
-    running: frozenset[str] = frozenset()
-    """Compactors that answered at the last decision."""
-    given_up: frozenset[str] = frozenset()
-    """Compactors that were given up and have not disappeared yet."""
-    failed_starts: int = 0
-    """Starts that failed since the last one that succeeded."""
-    failed_rounds: int = 0
-    """The same, failures during one pause counted once."""
-    retry_s: float = 0.0
-    """No start before this time."""
-    cause: str = ""
-    """Of the last failed start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +64,10 @@ class _View:
     capacity: int
     """Compactors that serve or are starting."""
     need: Demand
+    asked: int
+    """What the work asks for."""
     wanted: int
-    """What the work asks for, before the group's bounds."""
+    """The same, without compactors that would be idle, before the group's bounds."""
     desired: int
     lost: int
     """Compactors that died or did not come up, and would find work."""
@@ -115,7 +91,7 @@ def decide(
         for each in load.starting
         if each.name not in memory.given_up and now_s - each.since_s >= rules.start_timeout_s
     )
-    memory = _after_starts(load, _not_ahead(memory, rules, now_s), give_up, rules, now_s)
+    memory = after_starts(load, not_ahead(memory, rules, now_s), give_up, rules, now_s)
     view = _view(load, memory, rules)
     memory = _after_look(view, memory, rules, now_s)
     blocked = _blocked(view, memory, rules, now_s)
@@ -152,18 +128,19 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
         and not (load.paused or starting or load.idle)
         and need.wanted <= capacity < need.divisible
     )
-    wanted = capacity + 1 if late else need.wanted
+    asked = capacity + 1 if late else need.wanted
     # The drain target is counted from now. Without this, a group whose compactors die one by one
     # would always be just about to be done.
     lost = max(0, min(memory.count, need.divisible) - capacity)
-    wanted = max(wanted, capacity + lost) if lost else wanted
+    asked = max(asked, capacity + lost) if lost else asked
     # What is starting has not shown yet whether it finds work.
-    wanted = ceil(min(wanted, max(useful_compactors(load), capacity if starting else 0)))
+    wanted = ceil(min(asked, max(useful_compactors(load), capacity if starting else 0)))
     return _View(
         load=load,
         starting=starting,
         capacity=capacity,
         need=need,
+        asked=asked,
         wanted=wanted,
         desired=min(max(wanted, load.count_min), load.count_max),
         lost=lost,
@@ -173,7 +150,7 @@ def _view(load: GroupLoad, memory: Memory, rules: AutoscalerRules) -> _View:
 
 def _is_held_back(view: _View) -> bool:
     """Return whether jobs wait although slots are free: more compactors would be idle, too."""
-    return view.need.wanted > view.capacity >= view.wanted
+    return view.asked > view.capacity >= view.wanted
 
 
 def _is_spare(view: _View) -> bool:
@@ -188,52 +165,6 @@ def _is_spare(view: _View) -> bool:
 # ------------------------------------------------------------------------------ What is remembered
 
 
-def _not_ahead(memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
-    """Return the memory with no time that has not come yet: a clock may have gone back."""
-
-    def past(time_s: float | None) -> float | None:
-        return None if time_s is None else min(time_s, now_s)
-
-    return replace(
-        memory,
-        seen_s=past(memory.seen_s),
-        short_since_s=past(memory.short_since_s),
-        idle_since_s=past(memory.idle_since_s),
-        grown_s=past(memory.grown_s),
-        shrunk_s=past(memory.shrunk_s),
-        retry_s=min(memory.retry_s, now_s + rules.start_backoff_max_s),
-    )
-
-
-def _after_starts(
-    load: GroupLoad,
-    memory: Memory,
-    give_up: tuple[str, ...],
-    rules: AutoscalerRules,
-    now_s: float,
-) -> Memory:
-    """Return the memory after the starts that succeeded, failed or took too long."""
-    if {each.name for each in load.running} - memory.running:  # A start has succeeded.
-        memory = replace(memory, failed_starts=0, failed_rounds=0, retry_s=0.0, cause="")
-    failed = {each.name: each.cause for each in load.failed if each.name not in memory.given_up}
-    late = load.with_missing(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
-    failed |= dict.fromkeys(give_up, late)
-    still = memory.given_up & {each.name for each in load.starting}
-    memory = replace(memory, given_up=still | frozenset(give_up))
-    if not failed:
-        return memory
-    memory = replace(
-        memory,
-        failed_starts=memory.failed_starts + len(failed),
-        cause=list(failed.values())[-1],
-    )
-    if now_s < memory.retry_s:  # These were started with the one that brought the pause.
-        return memory
-    rounds = memory.failed_rounds + 1
-    backoff = Backoff(base_s=rules.start_backoff_s, max_s=rules.start_backoff_max_s)
-    return replace(memory, failed_rounds=rounds, retry_s=now_s + backoff.wait_s(rounds))
-
-
 def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> Memory:
     """Return the memory with how long the group has been short, spare or without work.
 
@@ -244,12 +175,11 @@ def _after_look(view: _View, memory: Memory, rules: AutoscalerRules, now_s: floa
     def since(time_s: float | None, *, still: bool) -> float | None:
         return (now_s if time_s is None else time_s) if still else None
 
-    short = max(view.wanted, view.need.wanted) > view.capacity
     passed_s = 0.0 if memory.seen_s is None else min(now_s - memory.seen_s, GAP_MAX_S)
     spare_s = memory.spare_s + (passed_s if _is_spare(view) else -passed_s)
     return replace(
         memory,
-        short_since_s=since(memory.short_since_s, still=short),
+        short_since_s=since(memory.short_since_s, still=view.asked > view.capacity),
         idle_since_s=since(memory.idle_since_s, still=not view.need.wanted),
         spare_s=min(max(0.0, spare_s), rules.shrink_after_s),
     )
@@ -263,7 +193,7 @@ def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
     missing = view.desired - view.capacity
     if missing <= 0 or view.load.paused or now_s < memory.retry_s:
         return 0
-    if memory.failed_rounds:  # One shows whether starts succeed again.
+    if memory.failed_starts:  # One shows whether starts succeed again.
         return 0 if view.starting else 1
     below = max(0, view.load.count_min - view.capacity)
     if not _may_grow(view, memory, rules, now_s):
@@ -272,11 +202,11 @@ def _starts(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
 
 
 def _may_grow(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> bool:
-    if not _has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
+    if not has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         return False
     # What is late shows again in the next snapshot; what one more achieves takes longer.
     pause_s = rules.drain_target_s if view.late else rules.grow_interval_s
-    return _is_past(memory.grown_s, pause_s, now_s)
+    return is_past(memory.grown_s, pause_s, now_s)
 
 
 def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -> tuple[str, ...]:
@@ -285,27 +215,18 @@ def _drains(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) -
         return ()
     if view.capacity <= view.load.count_max:
         due = memory.spare_s >= rules.shrink_after_s and _is_spare(view)
-        rested = _is_past(memory.shrunk_s, rules.shrink_interval_s, now_s)
+        rested = is_past(memory.shrunk_s, rules.shrink_interval_s, now_s)
         if not (due and rested):
             return ()
         # To stop and start the last one for a job a minute would save nothing.
-        if view.capacity == 1 and not _has_lasted(memory.idle_since_s, rules.shrink_after_s, now_s):
+        if view.capacity == 1 and not has_lasted(memory.idle_since_s, rules.shrink_after_s, now_s):
             return ()
     return _least_busy(view)
 
 
-def _has_lasted(since_s: float | None, length_s: float, now_s: float) -> bool:
-    return since_s is not None and now_s - since_s >= length_s
-
-
-def _is_past(last_s: float | None, pause_s: float, now_s: float) -> bool:
-    return last_s is None or now_s - last_s >= pause_s
-
-
 def _least_busy(view: _View) -> tuple[str, ...]:
     """Return the compactor with the fewest jobs; a busy one only if nobody is on the way."""
-    serving: tuple[CompactorLoad, ...] = view.load.serving
-    least = min(serving, key=lambda each: (each.busy, each.name), default=None)
+    least = min(view.load.serving, key=lambda each: (each.busy, each.name), default=None)
     if least is None or (least.busy and view.starting and view.capacity <= view.load.count_max):
         return ()
     return (least.name,)
@@ -318,11 +239,13 @@ def _blocked(view: _View, memory: Memory, rules: AutoscalerRules, now_s: float) 
     load = view.load
     if load.paused:
         return "the group is paused"
-    if memory.failed_rounds and view.desired > view.capacity:
-        times = format_count(memory.failed_starts, "time")
-        wait_s = max(0.0, memory.retry_s - now_s)
-        return f"starts failed {times}, the next try is in {wait_s:,.0f} s: {memory.cause}"
-    if _is_held_back(view) and _has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
+    if memory.failed_starts and view.desired > view.capacity:
+        starts = format_count(memory.failed_starts, "start")
+        wait_s = memory.retry_s - now_s
+        tried = "another one is starting" if view.starting else "one is tried now"
+        following = f"the next try is in {wait_s:,.0f} s" if wait_s > 0 else tried
+        return f"{starts} failed, {following}: {memory.cause}"
+    if _is_held_back(view) and has_lasted(memory.short_since_s, rules.grow_after_s, now_s):
         free = format_count(load.free_slots, "slot")
         jobs = format_count(load.queued_jobs, "job")
         return f"{free} free while {jobs} wait: limits or pauses hold the jobs back"
@@ -342,7 +265,7 @@ def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
     if view.wanted > load.count_max:
         reason += f"; the maximum is {format_count(load.count_max, 'compactor')}"
     if view.capacity > view.desired:
-        reason += f"; {load.idle:,} of {format_count(view.capacity, 'compactor')} are idle"
+        reason += f"; {load.idle:,} of {format_count(view.capacity, 'compactor')} idle"
     if view.starting:
         longest_s = max(0.0, now_s - min(each.since_s for each in view.starting))
         starting = f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"

@@ -145,7 +145,7 @@ class QueueEntry:
 class JobIndex:
     """Queued jobs under all the names by which they are looked for.
 
-    Always true: ranks, indexes, lanes and the sums of bytes speak of the same entries.
+    Always true: ranks, indexes, lanes and `size_bytes` speak of the same entries.
     Everything comes by `put` or `swap` and leaves by `drop`.
     """
 
@@ -156,7 +156,6 @@ class JobIndex:
             shares: Told of all that comes and leaves, and asked by `next`.
         """
         self.size_bytes = 0
-        self.input_bytes = 0
         self._shares = shares
         self._ranked: RankedMap[QueueEntry] = RankedMap()
         self.by_id: dict[str, QueueEntry] = {}
@@ -185,7 +184,6 @@ class JobIndex:
             entry.older, older.younger = older, entry
         ends[tablet.end] = entry
         self.size_bytes += entry.weight_bytes
-        self.input_bytes += job.input_bytes
         if self._shares is not None:
             self._shares.join(class_of(entry.priority), tablet.table, entry.rank)
 
@@ -193,7 +191,6 @@ class JobIndex:
         """Give an entry another form of its job, of the same rank."""
         assert (job.id, job.tablet) == (entry.job.id, entry.job.tablet)
         self.size_bytes += weight_bytes - entry.weight_bytes
-        self.input_bytes += job.input_bytes - entry.job.input_bytes
         entry.job, entry.weight_bytes = job, weight_bytes
 
     def drop(self, entry: QueueEntry) -> Job:
@@ -203,7 +200,6 @@ class JobIndex:
         del self.by_id[job.id]
         self._unlink(entry, job.tablet)
         self.size_bytes -= entry.weight_bytes
-        self.input_bytes -= job.input_bytes
         if self._shares is not None:
             self._shares.leave(class_of(entry.priority), job.tablet.table, entry.rank)
         return job
@@ -272,7 +268,6 @@ class JobIndex:
         self._ranked.check()
         assert len(self._ranked) == len(self.by_id)
         assert self.size_bytes == sum(entry.weight_bytes for entry in self)
-        assert self.input_bytes == sum(entry.job.input_bytes for entry in self)
         assert all(self._ranked.get(entry.rank) is entry for entry in self)
         tablets = [TabletId(table, end) for table, ends in self._tables.items() for end in ends]
         indexed = [entry for tablet in tablets for entry in self.entries_of(tablet)]

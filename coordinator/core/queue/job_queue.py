@@ -85,10 +85,9 @@ class JobQueue:
         """The bytes of all queued jobs, by `weight_bytes`."""
         return self._index.size_bytes
 
-    @property
-    def input_bytes(self) -> int:
-        """What the queued jobs would read."""
-        return self._index.input_bytes
+    def unordered(self) -> Iterator[Job]:
+        """Yield jobs in no order that means anything; the queue must not change meanwhile."""
+        return (entry.job for entry in self._index)
 
     def entries(self) -> Iterator[QueueEntry]:
         """Yield what the queue knows of each job, best first; the queue must not change."""

@@ -175,7 +175,7 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"the body is not an Arrow IPC stream: {error}") from error
     if rows.num_rows == 0:
-        raise RequestError("the body contains no rows, wanted at least one")
+        raise RequestError("the body contains no rows, expected at least one")
     return rows
 
 

@@ -86,7 +86,7 @@ class IngestRoutes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARROW_STREAM:
             raise BodyError(
-                f"content type {kind!r} is not accepted here, wanted {api.ARROW_STREAM}"
+                f"content type {kind!r} is not accepted here, expected {api.ARROW_STREAM}"
             )
         found = await self._services.table(table)
         # It arrives before a place is taken: who sends slowly holds up nobody.

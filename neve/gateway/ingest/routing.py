@@ -103,14 +103,14 @@ def checked_paths(paths: Iterable[str], most: int) -> Sequence[str]:
     """
     listed = list(paths)
     if not 1 <= len(listed) <= most:
-        raise RequestError(f"{len(listed)} files are given, wanted 1 to {most} in one call")
+        raise RequestError(f"{len(listed)} files are given, expected 1 to {most} in one call")
     if len(set(listed)) < len(listed):
         twice = next(each for each in listed if listed.count(each) > 1)
-        raise RequestError(f"file {twice} is given twice, wanted each once")
+        raise RequestError(f"file {twice} is given twice, expected each once")
     for path in listed:
         if is_service_path(path):
             raise RequestError(
                 f"file {path} lies in {SERVICE_FOLDER}/, which the service keeps for itself; "
-                "wanted a file elsewhere below the table's location"
+                "expected a file elsewhere below the table's location"
             )
     return listed

@@ -92,7 +92,7 @@ def _check_order(table: Table) -> None:
         raise RequestError(
             f"table {table.name!r} has partitions by {', '.join(table.partition_by)}, which are "
             f"not the first columns of its key ({', '.join(table.key)}): "
-            "a transform of a range is not possible there, wanted no range"
+            "a transform of a range is not possible there, expected no range"
         )
 
 
@@ -112,7 +112,7 @@ def _transform(body: NewRequest) -> TransformSpec:
     }
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise RequestError(f"{' and '.join(named)} are given, wanted at most one of them")
+        raise RequestError(f"{' and '.join(named)} are given, expected at most one of them")
     if body.delete_where is not None:
         return TransformSpec(kind=TransformKind.DELETE_WHERE, text=body.delete_where)
     if body.set is not None:
@@ -128,12 +128,14 @@ def _transform(body: NewRequest) -> TransformSpec:
 def _output(table: Table, written: Output) -> OutputSpec:
     codec = None if written.codec is None else codec_name(written.codec)
     if written.codec is not None and codec is None:
-        raise RequestError(f"codec {written.codec!r} is unknown, wanted one of {', '.join(CODECS)}")
+        raise RequestError(
+            f"codec {written.codec!r} is unknown, expected one of {', '.join(CODECS)}"
+        )
     chosen = codec or table.settings.codec
     if written.codec_level is not None and not has_level(chosen, written.codec_level):
         low, high = LEVELS[chosen]
         raise RequestError(
-            f"codec_level {written.codec_level} is not a level of {chosen}, wanted {low} to {high}"
+            f"codec_level {written.codec_level} is not one of {chosen}, expected {low} to {high}"
         )
     return OutputSpec(
         codec=codec,
@@ -147,25 +149,25 @@ def _row_group_bytes(written: int | str | None) -> int | None:
         return None
     size_bytes = parse_size_bytes(written, "row_group_bytes")
     if not ROW_GROUP_BYTES_MIN <= size_bytes <= ROW_GROUP_BYTES_MAX:
-        raise RequestError(f"row_group_bytes {written!r} is out of range, wanted 64 KiB to 1 GiB")
+        raise RequestError(f"row_group_bytes {written!r} is out of range, expected 64 KiB to 1 GiB")
     return size_bytes
 
 
 def _hints(written: Mapping[str, str]) -> dict[str, str]:
     if len(written) > HINTS_MAX:
-        raise RequestError(f"{len(written)} hints are given, wanted at most {HINTS_MAX}")
+        raise RequestError(f"{len(written)} hints are given, expected at most {HINTS_MAX}")
     for name, value in written.items():
         if not name or len(name) > HINT_CHARS_MAX or len(value) > HINT_CHARS_MAX:
             raise RequestError(
                 f"hint {name[:40]!r} has {len(value)} characters, "
-                f"wanted a name and at most {HINT_CHARS_MAX}"
+                f"expected a name and at most {HINT_CHARS_MAX}"
             )
     return dict(written)
 
 
 def _boost(written: int) -> int:
     if abs(written) > BOOST_MAX:
-        raise RequestError(f"boost {written} is out of range, wanted -{BOOST_MAX} to {BOOST_MAX}")
+        raise RequestError(f"boost {written} is out of range, expected -{BOOST_MAX} to {BOOST_MAX}")
     return written
 
 
@@ -174,5 +176,5 @@ def _deadline_s(written: float | str | None) -> float | None:
         return None
     deadline_s = parse_duration_s(written, "deadline")
     if not DEADLINE_MIN_S <= deadline_s <= DEADLINE_MAX_S:
-        raise RequestError(f"deadline {written!r} is out of range, wanted 1s to 366d")
+        raise RequestError(f"deadline {written!r} is out of range, expected 1s to 366d")
     return deadline_s

@@ -84,7 +84,7 @@ def read_published_manifest(location: Location) -> PublishedManifest | None:
         if len(files) != body["totals"]["files"]:
             raise RequestError(
                 f"the parts of {POINTER_PATH} name {len(files)} files, "
-                f"wanted {body['totals']['files']}"
+                f"expected {body['totals']['files']}"
             )
         return PublishedManifest(
             number=int(body["number"]),

@@ -23,20 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
-
 from tests.support.kubernetes.machine import HEAD_ADDRESS, OVERRIDES_VARIABLE, state_of
+from tests.support.kubernetes.namespaces import (
+    check_namespaces,
+    enter_namespaces,
+    make_namespaces,
+)
 from tests.support.kubernetes.ray_cluster import GCS_PORT
-from tests.support.patience import PATIENCE_S, SERVICE_S
+from tests.support.patience import SERVICE_S
 
 ROOT = Path(__file__).parents[3]
 PAUSE_S = 0.2
-OWN_NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 TAIL_BYTES = 4000
-
-
-class NamespaceError(RuntimeError):
-    """This machine lets nobody make namespaces; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,13 @@ class KubeRayCluster:
         with (
             (folder / "machine.log").open("wb") as errors,
             subprocess.Popen(
-                [*_unshare(), sys.executable, "-m", "tests.support.kubernetes.machine", *words],
+                [
+                    *make_namespaces(),
+                    sys.executable,
+                    "-m",
+                    "tests.support.kubernetes.machine",
+                    *words,
+                ],
                 env=_environment() | {OVERRIDES_VARIABLE: json.dumps(overrides)},
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
@@ -263,9 +267,7 @@ class KubeRayCluster:
 
         The machine knows its own processes by other numbers than this process does.
         """
-        outside = psutil.Process(self._machine.pid).children()[0].pid
-        words = ["nsenter", f"--target={outside}", *_user("--user", "--preserve-credentials")]
-        words += ["--net", "--mount", "--pid", "--"]
+        words = enter_namespaces(self._machine.pid)
         if in_head:
             head = self._call("head_pid")
             assert head is not None, f"no head\n{self.describe()}"
@@ -287,43 +289,6 @@ class KubeRayCluster:
         if "error" in answer:
             raise LookupError(answer["error"])
         return answer["answer"]
-
-
-def check_namespaces() -> None:
-    """Find out whether namespaces can be made here.
-
-    Raises:
-        NamespaceError: They cannot.
-    """
-    needed = "mount -t tmpfs tmpfs /var/run && ip link set lo up"
-    try:
-        tried = subprocess.run(
-            [*_unshare(), "sh", "-c", needed],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        complaint = "there is no `unshare`"
-    else:
-        if tried.returncode == 0:
-            return
-        complaint = tried.stderr.strip() or f"`unshare` ended with {tried.returncode}"
-    raise NamespaceError(
-        f"A cluster of this test lives in namespaces of its own, and {complaint}. Run the test as "
-        "root on Linux with util-linux and iproute2, or in a container with CAP_SYS_ADMIN and "
-        "CAP_NET_ADMIN, or allow unprivileged user namespaces."
-    )
-
-
-def _unshare() -> list[str]:
-    return ["unshare", *_user("--user", "--map-root-user"), *OWN_NAMESPACES]
-
-
-def _user(*words: str) -> tuple[str, ...]:
-    """Return the words that a user other than root needs."""
-    return words if os.geteuid() else ()
 
 
 def _environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.kubernetes.pod_process import PodProcess
+from tests.support.kubernetes.ray_cluster import literals
 from tests.support.kubernetes.resource_store import PODS, Resource, ResourceStore, timestamp
 
 IMAGE_PULL_ERROR = "ImagePullBackOff"
@@ -114,10 +115,9 @@ class Kubelet:
         words = [*main["command"], *main["args"]]
         options = node.head_options if is_head else node.worker_options
         words[-1] += f" --node-ip-address={container.address} {options}"
-        own = {entry["name"]: entry["value"] for entry in main["env"]}
         container.process = PodProcess(
             words,
-            environ={**node.environ, **own, **node.overrides},
+            environ={**node.environ, **literals(main["env"]), **node.overrides},
             ray_folder=folder / "ray",
             log=folder / "log",
         )

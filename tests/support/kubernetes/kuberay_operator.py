@@ -49,22 +49,20 @@ class KubeRayOperator:
     def _reconcile_group(self, cluster: Resource, group: Mapping[str, Any]) -> None:
         name = group["groupName"]
         pods = self._pods_of(name)
-        if self._delete_ended(pods):
-            # Their replacements come with the next turn, when they are gone.
-            return
+        self._delete_ended(pods)
         leaving = set(group["scaleStrategy"].get("workersToDelete") or ())
         for pod_name in sorted(leaving):
             self._delete_if_there(pod_name)
+        # A pod that has ended counts until it is gone, so that its replacement comes after it.
         staying = [pod for pod in pods if pod["metadata"]["name"] not in leaving]
         for _ in range(desired_replicas(group) - len(staying)):
             pod_name = f"{self._name}-{name}-worker-{self._suffix()}"
             self._store.create(PODS, build_pod(cluster, group, pod_name))
 
-    def _delete_ended(self, pods: list[Resource]) -> bool:
-        ended = [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] in ENDED]
-        for name in ended:
-            self._delete_if_there(name)
-        return bool(ended)
+    def _delete_ended(self, pods: list[Resource]) -> None:
+        for pod in pods:
+            if pod["status"]["phase"] in ENDED:
+                self._delete_if_there(pod["metadata"]["name"])
 
     def _delete_if_there(self, pod_name: str) -> None:
         try:

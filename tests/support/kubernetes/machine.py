@@ -27,7 +27,7 @@ from tests.support.kubernetes.certificates import create_certificates
 from tests.support.kubernetes.kubelet import ImagePullError, Kubelet, Node, SlowStart
 from tests.support.kubernetes.kuberay_operator import KubeRayOperator
 from tests.support.kubernetes.pod_process import PodProcess
-from tests.support.kubernetes.ray_cluster import GCS_PORT, HEAD_GROUP, load_ray_cluster
+from tests.support.kubernetes.ray_cluster import GCS_PORT, HEAD_GROUP, literals, load_ray_cluster
 from tests.support.kubernetes.resource_store import (
     PODS,
     RAY_CLUSTERS,
@@ -129,7 +129,6 @@ class Machine:
     def _start_autoscaler(self, head: str) -> PodProcess:
         identity = ["--cluster-name", self._name, "--cluster-namespace", self.store.namespace]
         options = self.store.get(RAY_CLUSTERS, self._name)["spec"]["autoscalerOptions"]
-        own = {entry["name"]: entry["value"] for entry in options.get("env", ())}
         return PodProcess(
             ["ray", "kuberay-autoscaler", *identity],
             environ={
@@ -138,7 +137,7 @@ class Machine:
                 "RAY_CLUSTER_NAMESPACE": self.store.namespace,
                 "RAY_HEAD_POD_NAME": head,
                 "KUBERAY_CRD_VER": "v1",
-                **own,
+                **literals(options.get("env", ())),
                 **self._overrides,
             },
             # Both containers of the head's pod see one folder of Ray.

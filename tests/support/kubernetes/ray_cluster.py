@@ -88,7 +88,7 @@ def build_pod(cluster: Resource, group: Mapping[str, Any], name: str) -> Resourc
     containers = [dict(container) for container in template["spec"]["containers"]]
     command = ray_start_command(group)
     variables = {
-        **_literals(containers[0].get("env", ())),
+        **literals(containers[0].get("env", ())),
         "RAY_CLUSTER_NAME": cluster["metadata"]["name"],
         "RAY_CLUSTER_NAMESPACE": cluster["metadata"]["namespace"],
         # Autoscaler v2 knows a node by these two.
@@ -132,6 +132,11 @@ def build_pod(cluster: Resource, group: Mapping[str, Any], name: str) -> Resourc
         },
         "status": {"phase": "Pending"},
     }
+
+
+def literals(variables: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the variables with values; the stand-in has no secrets to read others from."""
+    return {entry["name"]: entry["value"] for entry in variables if "value" in entry}
 
 
 def ray_start_command(group: Mapping[str, Any]) -> str:
@@ -192,8 +197,3 @@ def _whole(quantity: str | float) -> str:
     """Return a quantity such as `500m` or `2Gi`, rounded up."""
     exact = parse_quantity(quantity)
     return str(int(exact) + (exact != int(exact)))
-
-
-def _literals(variables: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the variables with values; the stand-in has no secrets to read others from."""
-    return {entry["name"]: entry["value"] for entry in variables if "value" in entry}

@@ -46,8 +46,8 @@ def test_rows_may_have_wider_columns_than_the_table() -> None:
     ("spec", "table", "key_range", "says"),
     [
         (DELETE, {"tombstone_column": None}, KeyRange(), "has no tombstone column"),
-        (DELETE, NO_KEY, KeyRange(until=b"\x01"), "has no key: .* wanted no range"),
-        (PLUGIN, NO_KEY, KeyRange(start=b""), "wanted no range"),
+        (DELETE, NO_KEY, KeyRange(until=b"\x01"), "has no key: .* expected no range"),
+        (PLUGIN, NO_KEY, KeyRange(start=b""), "expected no range"),
         (TransformSpec(kind=TransformKind.PLUGIN), {}, KeyRange(), "lacks the plug-in's name"),
         (TransformSpec(kind=TransformKind.SET, text="v = 1"), {}, KeyRange(), "may not be set"),
         (TransformSpec(kind=TransformKind.SET, text="dead = true"), {}, KeyRange(), "may not be"),

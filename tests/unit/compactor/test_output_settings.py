@@ -64,11 +64,11 @@ def test_by_size_answers_as_accumulos_configurer(case: dict[str, Any]) -> None:
     ("options", "says"),
     [
         ({"codec": "gzip"}, "lacks the option threshold"),
-        ({**BY_SIZE, "codec": "rar"}, "codec 'rar' is not known, wanted zstd"),
+        ({**BY_SIZE, "codec": "rar"}, "codec 'rar' is not known, expected zstd"),
         ({**BY_SIZE, "threshold": "much"}, "threshold 'much' is not a size"),
         (
             {**BY_SIZE, "codec_level": "10"},
-            "codec_level '10' is not a level of gzip, wanted 1 to 9",
+            "codec_level '10' is not a level of gzip, expected 1 to 9",
         ),
         ({**BY_SIZE, "tresholt": "1"}, "no option 'tresholt'; it has threshold"),
     ],

@@ -295,11 +295,11 @@ class TestPluggedIn:
             ("add", "returned 6 rows for 3; it may neither add rows nor leave them out"),
             ("lose", "returned 2 rows for 3"),
             ("key", "changed the column k, which no transform may change"),
-            ("columns", "returned the columns k, name, v, dead, at, wanted .*x"),
+            ("columns", "returned the columns k, name, v, dead, at, expected .*x"),
             ("type", "transform mask column x is"),
             ("raise", "raised KeyError: 'lost'"),
             ("exit", "raised SystemExit: enough"),
-            ("nothing", "returned NoneType, wanted a pyarrow table"),
+            ("nothing", "returned NoneType, expected a pyarrow table"),
         ],
     )
     def test_a_plug_in_transform_that_misbehaves_fails_the_rewrite(

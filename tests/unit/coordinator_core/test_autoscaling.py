@@ -19,7 +19,8 @@ from coordinator.core.autoscaling.demand import (
     StartingCompactor,
     demand,
 )
-from coordinator.core.autoscaling.policy import Decision, Memory, decide
+from coordinator.core.autoscaling.memory import Memory
+from coordinator.core.autoscaling.policy import Decision, decide
 
 pytestmark = pytest.mark.unit
 
@@ -113,7 +114,7 @@ def first_drain(snapshot: GroupLoad, *, until_s: int = 400) -> tuple[int, str] |
         (
             load(**queued(33), rate_bytes_s=None),
             3,
-            "33 jobs at a rate not known yet; 4 per slot, 4 slots each",
+            "33 jobs at a rate not known yet, 4 for each of 4 slots of a compactor",
         ),
         (load(**queued(33), rate_bytes_s=0.0), 3, "33 jobs at a rate not known yet"),
         (load(unplanned_tablets=70_000), 1, "70,000 changed tablets not planned yet"),
@@ -347,21 +348,22 @@ def failing(
     now_s: float, memory: Memory, names: tuple[str, ...] = ("s0",)
 ) -> tuple[Decision, Memory]:
     failed = tuple(FailedStart(name=name, cause="no node has 4 CPU") for name in names)
-    return decide(load(**queued(1000), failed=failed), memory, RULES, now_s)
+    return decide(load((4,), **queued(1000), failed=failed), memory, RULES, now_s)
 
 
 def test_failed_starts_back_off_and_are_explained() -> None:
-    memory, now_s, pauses = Memory(), 10.0, []
-    _, memory = after(6, load(**queued(1000)))
+    now_s, pauses = 500.0, []
+    # That there is one which has long been up says nothing of starts.
+    _, memory = after(499, load((4,), **queued(1000)))
     for number in range(1, 8):
         decision, memory = failing(now_s, memory)
         assert decision.start == 0
-        assert decision.blocked.startswith(f"starts failed {number} time")
+        assert decision.blocked.startswith(f"{number} start")
         assert decision.blocked.endswith("no node has 4 CPU")
         began_s = now_s
         while not decision.start:
             now_s += 1
-            decision, memory = decide(load(**queued(1000)), memory, RULES, now_s)
+            decision, memory = decide(load((4,), **queued(1000)), memory, RULES, now_s)
         assert decision.start == 1, "one shows whether starts succeed again"
         pauses.append(now_s - began_s)
         now_s += 1
@@ -382,16 +384,50 @@ def test_while_one_is_tried_nobody_else_is_started() -> None:
     decision, _ = after(300, load(starting=1, **queued(1000)), memory, begin_s=1)
 
     assert decision.start == 0
-    assert decision.blocked.startswith("starts failed 1 time")
+    assert decision.blocked == "1 start failed, another one is starting: no node has 4 CPU"
 
 
 def test_a_start_that_succeeds_ends_the_pause() -> None:
     _, memory = failing(0.0, Memory())
-    decision, memory = after(4, load((4,), **queued(1000)), memory, begin_s=1)
+    decision, memory = after(4, load((4, 4), **queued(1000)), memory, begin_s=1)
 
     assert decision.start == 4
-    assert memory.failed_rounds == memory.failed_starts == 0
+    assert memory.failed_starts == 0
     assert not decision.blocked
+
+
+@pytest.mark.parametrize(("lives_s", "pauses"), [(8, [10, 20, 40, 80, 120]), (130, [10] * 5)])
+def test_compactors_that_die_soon_are_replaced_ever_more_slowly(
+    lives_s: int, pauses: list[int]
+) -> None:
+    memory, now_s, found = Memory(), 0.0, []
+    for number in range(5):
+        there = replace(load((4,), **queued(1000)), running=(_compactor(f"c{number}"),))
+        _, memory = after(lives_s, there, memory, begin_s=now_s)
+        now_s += lives_s + 1
+        decision, memory = failing(now_s, memory, (f"c{number}",))
+        found.append(memory.retry_s - now_s)
+
+        assert decision.blocked.endswith("no node has 4 CPU")
+        now_s = memory.retry_s + 1
+
+    assert found == pauses
+
+
+def test_a_compactor_that_lasts_ends_the_row_of_those_that_died() -> None:
+    _, memory = after(9, load((4,), **queued(1000)))
+    _, memory = failing(10.0, memory, ("c0",))
+    _, memory = failing(30.0, memory, ("c0",))
+    two = load((4, 4), **queued(1000))
+    decision, memory = after(119, two, memory, begin_s=60)
+    assert "2 starts failed" in decision.blocked
+
+    _, memory = decide(replace(two, starting=()), memory, RULES, 180.0)
+    assert (memory.failed_starts, memory.failed_rounds, memory.crashing) == (0, 0, False)
+
+
+def _compactor(name: str) -> CompactorLoad:
+    return CompactorLoad(name=name, slots=SLOTS, busy=4)
 
 
 def test_a_start_that_takes_too_long_is_given_up_once_and_counts_as_failed() -> None:
@@ -406,7 +442,7 @@ def test_a_start_that_takes_too_long_is_given_up_once_and_counts_as_failed() -> 
     assert (gone.give_up, gone.current) == (("s0",), 0)
     assert (again.give_up, again.current, last.give_up) == ((), 0, ())
     assert memory.failed_starts == 1
-    assert "starts failed 1 time" in last.blocked
+    assert "1 start failed" in last.blocked
     assert last.blocked.endswith("no heartbeat within 600 s")
 
 
@@ -433,6 +469,11 @@ def test_a_minimum_is_kept_with_pauses_when_starts_fail() -> None:
         (
             load((4, 0, 0), **queued(1000)),
             "8 slots free while 1,000 jobs wait: limits or pauses hold the jobs back",
+        ),
+        (load((4, 4, 0, 0), **queued(30), oldest_age_s=900.0), ""),  # an idle one will take it
+        (
+            load((1, 1, 1), **queued(30), oldest_age_s=900.0),
+            "9 slots free while 30 jobs wait: limits or pauses hold the jobs back",
         ),
         (load((4,), **queued(1000)), ""),
         (load(), ""),

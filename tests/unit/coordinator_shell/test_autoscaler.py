@@ -188,7 +188,7 @@ async def test_one_that_dies_on_its_way_is_counted_and_explained() -> None:
     stage.ray.existing.clear()
     scaling = await stage.rounds(2.0)
     assert scaling.starts_failed == 1
-    assert scaling.blocked.startswith("starts failed 1 time")
+    assert scaling.blocked.startswith("1 start failed")
     assert "small-1 ran out of memory" in scaling.blocked
     assert (await stage.rounds(20.0)).starting == 1
 
@@ -301,3 +301,13 @@ async def test_compactors_of_other_settings_are_replaced_one_at_a_time() -> None
     assert stage.ray.shut_downs == [("small-1", None)]
     assert stage.ray.existing == {"small-1", "small-2", "small-3"}
     assert stage.scaling().decisions[-1].started == ("small-3",)
+
+
+async def test_a_compactor_that_somebody_started_by_hand_is_left_alone() -> None:
+    stage = Stage()
+    await stage.parts.autoscaler.scale("small", 1)
+    stage.ray.existing = {"mine", "second-1"}
+    stage.answering = {"mine": True, "second-1": True}
+    await stage.rounds(40.0)
+    assert stage.ray.existing == {"mine", "second-1", "small-1"}
+    assert stage.ray.shut_downs == []

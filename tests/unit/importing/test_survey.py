@@ -171,9 +171,9 @@ class TestFolders:
     def test_other_folders_do_not_fit(self) -> None:
         found = self.of("m=1/a", "m=2/a", "b", "m=1/n=2/c", "m=1/m=2/d")
         assert sorted(found.misfits) == ["b", "m=1/m=2/d", "m=1/n=2/c"]
-        assert found.misfits["b"] == "it lies in no partition's folder, wanted folders of m"
+        assert found.misfits["b"] == "it lies in no partition's folder, expected folders of m"
         found = self.of("m=1/a", partition_by=("n",))
-        assert found.misfits == {"m=1/a": "it lies in folders of m, wanted folders of n"}
+        assert found.misfits == {"m=1/a": "it lies in folders of m, expected folders of n"}
         assert self.of("m=1/n=2/a", partition_by=("n", "m")).partition_by == ("n", "m")
 
     def test_a_column_in_the_file_has_the_type_of_the_file(self) -> None:

@@ -45,7 +45,7 @@ def test_no_java_says_what_to_do(tmp_path: Path) -> None:
 
 def test_an_old_java_is_named(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "old", "1.8.0_402")
-    with pytest.raises(ConfigError, match=r"old/bin/java \(version 8\), wanted version 11 to 21"):
+    with pytest.raises(ConfigError, match=r"old/bin/java \(version 8\), expected version 11 to 21"):
         find_java({"JAVA_HOME": str(home), "PATH": ""}, wheels=False)
 
 
@@ -110,16 +110,16 @@ def test_a_server_that_does_not_say_what_it_is_is_passed_over(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "version", "wanted"),
     [
-        ("Redis", (6, 2, 14), "wanted 6.2.24"),
+        ("Redis", (6, 2, 14), "expected 6.2.24"),
         ("Redis", (6, 2, 24), ""),
-        ("Redis", (7, 0, 15), "wanted a later line"),
-        ("Redis", (7, 4, 10), "wanted 7.4.11"),
-        ("Redis", (8, 0, 6), "wanted a later line"),
+        ("Redis", (7, 0, 15), "expected a later line"),
+        ("Redis", (7, 4, 10), "expected 7.4.11"),
+        ("Redis", (8, 0, 6), "expected a later line"),
         ("Redis", (8, 12, 0), ""),
         ("Redis", (9, 0, 0), ""),
-        ("Valkey", (7, 2, 13), "wanted 7.2.14"),
+        ("Valkey", (7, 2, 13), "expected 7.2.14"),
         ("Valkey", (8, 0, 10), ""),
-        ("Valkey", (9, 1, 0), "wanted 9.1.1"),
+        ("Valkey", (9, 1, 0), "expected 9.1.1"),
         ("Valkey", (9, 2, 0), ""),
     ],
 )

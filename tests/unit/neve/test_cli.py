@@ -111,7 +111,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("group", "limit", "default", "50MB", says="group default is limited to 50MB/s")
     neve.run("volume", "limit", "fast", "none", says="volume fast is not limited")
     neve.run("volume", "limit", "fast", "default", says="volume fast is limited by the settings")
-    neve.run("volume", "limit", "fast", "1K", code=2, says="wanted 0 (none) or 65536 at least")
+    neve.run("volume", "limit", "fast", "1K", code=2, says="expected 0 (none) or 65536 at least")
     neve.run("limits", says="40.0 MiB/s")
     assert neve.json("status")["groups"][0]["group"] == "default"
 
@@ -376,7 +376,7 @@ def test_the_doctor_warns_of_a_server_with_known_faults(tmp_path: Path) -> None:
     found = doctor._run("redis server", lambda: checks.check_redis_server(environ, wheels=False))
     assert found.state == "warning"
     assert found.found.startswith(f"Redis 6.2.14 in {server}: ")
-    assert found.found.endswith("wanted 6.2.24")
+    assert found.found.endswith("expected 6.2.24")
     assert doctor._run("redis server", lambda: checks.check_redis_server(environ)).state == "ok"
 
 

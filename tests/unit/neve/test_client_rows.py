@@ -107,7 +107,7 @@ def test_a_plug_in_may_be_written_as_on_the_command_line(client: Client) -> None
         assert asked.selector == Plugin(name="size", options={"smaller_than": "1GB"})
     with pytest.raises(CallerError, match="option of selector size 'x' is not of the form name="):
         client.compact("sales", selector="size:x")
-    with pytest.raises(CallerError, match="has no name, wanted NAME"):
+    with pytest.raises(CallerError, match="has no name, expected NAME"):
         client.dry_run("sales", selector=":x=1")
 
 

@@ -137,7 +137,7 @@ def test_no_file_too_many_or_one_twice_is_refused(client: Client, folder: Path) 
     write(folder, "a.parquet", rows(1))
 
     for wanted, message in (
-        ([], "0 files are given, wanted 1 to 10000"),
+        ([], "0 files are given, expected 1 to 10000"),
         (["a.parquet", str(folder / "a.parquet")], "file a.parquet is given twice"),
         ([f"{i}.parquet" for i in range(10_001)], "10001 files are given"),
     ):

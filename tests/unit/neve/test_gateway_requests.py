@@ -77,7 +77,7 @@ def tablet_ids(client: Client) -> list[TabletId]:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"start": "x"}, "key value 'x' cannot be read as int"),
-    ({"start": "2", "end": "1"}, "no key lies from '2' to '1', wanted start before end"),
+    ({"start": "2", "end": "1"}, "no key lies from '2' to '1', expected start before end"),
     ({"start": "+inf"}, "no key lies from '\\+inf' to None"),
     ({"delete_where": "note = "}, "line 1, column 8: .*expected"),
     ({"delete_where": "nota = 'a'"}, "there is no column nota.*note"),
@@ -91,14 +91,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"transform": "upper"}, "neve.transforms: 'upper' is not installed"),
     ({"selector": "best"}, "neve.selectors: 'best' is not installed; installed: .*all"),
     ({"selector": ("all", {"x": "1"})}, "'?x'?"),
-    ({"codec": "rar"}, "codec 'rar' is unknown, wanted one of zstd"),
-    ({"codec": "gzip", "codec_level": 12}, "codec_level 12 is not a level of gzip, wanted 1 to 9"),
-    ({"row_group_bytes": "1KB"}, "row_group_bytes '1KB' is out of range, wanted 64 KiB to 1 GiB"),
-    ({"boost": 20_001}, "boost 20001 is out of range, wanted -20000 to 20000"),
+    ({"codec": "rar"}, "codec 'rar' is unknown, expected one of zstd"),
+    (
+        {"codec": "gzip", "codec_level": 12},
+        "codec_level 12 is not one of gzip, expected 1 to 9",
+    ),
+    ({"row_group_bytes": "1KB"}, "row_group_bytes '1KB' is out of range, expected 64 KiB to 1 GiB"),
+    ({"boost": 20_001}, "boost 20001 is out of range, expected -20000 to 20000"),
     ({"deadline": "soon"}, "deadline 'soon' is not a duration"),
-    ({"deadline": 0}, "deadline 0.* is out of range, wanted 1s to 366d"),
+    ({"deadline": 0}, "deadline 0.* is out of range, expected 1s to 366d"),
     ({"hints": {"a": "x" * 257}}, "hint 'a' has 257 characters"),
-    ({"hints": {str(n): "x" for n in range(33)}}, "33 hints are given, wanted at most 32"),
+    ({"hints": {str(n): "x" for n in range(33)}}, "33 hints are given, expected at most 32"),
 ]
 
 

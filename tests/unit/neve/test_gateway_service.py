@@ -282,7 +282,7 @@ def test_limits_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
     ("group", "limit", "says"),
     [
         ("default", "fast", "limit of group default 'fast' is not a size"),
-        ("default", 1000, "limit of group default is 1000 bytes/s, wanted 0"),
+        ("default", 1000, "limit of group default is 1000 bytes/s, expected 0"),
         ("No Group", "50MB", "group name 'No Group' must be a DNS label"),
     ],
 )

@@ -226,7 +226,7 @@ def test_files_that_do_not_fit_are_told_and_left_only_on_purpose(
     assert "column id is int64 in the other files, but string" in why["text.parquet"]
     assert any("v is null in 1 rows" in note for note in dry.notes)
     assert "lacks the columns id of the key" in why["keyless.parquet"]
-    assert "it lies in no partition's folder, wanted folders of day" in why["outside.parquet"]
+    assert "it lies in no partition's folder, expected folders of day" in why["outside.parquet"]
     with pytest.raises(RefusedError, match=r"5 of 9 files do not fit, .*Nothing was written"):
         client.import_table(str(tmp_path), "lake", **OPTIONS)
     assert client.tables() == []
@@ -256,9 +256,9 @@ def test_a_damaged_file_stops_the_import_which_then_goes_on(client: Client, tmp_
         ({"key": ("nope",)}, "lacks the columns nope of the key or version"),
         ({"key": ("id",)}, "partition column 'day' is not in the key"),
         ({"version_column": None}, "has a key, but no version_column"),
-        ({"tombstone_column": "v"}, "tombstone_column 'v' is int64, wanted a bool"),
+        ({"tombstone_column": "v"}, "tombstone_column 'v' is int64, expected a bool"),
         ({"settings": {"ratoi": 2}}, "did you mean 'ratio'"),
-        ({"partition_by": ("month",)}, "wanted folders of month"),
+        ({"partition_by": ("month",)}, "expected folders of month"),
         ({"partition_types": {"id": "int64"}}, "no folder names such a column"),
     ],
 )

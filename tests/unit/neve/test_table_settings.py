@@ -49,7 +49,7 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        ({"split_bytes": "1000"}, "split_bytes '1000' is not allowed, wanted 0 .never. or at"),
+        ({"split_bytes": "1000"}, "split_bytes '1000' is not allowed, expected 0 .never. or at"),
         ({"split": "1MB", "merge": "600KB"}, "merge_bytes 614400 is above half of split_bytes"),
         ({"configurer": "by-seize"}, "setting configurer: .*'by-seize' is not installed"),
         ({"configurer": "by-size"}, "by-size lacks the option threshold"),
@@ -57,7 +57,7 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
         ({"selector": "sighs"}, "setting selector: .*'sighs' is not installed"),
         ({"selector": "size"}, "selector size: give at least one of larger_than or smaller_than"),
         ({"selector_options": "min_files=2"}, "has min_files, but selector is not set"),
-        ({"configurer_options": "codec"}, "'codec' is no list of options, wanted name=value"),
+        ({"configurer_options": "codec"}, "'codec' is no list of options, expected name=value"),
         ({"configurer_options": 7}, "7 is no list of options"),
     ],
 )

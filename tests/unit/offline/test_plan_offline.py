@@ -131,7 +131,7 @@ def test_facts_of_a_file_are_read() -> None:
         ({"files": FOUR, "table": {"max_files": 1}}, "max_files is 1, expected at least 2"),
         ({"files": FOUR, "table": {"ttl": "soon"}}, "setting ttl_s 'soon' is not a duration"),
         ({"files": FOUR, "table": {"codec": 5}}, "setting codec 5 is not a text"),
-        ({"files": FOUR, "table": {"allow_late_data": 5}}, "wanted true or false"),
+        ({"files": FOUR, "table": {"allow_late_data": 5}}, "expected true or false"),
         ({"files": FOUR, "table": 5}, "table is 5, expected an object"),
     ],
 )

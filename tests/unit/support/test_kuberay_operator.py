@@ -97,6 +97,13 @@ def test_named_workers_are_deleted_and_not_replaced(world: World) -> None:
     assert world.small() == names(3)
 
 
+def test_a_named_worker_makes_room_at_once(world: World) -> None:
+    world.set_small(replicas=2)
+    world.set_small(replicas=2, leaving=("neve-small-worker-2",))
+
+    assert world.small() == ["-neve-small-worker-2", *names(3, 4)]
+
+
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 def test_an_ended_pod_is_replaced_when_it_is_gone(world: World, phase: str) -> None:
     world.set_small(replicas=1)
@@ -113,6 +120,8 @@ def test_an_ended_pod_is_replaced_when_it_is_gone(world: World, phase: str) -> N
 def test_an_ended_head_is_replaced(world: World) -> None:
     world.set_phase("neve-head-0", "Failed")
     world.operator.reconcile()
+    assert "deletionTimestamp" in world.store.get(PODS, "neve-head-0")["metadata"]
+
     world.store.remove(PODS, "neve-head-0")
     world.operator.reconcile()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kubernetes.cluster import NamespaceError, check_namespaces
+from tests.support.kubernetes.namespaces import NamespaceError, check_namespaces
 
 
 def test_no_program_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

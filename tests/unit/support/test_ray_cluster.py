@@ -89,12 +89,12 @@ def test_raylets_of_the_manifest_offer_what_the_autoscaler_expects(cluster: dict
 
 def test_flags_without_a_value_and_labels(cluster: dict[str, Any]) -> None:
     group = cluster["spec"]["workerGroupSpecs"][0]
-    group["labels"] = {"tier": "one", "disk": "ssd"}
+    group["labels"] = {"tier": "one", "disk": "fast"}
     group["rayStartParams"] |= {"verbose": "true", "no-redirect-output": "false"}
     group["rayStartParams"] |= {"log-color": "false"}
     given = flags(group)
 
-    assert given["labels"] == "disk=ssd,tier=one"
+    assert given["labels"] == "disk=fast,tier=one"
     assert given["verbose"] == given["block"] == ""
     assert "no-redirect-output" not in given
     assert given["log-color"] == "false"
