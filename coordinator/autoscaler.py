@@ -228,7 +228,8 @@ class Autoscaler:
     ) -> None:
         """Look at one group, and do what the policy wants."""
         failed = await self._note_starting(group, found.group, heard, names, now_s)
-        load = self._load(group, found, heard, failed, now_s)
+        missing = await self._missing(found.group) if group.starting else ""
+        load = replace(self._load(group, found, heard, failed, now_s), missing=missing)
         decision, group.memory = decide(load, group.memory, self._rules, now_s)
         decision = replace(decision, drain=decision.drain or self._outdated(load, heard))
         group.last, before = decision, group.last
@@ -277,6 +278,10 @@ class Autoscaler:
     async def _why_gone(self, compactor: str) -> str:
         assert self._lever is not None
         return await self._lever.why_gone(compactor)
+
+    async def _missing(self, group: str) -> str:
+        assert self._lever is not None
+        return await self._lever.missing(group)
 
     def _load(
         self,

@@ -82,6 +82,10 @@ class CompactorLever(Protocol):
         """Return why a compactor that does not exist any more has died, as far as is known."""
         ...
 
+    async def missing(self, group: str) -> str:
+        """Return what compactors of a group need and no node has; empty: nothing, or unknown."""
+        ...
+
 
 class PlanTablet(Protocol):
     """The registry's planners, bound. Pure."""

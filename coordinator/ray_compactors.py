@@ -95,6 +95,20 @@ class RayCompactorLever:
             return _short(str(error))
         return "its actor answers again"
 
+    async def missing(self, group: str) -> str:
+        """Return what compactors of a group need and no node has; empty: nothing, or unknown.
+
+        On a cluster that grows, it is missing only until a node has come.
+        """
+        own = self._settings.groups.get(group)
+        if own is None or not own.resource:
+            return ""
+        try:
+            found = await asyncio.to_thread(ray.cluster_resources)
+        except (ray.exceptions.RayError, RuntimeError) as error:
+            raise UnavailableError(f"Ray does not say what its nodes have: {error}") from error
+        return "" if found.get(own.resource) else f"no node has the Ray resource {own.resource!r}"
+
     async def _actor(self, name: str) -> Any:
         actor_name = compactor_actor_name(name)
         try:

@@ -88,8 +88,11 @@ def joining_problem(address: str, error: BaseException) -> str:
             f"the Ray cluster at {address} runs another version: {found}; use the image or the"
             " pinned requirements of this release on every node"
         )
-    first = text.partition("\n")[0][:300] or "no reason given"
-    return f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {first}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    said = lines[0]
+    if said.endswith(":") and len(lines) > 1:  # A headline: the reason ends what follows.
+        said = f"{said} {lines[-1]}"
+    return f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {said[:300]}"
 
 
 def missing_resources(settings: Settings, available: Mapping[str, float]) -> Iterator[str]:

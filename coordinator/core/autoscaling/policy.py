@@ -268,5 +268,6 @@ def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
         reason += f"; {load.idle:,} of {format_count(view.capacity, 'compactor')} idle"
     if view.starting:
         longest_s = max(0.0, now_s - min(each.since_s for each in view.starting))
-        reason += f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"
+        starting = f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"
+        reason += load.with_missing(starting)
     return reason

@@ -13,6 +13,8 @@
 `machine`          the process that holds all of these in private namespaces
 `cluster`          what a test uses: start a machine, look at it, hurt it, run programs on it
 `plain_actors`     a driver whose actors ask for a group's resource, for tests of the stand-in
+`port_forward`     a port of the cluster's network on the test's side of it
+`service`          the overlay `laptop` of `k8s/` with `neve serve`, on such a cluster
 
 The autoscaler is `ray kuberay-autoscaler` as Ray ships it. Nothing here takes a part of
 it out or puts another in its place.

@@ -39,6 +39,7 @@ class ScriptedRay:
     killed: list[str] = field(default_factory=list)
     answers: bool = True
     edition: str = ""
+    lacks: str = ""
 
     async def names(self) -> frozenset[str]:
         if not self.answers:
@@ -58,6 +59,10 @@ class ScriptedRay:
 
     async def why_gone(self, name: str) -> str:
         return f"{name} ran out of memory"
+
+    async def missing(self, group: str) -> str:
+        assert group == "small"
+        return self.lacks
 
 
 def planned(tablet: TabletId) -> on.TabletPlanned:
@@ -199,6 +204,19 @@ async def test_one_that_stays_silent_is_given_up_and_tried_again() -> None:
     given_up = [name for each in scaling.decisions for name in each.given_up]
     assert given_up == ["small-1"]
     assert (await stage.rounds(60.0)).starting == 1
+
+
+async def test_what_no_node_has_is_said_of_a_start_that_lasts_and_of_one_that_was_given_up() -> (
+    None
+):
+    stage = Stage()
+    stage.queue(1)
+    stage.ray.lacks = "no node has the Ray resource 'r'"
+    scaling = await stage.rounds(20.0)
+    assert scaling.reason.endswith("s: no node has the Ray resource 'r'")
+    scaling = await stage.rounds(600.0)
+    (late,) = (each for each in scaling.decisions if each.given_up)
+    assert late.reason.endswith("no heartbeat within 600 s: no node has the Ray resource 'r'")
 
 
 async def test_an_operator_sets_the_number_and_takes_it_back() -> None:

@@ -52,6 +52,11 @@ def test_a_wrong_version_and_a_refused_token_are_told_apart() -> None:
     )
 
 
+def test_of_a_headline_the_last_line_is_said_too() -> None:
+    error = ConnectionAbortedError("Initialization failure:\nTraceback\n  File x\nno channel\n")
+    assert joining_problem("h:1", error).endswith("Initialization failure: no channel")
+
+
 def test_what_no_node_has_is_said_of_service_and_groups() -> None:
     settings = load_settings(
         environ={},
