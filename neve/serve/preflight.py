@@ -82,7 +82,7 @@ def joining_problem(address: str, error: BaseException) -> str:
             f"the Ray cluster at {address} wants a token, and got {given}: set RAY_AUTH_MODE=token"
             " and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
         )
-    if re.search(r"[Vv]ersions? (mis|differ|do)|differs? from", text) or "mismatch" in text:
+    if re.search(r"[Vv]ersions? (mismatch|differ|do)|differs? from", text) or "mismatch" in text:
         found = " ".join(text.split())[:300]
         return (
             f"the Ray cluster at {address} runs another version: {found}; use the image or the"

@@ -66,7 +66,7 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
         **dict.fromkeys(("slots", "executors", "cores"), 3),
         **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
         "task_memory_max": "2345m",
-        "resource": "neve_group",
+        **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
     }
     assert words.keys() == {entry.name for entry in fields(GroupSettings)}
     usual = SECTIONS["compactor"]()
