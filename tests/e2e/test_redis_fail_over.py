@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,12 @@ from neve.local import LocalStack, StackOptions
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S
 from tests.support.redis_sentinels import RedisGroup, group_running
+from tests.support.redis_server import RedisServer
 from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
+Loss = Callable[[RedisServer], AbstractContextManager[None]]
 BEFORE, AFTER = 8, 16
 """Appends that are acknowledged before the primary dies, and afterwards."""
 ROWS = 500
@@ -59,8 +62,15 @@ def acknowledged(table: LedgerTable, rows: pa.Table, call: str) -> bool:
     return True
 
 
-def test_appends_and_compactions_go_on_when_the_primary_dies(
-    group: RedisGroup, service: Service
+@contextmanager
+def killed(server: RedisServer) -> Iterator[None]:
+    server.kill()
+    yield
+
+
+@pytest.mark.parametrize("lose", [killed, RedisServer.frozen], ids=["killed", "frozen"])
+def test_appends_and_compactions_go_on_without_their_primary(
+    group: RedisGroup, service: Service, lose: Loss
 ) -> None:
     table = LedgerTable(service.client, service.folder, keyed=False, stem="over")
     actors = {kind: service.actor(kind) for kind in ("CoordinatorActor", "GatewayActor")}
@@ -69,16 +79,17 @@ def test_appends_and_compactions_go_on_when_the_primary_dies(
     service.wait("a commit before", table.commits, table=table)
     lost = group.primary()
 
-    lost.kill()
-    killed_s = time.monotonic()
-    append(table, bag_rows(ROWS, BEFORE))
-    print(f"an append is acknowledged {time.monotonic() - killed_s:.1f} s after the kill")
-    before = len(table.commits())
-    for seed in range(BEFORE + 1, BEFORE + AFTER):
-        append(table, bag_rows(ROWS, seed))
-    service.wait("a commit after", lambda: len(table.commits()) > before, table=table)
-    print(f"a commit is there {time.monotonic() - killed_s:.1f} s after the kill")
+    with lose(lost):
+        lost_s = time.monotonic()
+        append(table, bag_rows(ROWS, BEFORE))
+        print(f"an append is acknowledged {time.monotonic() - lost_s:.1f} s after the loss")
+        before = len(table.commits())
+        for seed in range(BEFORE + 1, BEFORE + AFTER):
+            append(table, bag_rows(ROWS, seed))
+        service.wait("a commit after", lambda: len(table.commits()) > before, table=table)
+        print(f"a commit is there {time.monotonic() - lost_s:.1f} s after the loss")
 
+    # A frozen one wakes up, takes itself for the primary, and is demoted.
     service.wait_until_at_rest(table)
     table.check_rows()
     service.wait_until_clean(table)

@@ -118,8 +118,10 @@ class RedisGroup:
 
     def stop(self) -> None:
         """End all that still run."""
-        for process in (*self.sentinels, *self.servers):
-            process.stop()
+        for sentinel in self.sentinels:
+            sentinel.stop()
+        for server in self.servers:
+            server.stop()
 
     def primary(self) -> RedisServer:
         """Return the server that the first Sentinel names."""
