@@ -55,7 +55,7 @@ grow_after_s = 2
 grow_interval_s = 5
 shrink_after_s = 8
 shrink_interval_s = 2
-start_timeout_s = 90
+start_timeout_s = 150
 """
 
 
