@@ -56,8 +56,12 @@ demo: install  ## See a table being compacted, on this machine
 	@$(BIN)/neve demo
 
 .PHONY: test
-test: install  ## Run every test; needs neither Java nor Redis on the machine
-	@$(PY) -m pytest tests $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
+test: install  ## Run the tests; needs neither Java nor Redis on the machine
+	@$(PY) -m pytest tests -m "not long" $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
+
+.PHONY: long
+long: install  ## Run the tests that `make test` has no time for; ten minutes
+	@$(PY) -m pytest tests -m long $(PARALLEL)
 
 .PHONY: lint
 lint: install  ## Format, lint, types, layers and spelling; no tests

@@ -25,7 +25,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         yield stack
 
 
-@pytest.mark.parametrize("node_resource", [NODE_RESOURCE, ""], ids=["own", "address"])
+@pytest.mark.parametrize(
+    "node_resource",
+    [
+        pytest.param(NODE_RESOURCE, id="own"),
+        pytest.param("", id="address", marks=pytest.mark.long),
+    ],
+)
 def test_a_life_with_a_death_in_it(stack: LocalStack, tmp_path: Path, node_resource: str) -> None:
     _live(stack, tmp_path, node_resource, "whole")
 

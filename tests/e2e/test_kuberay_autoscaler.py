@@ -17,7 +17,7 @@ import yaml
 from tests.support.kubernetes.cluster import KubeRayCluster
 from tests.support.kubernetes.plain_actors import PlainActors
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 MANIFEST = Path(__file__).parents[1] / "data" / "kuberay" / "raycluster.yaml"
 IDLE_TIMEOUT_S = 10

@@ -12,7 +12,7 @@ from neve.local.machine import find_redis_server
 from tests.support.kubernetes.cluster import KubeRayCluster
 from tests.support.kubernetes.plain_actors import PlainActors
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 MANIFEST = Path(__file__).parents[1] / "data" / "kuberay" / "raycluster.yaml"
 REDIS_PORT = 7000

@@ -70,6 +70,7 @@ def test_a_job_that_outgrows_its_task_is_done_in_smaller_steps(service: Service)
     check_table(client, "wide", open_location((service.folder / "wide").as_uri()))
 
 
+@pytest.mark.long
 def test_a_job_that_fits_in_no_way_is_quarantined_and_says_what_to_do(service: Service) -> None:
     """Rows that are larger than what a task may have beside what it always needs."""
     client = service.client

@@ -126,6 +126,7 @@ def run(words: list[str | Path], folder: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.integration
 def test_everything_pinned_is_installed_and_nothing_else(installed: Path) -> None:
     listed = json.loads(
@@ -139,6 +140,7 @@ def test_everything_pinned_is_installed_and_nothing_else(installed: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.integration
 def test_it_runs_without_the_sources(installed: Path) -> None:
     where = run([installed / "bin/python", "-c", "import neve; print(neve.__file__)"], installed)

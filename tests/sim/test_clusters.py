@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 ROOT = Path(__file__).parents[2]
 FEW = "0-99"
-MANY = "100-999" if LONG else "100-399"
+MANY = "100-999" if LONG else "100-299"
 REGRESSIONS = {
     4: "after a fail-over the reservation of a commit that was forgotten stood for ever",
     113: "a part of a request was cancelled under a split: its done marker was lost",

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-FEW, MANY = range(35), range(35, 160 if LONG else 80)
+FEW, MANY = range(35), range(35, 160 if LONG else 60)
 MET = (
     "storage: failed, and was done",
     "storage: files not listed yet",
