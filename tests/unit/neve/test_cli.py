@@ -248,10 +248,10 @@ def test_a_drop_is_asked_for(neve: Shell, folder: Path) -> None:
 
 def test_the_settings_are_checked_and_secrets_hidden(tmp_path: Path) -> None:
     file = tmp_path / "neve.toml"
-    file.write_text('[gateway]\ntoken = "secret"\nport = 1234\n')
+    file.write_text('[gateway]\ntoken = "whispered"\nport = 1234\n')
 
     shown = Shell(tmp_path).run("config", "check", str(file), says="gateway.port 1234")
-    assert "secret" not in shown.output
+    assert "whispered" not in shown.output
     settings = Shell(tmp_path).json("config", "check", str(file))["settings"]
     (token,) = [each for each in settings if each["name"] == "gateway.token"]
     assert (token["value"], token["source"]) == ("(set, not shown)", f"file {file}")
