@@ -30,6 +30,12 @@ caller cannot be expected to handle on the next line. A broken invariant is an
 """
 
 
+def first_line(error: BaseException) -> str:
+    """Return an error in one line: ours as it is, others with their class."""
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}"
+
+
 class CompactionError(Exception):
     """Everything that Névé raises on purpose."""
 

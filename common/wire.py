@@ -20,6 +20,8 @@ from common.model.tablet import Bounds, Reservation
 
 NAMESPACE = "neve"
 """Ray namespace of the actors. The Spark driver of a compactor has one of its own."""
+PIN_AMOUNT = 0.001
+"""Enough of a custom Ray resource to be placed on a node that has it, whatever its amount."""
 COORDINATOR_NAME = "neve-coordinator"
 GATEWAY_NAME = "neve-gateway"
 

@@ -27,13 +27,14 @@ from common.telemetry import event_log
 from common.tracing import spans_of
 from common.wire import (
     NAMESPACE,
+    PIN_AMOUNT,
     Heartbeat,
     compactor_actor_name,
 )
 from compactor.ray_metrics import RayMetrics
 from compactor.service import CompactorService
 from compactor.service.table_storage import TableStorage
-from compactor.spark.driver_protocol import PIN_AMOUNT, DriverSettings, driver_settings
+from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
 
 CALLS_AT_ONCE = 1000
@@ -103,9 +104,8 @@ class CompactorActor:
         """Run the service; if it fails, end the process."""
         try:
             await self._service.run()
-            if (
-                not self._service.stopping
-            ):  # It was drained; Ray would keep an actor that does nothing.
+            # It was drained: Ray would keep an actor that does nothing.
+            if not self._service.stopping:
                 await self._end_for_good()
         except asyncio.CancelledError:
             raise

@@ -17,7 +17,7 @@ from common.errors import (
     UnavailableError,
     UnknownGroupError,
 )
-from common.metadata.changes import Applied, Refused, SetScale
+from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
 from common.wire import (
     CompactorStatus,
@@ -124,12 +124,12 @@ class Autoscaler:
             MetadataError: What operators have set cannot be read.
             UnavailableError: Store or Ray do not answer.
         """
-        if self._stopped or self._lever is None:
+        if self._stopped:
             return
         now_s = self._context.clock.now_s()
         if self._scales_s is None or now_s - self._scales_s >= SCALES_INTERVAL_S:
             await self._read_scales()
-        names = await self._lever.names()
+        names = await self._ray.names()
         status = self._state.status(now_s)
         for found in status.groups:
             group = self._groups.get(found.group)
@@ -161,11 +161,8 @@ class Autoscaler:
             raise RequestError(
                 f"{wanted} compactors are not possible, expected 0 to {COMPACTORS_MAX}"
             )
-        outcome = await self._context.store.apply(SetScale(group=group, count=wanted))
-        if isinstance(outcome, Refused):
-            raise MetadataError(f"compactors of group {group} are not set: {outcome.reason}")
-        if not isinstance(outcome, Applied):
-            raise UnavailableError(f"compactors of group {group} may not be set: {outcome.reason}")
+        change = SetScale(group=group, count=wanted)
+        await self._context.write(change, f"number of compactors of group {group}")
         self._context.log("group set", group=group, compactors=wanted)
         await self._read_scales()
 
@@ -207,6 +204,12 @@ class Autoscaler:
             decisions=tuple(own.decisions),
         )
 
+    @property
+    def _ray(self) -> CompactorLever:
+        """The lever, in a round: without one there are no rounds."""
+        assert self._lever is not None
+        return self._lever
+
     def _bounds(self, group: str) -> tuple[int, int]:
         wanted = self._scales.get(group)
         if wanted is not None:
@@ -228,7 +231,7 @@ class Autoscaler:
     ) -> None:
         """Look at one group, and do what the policy wants."""
         failed = await self._note_starting(group, found.group, heard, names, now_s)
-        missing = await self._missing(found.group) if group.starting else ""
+        missing = await self._ray.missing(found.group) if group.starting else ""
         load = replace(self._load(group, found, heard, failed, now_s), missing=missing)
         decision, group.memory = decide(load, group.memory, self._rules, now_s)
         decision = replace(decision, drain=decision.drain or self._outdated(load, heard))
@@ -243,10 +246,9 @@ class Autoscaler:
 
         One that drains counts no more, so the policy starts another if the work wants it.
         """
-        assert self._lever is not None
         if load.starting or any(each.draining for each in load.running):
             return ()
-        edition = self._lever.edition
+        edition = self._ray.edition
         others = [each for each in heard if each.ready and each.edition != edition]
         least = min(others, key=lambda each: (each.busy, each.compactor), default=None)
         return () if least is None else (least.compactor,)
@@ -267,21 +269,13 @@ class Autoscaler:
         own |= {each.compactor for each in heard}
         starting = own - answers - group.leaving
         failed = [
-            FailedStart(name=each, cause=await self._why_gone(each))
+            FailedStart(name=each, cause=await self._ray.why_gone(each))
             for each in group.starting
             if each not in own and each not in group.leaving
         ]
         group.starts_failed += len(failed)
         group.starting = {each: group.starting.get(each, now_s) for each in sorted(starting)}
         return tuple(failed)
-
-    async def _why_gone(self, compactor: str) -> str:
-        assert self._lever is not None
-        return await self._lever.why_gone(compactor)
-
-    async def _missing(self, group: str) -> str:
-        assert self._lever is not None
-        return await self._lever.missing(group)
 
     def _load(
         self,
@@ -330,10 +324,9 @@ class Autoscaler:
         self, group: _Group, decision: Decision, names: frozenset[str]
     ) -> tuple[str, ...]:
         """Do what was decided; return the compactors that were started."""
-        assert self._lever is not None
         for name in decision.give_up:
             self._context.log("compactor does not come up", compactor=name)
-            await self._lever.kill(name)
+            await self._ray.kill(name)
         for name in decision.drain:
             await self.shut_down(name, None)
         free = (each for n in count(1) if (each := f"{decision.group}-{n}") not in names)
@@ -342,7 +335,7 @@ class Autoscaler:
             # From now on, for its failure would not show otherwise.
             group.starting[name] = self._context.clock.now_s()
             try:
-                await self._lever.start(decision.group, name)
+                await self._ray.start(decision.group, name)
             except UnavailableError as error:
                 self._context.log("compactor does not come up", compactor=name, cause=str(error))
         return started

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
 from common.ids import IdSource
-from common.metadata.changes import Change, Guarded, Outcome, Refused, Unknown, table_of
+from common.metadata.changes import Applied, Change, Guarded, Outcome, Refused, Unknown, table_of
 from common.metadata.ports import TabletStore
 from common.model.outcome import RefusalCode
 from common.storage_threads import StorageThreads
@@ -62,6 +62,23 @@ class ShellContext:
             return Refused(code=RefusalCode.GENERATION, reason=reason)
         guarded = replace(change, generation=self.generations.known(table))
         return await self.store.apply(guarded)
+
+    async def write(self, change: Change, what: str) -> None:
+        """Write what an operator wants.
+
+        Args:
+            change: Of the whole store, not of a table.
+            what: What is written, for messages.
+
+        Raises:
+            MetadataError: The store refused.
+            UnavailableError: The store does not answer: it may be written or not.
+        """
+        outcome = await self.store.apply(change)
+        if isinstance(outcome, Refused):
+            raise MetadataError(f"{what} is not written: {outcome.reason}")
+        if not isinstance(outcome, Applied):
+            raise UnavailableError(f"{what} may not be written: {outcome.reason}")
 
     async def apply_or_unknown(self, change: Change) -> Outcome:
         """Apply a change; if the store gives no clear answer, the outcome is `Unknown`."""

@@ -16,7 +16,43 @@ from common.wire import NAMESPACE, compactor_actor_name
 
 STARTER = "compactor.actor"
 ANSWER_MAX_S = 5.0
+SHUT_DOWN_ANSWER_MAX_S = 10.0
 _PREFIX = compactor_actor_name("")
+
+
+def compactor_names() -> frozenset[str]:
+    """Return the compactors that exist: that run, start, or wait for a node."""
+    found = ray.util.list_named_actors(all_namespaces=True)
+    own = (each["name"] for each in found if each["namespace"] == NAMESPACE)
+    return frozenset(name.removeprefix(_PREFIX) for name in own if name.startswith(_PREFIX))
+
+
+def shut_down_all() -> list[Any]:
+    """Shut all compactors down side by side, and wait for those that answer.
+
+    Returns:
+        Their actors. One that does not answer is not waited for.
+    """
+    names = sorted(map(compactor_actor_name, compactor_names()))
+    compactors = [ray.get_actor(each, namespace=NAMESPACE) for each in names]
+    calls = [each.shut_down.remote() for each in compactors]
+    asked = [each.shut_down_max_s.remote() for each in compactors]
+    answered: list[Any] = []
+    if asked:
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=SHUT_DOWN_ANSWER_MAX_S)
+    waits_s = [_longest_s(each) for each in answered]
+    waited = [call for call, question in zip(calls, asked, strict=True) if question in answered]
+    if waited:
+        ray.wait(waited, num_returns=len(waited), timeout=max(waits_s))
+    return compactors
+
+
+def _longest_s(question: Any) -> float:
+    """Return the longest time that a compactor needs; 0: it has died."""
+    try:
+        return float(ray.get(question))
+    except ray.exceptions.RayError:
+        return 0.0
 
 
 class RayCompactorLever:
@@ -51,11 +87,9 @@ class RayCompactorLever:
     async def names(self) -> frozenset[str]:
         """Return the compactors that exist: that run, start, or wait for a node."""
         try:
-            found = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+            return await asyncio.to_thread(compactor_names)
         except (ray.exceptions.RayError, RuntimeError) as error:
             raise UnavailableError(f"Ray does not say which actors there are: {error}") from error
-        own = (each["name"] for each in found if each["namespace"] == NAMESPACE)
-        return frozenset(name.removeprefix(_PREFIX) for name in own if name.startswith(_PREFIX))
 
     async def start(self, group: str, name: str) -> None:
         """Start a compactor; it may wait for a node."""

@@ -8,7 +8,7 @@ grace are adopted, the others released.
 import asyncio
 
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, ClaimCoordination, Refused, SetLimit
+from common.metadata.changes import Applied, ClaimCoordination, SetLimit
 from common.metadata.ports import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
@@ -138,11 +138,7 @@ class RateLimits:
         """
         checked_limit(bytes_s or 0, scope)
         change = SetLimit(scope=LimitScope.parse(scope), bytes_s=bytes_s)
-        outcome = await self._context.store.apply(change)
-        if isinstance(outcome, Refused):
-            raise MetadataError(f"limit of {scope} is not written: {outcome.reason}")
-        if not isinstance(outcome, Applied):
-            raise UnavailableError(f"limit of {scope} may not be written: {outcome.reason}")
+        await self._context.write(change, f"limit of {scope}")
         self._context.log("limit set", scope=scope, bytes_s=bytes_s)
         await self.refresh()
 

@@ -11,6 +11,7 @@ from typing import Any
 import compactor
 from common.log_files import TASK_LOGS_VARIABLE
 from common.units import parse_size_bytes
+from common.wire import PIN_AMOUNT
 from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
@@ -18,7 +19,7 @@ from compactor.rewrite.plan.memory_budget import (
     TASK_ENVIRON,
     TASK_SETTING,
 )
-from compactor.spark.driver_protocol import PIN_AMOUNT, DriverSettings, EngineKind
+from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.startup import warm_up
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."

@@ -21,8 +21,6 @@ from common.units import parse_size_bytes
 from compactor.core.progress import RewriteProgress
 from compactor.rewrite.plan.memory_budget import TASK_BYTES
 
-PIN_AMOUNT = 0.001
-"""Enough of a node's own resource to be placed on that node, whatever its amount."""
 REWRITE_FUNCTION = "compactor.rewrite.attempt:rewrite"
 
 

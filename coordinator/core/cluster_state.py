@@ -174,13 +174,12 @@ class ClusterState:
         if self.compactors.of_group(group):
             return None
         jobs = len(self.queues.queue(group))
-        if group in self.scaled_groups:
-            what = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
-            told = f"`neve group show {group}` says what is being done"
-            return f"group {group} has no compactor yet: {what}; {told}" if jobs else None
         waiting = "no job waits for it now"
         if jobs:
             waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
+        if group in self.scaled_groups:
+            told = f"`neve group show {group}` says what is being done"
+            return f"group {group} has no compactor yet: {waiting}; {told}" if jobs else None
         return (
             f"group {group} has no compactor: {waiting}; start one with"
             f" groups.{group}.compactors in the settings and a restart of the service"

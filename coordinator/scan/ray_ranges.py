@@ -12,6 +12,7 @@ import ray
 from common.errors import UnavailableError
 from common.metadata.redis import connect
 from common.settings import Settings
+from common.wire import PIN_AMOUNT
 from coordinator.registry import planner_for
 from coordinator.scan.scan_ranges import (
     LocalRangeScans,
@@ -19,8 +20,6 @@ from coordinator.scan.scan_ranges import (
     ScanRange,
 )
 
-AMOUNT = 0.001
-"""Enough of `cluster.service_resource` to be placed on a node that has it."""
 RANGE_SCAN_MAX_S = 300.0
 """Then a range has failed: its node may hang."""
 
@@ -33,7 +32,7 @@ class RayRangeScans:
         self._settings = settings
         own = settings.cluster.service_resource
         # Where nodes come and go with the work, a scan must not keep one of them from going.
-        place = {"resources": {own: AMOUNT}} if own else {"scheduling_strategy": "SPREAD"}
+        place = {"resources": {own: PIN_AMOUNT}} if own else {"scheduling_strategy": "SPREAD"}
         self._task = ray.remote(scan_range).options(
             num_cpus=0, max_retries=0, name="neve full scan", **place
         )

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import CompactionError, ConfigError
+from common.errors import CompactionError, ConfigError, first_line
 from common.settings import Settings
 from common.units import format_count
 from common.wire import NAMESPACE
@@ -229,12 +229,7 @@ def _part(part: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise PartError(part, f"{part} does not come up: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}"
+        raise PartError(part, f"{part} does not come up: {first_line(error)}") from error
 
 
 def _start_gateway(plan: ActorsPlan, port: int) -> None:
@@ -306,6 +301,6 @@ def main() -> None:
         url = drive(plan)
     except Exception as error:
         # The boundary of the process: the parent raises this as its own error.
-        _send_message(error=_first_line(error), part=getattr(error, "part", START))
+        _send_message(error=first_line(error), part=getattr(error, "part", START))
         raise
     _send_message(gateway_url=url)

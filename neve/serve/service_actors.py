@@ -15,21 +15,13 @@ import neve.gateway.actor
 from common.digests import digest
 from common.errors import ConfigError
 from common.settings import Settings
-from common.wire import (
-    COORDINATOR_NAME,
-    GATEWAY_NAME,
-    NAMESPACE,
-    compactor_actor_name,
-)
+from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE, PIN_AMOUNT
+from coordinator.ray_compactors import shut_down_all
 from neve.release import __version__
 from neve.serve.watch import Sight
 
 ANSWER_WAIT_S = 5.0
 NAME_GONE_WAIT_S = 30.0
-SERVICE_AMOUNT = 0.001
-"""Enough of `cluster.service_resource` to be placed on a node that has it."""
-DRAIN_ANSWER_S = 10.0
-_COMPACTOR_PREFIX = compactor_actor_name("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class ServiceActors:
             ConfigError: The gateway does not come up.
         """
         wanted = self._settings.cluster.service_resource
-        pin = {"resources": {wanted: SERVICE_AMOUNT}} if wanted else {}
+        pin = {"resources": {wanted: PIN_AMOUNT}} if wanted else {}
         PARTS[part].start(self._settings, edition=self._edition, **pin)
 
     def is_other(self, part: str) -> bool:
@@ -134,19 +126,7 @@ class ServiceActors:
         actor = self._actor("coordinator")
         if actor is not None:
             self._ask(actor, "stop_scaling")
-        found = ray.util.list_named_actors(all_namespaces=True)
-        names = [each["name"] for each in found if each["namespace"] == NAMESPACE]
-        compactors = [
-            ray.get_actor(each, namespace=NAMESPACE)
-            for each in names
-            if each.startswith(_COMPACTOR_PREFIX)
-        ]
-        calls = [each.shut_down.remote() for each in compactors]
-        longest = [self._ask(each, "shut_down_max_s") for each in compactors]
-        waited = [call for call, wait_s in zip(calls, longest, strict=True) if wait_s is not None]
-        if waited:
-            most_s = max(float(each) for each in longest if each is not None)
-            ray.wait(waited, num_returns=len(waited), timeout=most_s)
+        compactors = shut_down_all()
         for each in compactors:  # One that did not answer has no job, or is frozen.
             ray.kill(each, no_restart=True)
         return len(compactors)

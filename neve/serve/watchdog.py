@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from common.clock import Clock, SystemClock
-from common.errors import ConfigError, UnavailableError
+from common.errors import ConfigError, UnavailableError, first_line
 from common.settings import Settings
 from common.telemetry import Log, event_log
 from common.wire import NAMESPACE
@@ -128,10 +128,10 @@ class Watchdog:
     def _note_lost(self, part: str, error: Exception) -> None:
         """Keep in mind that the cluster cannot be asked; give it up in the end."""
         self._watches[part], _ = self._watches[part].seen(Sight.WAITS, self._clock.now_s())
-        self._problems[part] = f"the cluster cannot be asked: {_first_line(error)}"
+        self._problems[part] = f"the cluster cannot be asked: {first_line(error)}"
         if self._clock.now_s() - self._asked_s > LOST_MAX_S:
             raise UnavailableError(
-                f"the Ray cluster could not be asked for {LOST_MAX_S:.0f} s: {_first_line(error)};"
+                f"the Ray cluster could not be asked for {LOST_MAX_S:.0f} s: {first_line(error)};"
                 " start `neve serve` again when it is back"
             ) from error
 
@@ -155,8 +155,8 @@ class Watchdog:
         try:
             self._actors.start(part)
         except (ConfigError, ray.exceptions.RayError, TimeoutError) as error:
-            self._problems[part] = _first_line(error)
-            self._log("part does not start", down=part, cause=_first_line(error))
+            self._problems[part] = first_line(error)
+            self._log("part does not start", down=part, cause=first_line(error))
         else:
             self._log("part is started", up=part)
 
@@ -188,11 +188,6 @@ class Watchdog:
         for part in reversed(PARTS):
             self._actors.end(part, threading.Event().wait)
         say("the service has ended; its tables are as they were")
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return text if isinstance(error, ConfigError) else f"{type(error).__name__}: {text}"
 
 
 def end_on_signals(stop: threading.Event) -> None:

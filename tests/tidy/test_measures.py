@@ -29,6 +29,7 @@ SMALL_MODULES = {
     "coordinator/core/publish_schedule.py": "a decision of the core; its importer does I/O",
     "coordinator/core/autoscaling/rate.py": "a decision of the core; its importer does I/O",
     "coordinator/scan/ray_ranges.py": "the only module of the scan that imports Ray",
+    "neve/local/shutdown.py": "the program of a short-lived process, which alone loads Ray",
     "neve/row_reader.py": "opens files for the command line, which may not import `common` readers",
 }
 """Why a module below `SMALL_LINES` that one other imports is a module of its own."""

@@ -159,35 +159,37 @@ def claim_coordination(change: ClaimCoordination) -> Transaction:
 
 def set_limit(change: SetLimit) -> Transaction:
     """Return the transaction that writes a limit; the last one to write wins."""
-
-    def decide(seen: Seen) -> Decision:
-        known, scope = seen["limits"], change.scope.text
-        if change.bytes_s is None:
-            return Write((hdel(LIMITS, scope),), durable=True)
-        if scope.encode() not in known and len(known) >= LIMITS_MAX:
-            return Refusal(
-                RefusalCode.LIMITS, f"{len(known)} limits are set; take others back first"
-            )
-        return Write((hset(LIMITS, {scope: change.bytes_s}),), durable=True)
-
-    return Transaction(Needs((LIMITS,), {"limits": hgetall(LIMITS)}), decide)
+    return _set_by_operator(LIMITS, change.scope.text, change.bytes_s, LIMITS_MAX, "limits are set")
 
 
 def set_scale(change: SetScale) -> Transaction:
     """Return the transaction that sets a group's compactors; the last one to write wins."""
+    what = "groups are scaled by hand"
+    return _set_by_operator(SCALES, change.group, change.count, SCALES_MAX, what)
+
+
+def _set_by_operator(
+    key: str, name: str, value: int | None, count_max: int, what: str
+) -> Transaction:
+    """Return the transaction that sets a field of a hash of the whole store.
+
+    Args:
+        key: Of the hash.
+        name: Of the field.
+        value: None: the field goes.
+        count_max: Most fields.
+        what: What a full hash is full of, behind their number.
+    """
 
     def decide(seen: Seen) -> Decision:
-        known, group = seen["scales"], change.group
-        if change.count is None:
-            return Write((hdel(SCALES, group),), durable=True)
-        if group.encode() not in known and len(known) >= SCALES_MAX:
-            return Refusal(
-                RefusalCode.LIMITS,
-                f"{len(known)} groups are scaled by hand; take others back first",
-            )
-        return Write((hset(SCALES, {group: change.count}),), durable=True)
+        known = seen["known"]
+        if value is None:
+            return Write((hdel(key, name),), durable=True)
+        if name.encode() not in known and len(known) >= count_max:
+            return Refusal(RefusalCode.LIMITS, f"{len(known)} {what}; take others back first")
+        return Write((hset(key, {name: value}),), durable=True)
 
-    return Transaction(Needs((SCALES,), {"scales": hgetall(SCALES)}), decide)
+    return Transaction(Needs((key,), {"known": hgetall(key)}), decide)
 
 
 def bump_generation(change: BumpGeneration) -> Transaction:
