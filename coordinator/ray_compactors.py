@@ -6,13 +6,14 @@ other.
 
 import asyncio
 import importlib
+from contextlib import suppress
 from typing import Any
 
 import ray
 
 from common.errors import CompactionError, UnavailableError
 from common.settings import Settings
-from common.wire import NAMESPACE, compactor_actor_name
+from common.wire import COORDINATOR_NAME, NAMESPACE, compactor_actor_name
 
 STARTER = "compactor.actor"
 ANSWER_MAX_S = 5.0
@@ -30,9 +31,12 @@ def compactor_names() -> frozenset[str]:
 def shut_down_all() -> list[Any]:
     """Shut all compactors down side by side, and wait for those that answer.
 
+    The coordinator starts no others in their place any more.
+
     Returns:
         Their actors. One that does not answer is not waited for.
     """
+    _stop_scaling()
     names = sorted(map(compactor_actor_name, compactor_names()))
     compactors = [ray.get_actor(each, namespace=NAMESPACE) for each in names]
     calls = [each.shut_down.remote() for each in compactors]
@@ -45,6 +49,13 @@ def shut_down_all() -> list[Any]:
     if waited:
         ray.wait(waited, num_returns=len(waited), timeout=max(waits_s))
     return compactors
+
+
+def _stop_scaling() -> None:
+    """Ask the coordinator to start nobody; one that is away, or silent, starts nobody either."""
+    with suppress(ValueError, TimeoutError, ray.exceptions.RayError):
+        coordinator = ray.get_actor(COORDINATOR_NAME, namespace=NAMESPACE)
+        ray.get(coordinator.stop_scaling.remote(), timeout=ANSWER_MAX_S)
 
 
 def _longest_s(question: Any) -> float:

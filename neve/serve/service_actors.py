@@ -123,9 +123,6 @@ class ServiceActors:
 
     def drain_compactors(self) -> int:
         """Let every compactor end its jobs and end for good; return how many there were."""
-        actor = self._actor("coordinator")
-        if actor is not None:
-            self._ask(actor, "stop_scaling")
         compactors = shut_down_all()
         for each in compactors:  # One that did not answer has no job, or is frozen.
             ray.kill(each, no_restart=True)

@@ -27,6 +27,8 @@ CALLER = """
 import ray, sys
 address, namespace, actor, wait_max_s = sys.argv[1:]
 ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
+# Otherwise another compactor is started in its place: the group is to have two.
+ray.get(ray.get_actor("neve-coordinator").stop_scaling.remote())
 ray.get(ray.get_actor(actor).shut_down.remote(float(wait_max_s)))
 """
 
