@@ -1,13 +1,13 @@
 """The plug-ins that plan, as the settings name them: loaded, and their options checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
 from common.model.job import Kind, TabletPlan
-from common.model.table import PLANNER_SETTINGS, Table
+from common.model.table import PLANNER_SETTINGS, Table, TableSettings
 from common.model.tablet import Tablet
-from common.plugins import DEFAULT_PLANNER, load_dispatcher, load_planner
+from common.plugins import DEFAULT_PLANNER, PLANNERS, load_dispatcher, load_planner
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.planner import Planner, RequestFacts, check_options, settings_read_by
@@ -41,19 +41,81 @@ def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:
     return planners
 
 
+class InstalledPlanners(Mapping[str, Planner]):
+    """Planners by name: those of services, which are loaded, and those that a table may name.
+
+    One of the latter is loaded when the first table of it is planned. What goes wrong then is
+    said of each of its tables.
+    """
+
+    def __init__(self, loaded: Mapping[str, Planner]) -> None:
+        """Know of those that services use."""
+        self._loaded: dict[str, Planner | PluginError] = dict(loaded)
+
+    def __getitem__(self, name: str) -> Planner:
+        """Return a planner.
+
+        Raises:
+            KeyError: It is not installed.
+            PluginError: It does not load.
+        """
+        if name not in self._loaded:
+            try:
+                self._loaded[name] = load_planner(name)
+            except ConfigError as error:
+                raise KeyError(name) from error
+            except PluginError as error:
+                self._loaded[name] = error
+        found = self._loaded[name]
+        if isinstance(found, PluginError):
+            raise found
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of all that are installed."""
+        return iter(PLANNERS.names())
+
+    def __len__(self) -> int:
+        """Return how many are installed."""
+        return len(PLANNERS.names())
+
+
 def unread_settings(planners: Mapping[str, Planner]) -> dict[str, str]:
     """Return the settings of tables that have no effect with these planners, and why.
 
     Args:
-        planners: All that services use, by name.
+        planners: All that may plan it, by name.
     """
     read = [settings_read_by(planner) for planner in planners.values()]
     declared = [each for each in read if each is not None]
     if len(declared) < len(read):
         return {}  # A planner that does not tell may read anything.
     names = ", ".join(sorted(planners))
-    why = f"has no effect yet: no installed planner that a service uses reads it ({names})"
+    why = f"has no effect yet: no planner that the table uses reads it ({names})"
     return dict.fromkeys(sorted(PLANNER_SETTINGS.difference(*declared)), why)
+
+
+def unread_of_table(settings: Settings) -> Callable[[TableSettings], Mapping[str, str]]:
+    """Return what tells which settings of a table its own planner does not read, and why.
+
+    Args:
+        settings: Of the service.
+
+    Raises:
+        SettingError: As for `load_planners`.
+    """
+    of_services = load_planners(settings.services)
+    installed = InstalledPlanners(of_services)
+
+    def unread(table: TableSettings) -> Mapping[str, str]:
+        if not table.planner:
+            return unread_settings(of_services)
+        try:
+            return unread_settings({table.planner: installed[table.planner]})
+        except (KeyError, PluginError):
+            return {}  # Why it does not plan is said where it should.
+
+    return unread
 
 
 def planner_for(settings: Settings) -> PlanTablet:
@@ -65,7 +127,7 @@ def planner_for(settings: Settings) -> PlanTablet:
         SettingError: A planner or the dispatcher is not installed, does not load, or refuses
             the options that a service gives it.
     """
-    planners = load_planners(settings.services)
+    planners = InstalledPlanners(load_planners(settings.services))
     try:
         dispatcher = load_dispatcher(settings.dispatcher)
     except (ConfigError, PluginError) as error:

@@ -14,6 +14,7 @@ from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
 from common.spi.dispatcher import Dispatcher, DispatchParameters
+from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.output import OutputConfigurer, OutputParameters
 from common.spi.planner import (
     DeclaredPlanner,
@@ -54,4 +55,9 @@ __all__ = [
     "TableSettings",
     "TabletId",
     "TransformContext",
+    "of_table",
+    "option",
+    "option_names",
+    "read_options",
+    "settings_of",
 ]

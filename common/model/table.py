@@ -94,6 +94,10 @@ class TableSettings(StoredValue):
     """Plug-in that chooses codec and row groups for the inputs of a job; empty: none."""
     configurer_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the configurer."""
+    planner: str = ""
+    """Plug-in that plans the table; empty: the planner of its service."""
+    planner_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the planner."""
 
     def __post_init__(self) -> None:
         """Refuse other types; which values are allowed is checked where users write them."""

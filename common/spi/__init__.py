@@ -3,6 +3,7 @@
 In reading order:
 
     dispatcher  which service plans a tablet
+    options     options of a plug-in as a dataclass
     planner     files of a tablet in, jobs out
     selector    files of a tablet in, those that a request takes out
     transform   rows in, changed rows out

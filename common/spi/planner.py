@@ -15,7 +15,7 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.table import TableSettings
-from common.model.tablet import TabletId
+from common.model.tablet import Bounds, TabletId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class RunningJob:
 
     kind: Kind
     files: tuple[DataFile, ...]
+    read_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Path of an input → bytes of it that have been read; empty: nobody has said."""
+    written_bytes: int = 0
+    """Bytes of outputs that are written and not yet committed."""
 
     @property
     def size_bytes(self) -> int:
@@ -50,7 +54,8 @@ class PlanParameters:
     kind: Kind
     settings: TableSettings
     options: Mapping[str, object] = field(default_factory=dict)
-    """The service's options; they win over settings of the same name."""
+    """Of the planner: the service's, or the table's `planner_options` (texts); they win over
+    settings of the same name."""
     files: Mapping[str, DataFile]
     """All files of the tablet."""
     candidates: tuple[DataFile, ...]
@@ -65,6 +70,10 @@ class PlanParameters:
     now_s: float = 0.0
     keyed: bool = True
     """Whether the table has a key. The outputs of jobs can be cut only where there is one."""
+    timed: bool = False
+    """Whether the table has a time column: `ttl_s` and the times of files mean something."""
+    bounds: Bounds | None = None
+    """Keys of the tablet; None: nobody has said."""
 
 
 class Planner(Protocol):

@@ -127,6 +127,8 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
 
 def _files_max(parameters: PlanParameters) -> int:
     option = parameters.options.get("max_files")
+    if isinstance(option, str) and option.isdecimal():
+        return int(option)
     return option if isinstance(option, int) else parameters.settings.max_files
 
 
@@ -345,12 +347,13 @@ def _plan_kind(
     """
     configured, facts, now_s = context
     service = _service(table, kind, facts, configured)
+    planner, options = _planner_of(table, service)
     parameters = PlanParameters(
         tablet=tablet.id,
         table_name=table.name,
         kind=kind,
         settings=table.settings,
-        options=service.options,
+        options=options,
         files=tablet.files,
         candidates=candidates,
         running=_running(tablet),
@@ -359,16 +362,18 @@ def _plan_kind(
         request=facts,
         now_s=now_s,
         keyed=bool(table.key),
+        timed=table.time_column is not None,
+        bounds=tablet.bounds,
     )
-    plan = _ask(service.planner, configured.planners, parameters)
+    plan = _ask(planner, configured.planners, parameters)
     if not plan.jobs and configured.fallback is not None and _is_stuck(tablet, parameters):
-        plan = _fallen_back(service.planner, configured.fallback, parameters)
+        plan = _fallen_back(planner, configured.fallback, parameters)
     partition = tablet.bounds.partition
-    planned = checked_jobs(service.planner, plan, parameters)
+    planned = checked_jobs(planner, plan, parameters)
     jobs = tuple(replace(job, partition=partition) for job in planned) if partition else planned
     left = dict.fromkeys(
         [file.path for file in candidates if file.path not in plan.left],
-        f"planner {service.planner} gave no reason",
+        f"planner {planner} gave no reason",
     )
     left.update(plan.left)
     return jobs, left, plan.due_at_s
@@ -424,6 +429,14 @@ def _service(
         message = f"table {table.name}: service {name!r} is not configured; there is {known}"
         raise PluginError(message)
     return service
+
+
+def _planner_of(table: Table, service: Service) -> tuple[str, Mapping[str, object]]:
+    """Return the planner of a table and its options: the table's own come before the service's."""
+    own = table.settings.planner
+    if not own or own == service.planner:
+        return service.planner, {**service.options, **table.settings.planner_options}
+    return own, table.settings.planner_options
 
 
 def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters) -> Plan:

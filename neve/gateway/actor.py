@@ -28,7 +28,7 @@ from common.wire import (
     GATEWAY_NAME,
     NAMESPACE,
 )
-from coordinator.registry import load_planners, planner_for, unread_settings
+from coordinator.registry import planner_for, unread_of_table
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
@@ -60,7 +60,7 @@ class GatewayActor:
             store_watch=StoreWatch(self._store, clock, self._log),
             coordinator=operator_calls(),
             plan=planner_for(settings),
-            unread_settings=unread_settings(load_planners(settings.services)),
+            unread_settings=unread_of_table(settings),
             settings=settings,
             clock=clock,
             ids=RandomIds(),

@@ -19,7 +19,7 @@ from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
-from common.model.table import DNS_LABEL, Table
+from common.model.table import DNS_LABEL, Table, TableSettings
 from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import generation_fault
 from common.settings import Settings
@@ -115,6 +115,8 @@ class GenerationChecks:
 PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
 """Plans a tablet of a table at a time with the planners of the settings; pure."""
 
+UnreadSettings = Callable[[TableSettings], Mapping[str, str]]
+
 PAGE_TABLETS = 200
 """Tablets read from the store at once."""
 LOOK_THREADS = 16
@@ -144,8 +146,8 @@ class Services:
     files: TableFiles = field(default_factory=StoredFiles)
     owners: Owners = field(default_factory=Owners)
     generations: GenerationChecks = field(default_factory=GenerationChecks)
-    unread_settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of tables that have no effect with the planners of this service, and why."""
+    unread_settings: UnreadSettings = lambda _: {}
+    """Tells the settings of a table that have no effect with its planner, and why."""
     split_hints: SplitHints = field(default_factory=SplitHints)
     scans: ScanSlots = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)

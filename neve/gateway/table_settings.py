@@ -15,8 +15,15 @@ from common.parquet.footer_checks import (
     LEVELS,
     has_level,
 )
-from common.plugins import load_configurer, load_requested, load_selector
+from common.plugins import (
+    load_configurer,
+    load_planner,
+    load_requested,
+    load_selector,
+    request_errors,
+)
 from common.spi.output import OutputConfigurer
+from common.spi.planner import check_options
 from common.spi.selector import Selector
 from neve.setting_values import setting_value, settings_by_name
 
@@ -78,7 +85,27 @@ def changed_settings(
         )
     _check_plugin("configurer", settings, load_configurer)
     _check_plugin("selector", settings, load_selector)
+    _check_planner(settings)
     return settings
+
+
+def _check_planner(settings: TableSettings) -> None:
+    """Have the table's own planner check its options.
+
+    Raises:
+        RequestError: It is not installed, or refuses them.
+        PluginError: It does not load.
+    """
+    name, options = settings.planner, settings.planner_options
+    if not name:
+        if options:
+            given = ", ".join(sorted(options))
+            raise RequestError(f"setting planner_options has {given}, but planner is not set")
+        return
+    with request_errors("setting planner: "):
+        planner = load_planner(name)
+    with request_errors("setting planner_options: "):
+        check_options(name, planner, options)
 
 
 def _check_plugin(

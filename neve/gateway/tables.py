@@ -479,12 +479,14 @@ class TableRoutes:
         The service claims the location of the table. All files of the table lie there.
         """
         made = await create_table(self._services, body)
-        return table_view(made, without_effect=self._services.unread_settings)
+        return table_view(made, without_effect=self._services.unread_settings(made.settings))
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
         found = await self._services.table(table)
-        return table_view(found, await self._totals(found), self._services.unread_settings)
+        return table_view(
+            found, await self._totals(found), self._services.unread_settings(found.settings)
+        )
 
     async def change(self, table: str, body: api.TableChange) -> api.Table:
         """Change settings and schema of a table.
@@ -514,7 +516,7 @@ class TableRoutes:
                 found = again
                 continue
             require_applied(outcome)
-            return table_view(again, without_effect=services.unread_settings)
+            return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 
     async def drop(

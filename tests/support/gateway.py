@@ -270,7 +270,7 @@ def _services(
         store_watch=StoreWatch(store, clock, log, interval_s=watch_s, patience_s=1.0),
         coordinator=coordinator,
         plan=plan_all,
-        unread_settings={"target_bytes": "has no effect yet: nobody reads it"},
+        unread_settings=lambda _: {"target_bytes": "has no effect yet: nobody reads it"},
         settings=settings,
         clock=clock,
         ids=RandomIds(),

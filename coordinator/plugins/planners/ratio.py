@@ -16,83 +16,50 @@ is at rest after as many, plus one where a single file has to be rewritten.
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
-from common.errors import ConfigError
 from common.model.group import Group
 from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.table import TableSettings
+from common.spi.options import of_table, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes
 
 # ------------------------------------------------------------------ Settings, checked once per plan
 
 
-SETTING_NAMES = ("ratio", "max_files", "lowest_ratio", "file_limit")
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatioRule:
     """Numbers that the planner goes by. Refuses what would make it run in circles."""
 
-    ratio: float
-    max_files: int
-    lowest_ratio: float
-    file_limit: int
-
-    def __post_init__(self) -> None:
-        """Refuse values that no plan can be made by.
-
-        Raises:
-            ConfigError: Names the setting, its value and what is expected.
-        """
-        # `not >=` rather than `<`: it also catches a ratio that is not a number.
-        if not self.ratio >= 1:
-            raise _refused("ratio", self.ratio, "at least 1")
-        if self.max_files < 2:
-            raise _refused("max_files", self.max_files, "at least 2 (one file is no merge)")
-        if not self.lowest_ratio >= 1:
-            raise _refused("lowest_ratio", self.lowest_ratio, "at least 1")
-        if self.file_limit < 0:
-            raise _refused("file_limit", self.file_limit, "at least 0 (0: no limit known)")
+    ratio: float = of_table("ratio", at_least=1)
+    max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
+    lowest_ratio: float = of_table("lowest_ratio", at_least=1)
+    file_limit: int = of_table("file_limit", at_least=0)
 
 
 def rule_of(settings: TableSettings, options: Mapping[str, object]) -> RatioRule:
-    """Return the rule for a table; a service's options win over the table's settings.
+    """Return the rule for a table; options win over the table's settings.
 
     Raises:
         ConfigError: An option is unknown or a value is refused.
     """
-    if not options:
-        return RatioRule(
-            settings.ratio, settings.max_files, settings.lowest_ratio, settings.file_limit
-        )
-    if unknown := sorted(options.keys() - set(SETTING_NAMES)):
-        known = ", ".join(SETTING_NAMES)
-        raise ConfigError(f"planner ratio: unknown option {unknown[0]!r}; expected one of {known}")
-    chosen = {name: options.get(name, getattr(settings, name)) for name in SETTING_NAMES}
-    return RatioRule(
-        ratio=_number("ratio", chosen["ratio"]),
-        max_files=_whole("max_files", chosen["max_files"]),
-        lowest_ratio=_number("lowest_ratio", chosen["lowest_ratio"]),
-        file_limit=_whole("file_limit", chosen["file_limit"]),
-    )
+    if options:
+        return read_options(RatioRule, "planner ratio", options, settings)
+    # Asked for every tablet of a scan.
+    return _rule(settings.ratio, settings.max_files, settings.lowest_ratio, settings.file_limit)
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refused(name, value, "a number")
-    return value
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _refused(name, value, "a whole number")
-    return value
-
-
-def _refused(name: str, value: object, expected: str) -> ConfigError:
-    return ConfigError(f"planner ratio: {name} is {value!r}, expected {expected}")
+@lru_cache(maxsize=1024)
+def _rule(ratio: float, max_files: int, lowest_ratio: float, file_limit: int) -> RatioRule:
+    given = {
+        "ratio": ratio,
+        "max_files": max_files,
+        "lowest_ratio": lowest_ratio,
+        "file_limit": file_limit,
+    }
+    return read_options(RatioRule, "planner ratio", given)
 
 
 # -------------------------- Which sets of files are worth merging together? Numbers and tuples only
@@ -234,9 +201,9 @@ class _PlannedSets:
 class RatioPlanner:
     """Plans by ratio; see the module. Holds nothing between plans."""
 
-    option_names = frozenset(SETTING_NAMES)
-    """Settings that a service's options may override."""
-    setting_names = frozenset(SETTING_NAMES)
+    option_names = option_names(RatioRule)
+    """Settings that options may override."""
+    setting_names = settings_of(RatioRule)
 
     def check(self, options: Mapping[str, object]) -> None:
         """Refuse options by which no plan can be made.

@@ -311,3 +311,35 @@ def test_the_fallback_plans_what_a_planner_leaves_of_a_request() -> None:
     given = tablet(selection=several, running=running_here)
     waits = plan_tablet(given, TABLE, services, {"own": OnlySystem()}, NOW_S, fallback=Eager())
     assert waits.jobs == (), "the planner may wait for the job that runs"
+
+
+def test_the_planner_of_a_table_comes_before_that_of_its_service() -> None:
+    asked: list[PlanParameters] = []
+
+    def answer(parameters: PlanParameters) -> Plan:
+        asked.append(parameters)
+        return Plan()
+
+    settings = TableSettings(planner="own", planner_options={"size": "2MB"})
+    table = replace(TABLE, settings=settings, time_column="at")
+    services = {"default": Service(options={"ratio": 2.0})}
+    planners = {"own": Says(answer), "ratio": RatioPlanner()}
+    plan = plan_tablet(tablet(), table, services, planners, NOW_S)
+    (parameters,) = asked
+    assert parameters.options == {"size": "2MB"}
+    assert (parameters.timed, parameters.bounds) == (True, Bounds(None, TABLET.end))
+    assert plan.left["a"] == "planner own gave no reason"
+
+
+def test_options_of_a_table_come_before_those_of_its_service() -> None:
+    services = {"default": Service(options={"ratio": 50.0, "max_files": 3})}
+    table = replace(TABLE, settings=TableSettings(planner="ratio", planner_options={"ratio": "2"}))
+    plan = plan_tablet(tablet(), table, services, {"ratio": RatioPlanner()}, NOW_S)
+    assert sets(plan)[0] == ("SYSTEM", "abc")
+    assert plan.jobs[0].reason.startswith("ratio 2:")
+
+
+def test_a_planner_of_a_table_that_is_not_installed_is_named() -> None:
+    table = replace(TABLE, settings=TableSettings(planner="gone"))
+    with pytest.raises(PluginError, match="planner 'gone' is not loaded; there is ratio"):
+        planned(tablet(), table)

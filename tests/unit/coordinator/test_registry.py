@@ -13,6 +13,7 @@ from common import plugins
 from common.errors import ConfigError, PluginError
 from common.model.group import Service
 from common.model.job import Plan
+from common.model.table import TableSettings
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.planner import Planner, PlanParameters, check_options, settings_read_by
@@ -136,8 +137,7 @@ def test_options_of_every_service_are_checked_at_the_start() -> None:
 def test_settings_that_no_planner_reads_are_told() -> None:
     told = registry.unread_settings(registry.load_planners(Settings().services))
     assert told == {
-        "target_bytes": "has no effect yet: no installed planner that a service uses reads it"
-        " (ratio)"
+        "target_bytes": "has no effect yet: no planner that the table uses reads it (ratio)"
     }
 
 
@@ -149,3 +149,18 @@ def test_each_planner_adds_what_it_reads() -> None:
 
 def test_a_planner_that_does_not_tell_may_read_anything() -> None:
     assert registry.unread_settings({"old": Old()}) == {}
+
+
+def test_a_table_is_told_what_its_own_planner_does_not_read() -> None:
+    unread = registry.unread_of_table(Settings())
+    assert unread(TableSettings()).keys() == {"target_bytes"}
+    assert unread(TableSettings(planner="ratio")).keys() == {"target_bytes"}
+    assert unread(TableSettings(planner="gone")) == {}
+
+
+def test_planners_are_loaded_when_a_table_names_them() -> None:
+    planners = registry.InstalledPlanners({"own": Strict()})
+    assert isinstance(planners["ratio"], RatioPlanner)
+    assert planners["ratio"] is planners["ratio"]
+    assert planners.get("gone") is None
+    assert "ratio" in set(planners)

@@ -59,8 +59,25 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
         ({"selector_options": "min_files=2"}, "has min_files, but selector is not set"),
         ({"configurer_options": "codec"}, "'codec' is no list of options, expected name=value"),
         ({"configurer_options": 7}, "7 is no list of options"),
+        ({"planner": "ration"}, "setting planner: .*'ration' is not installed; installed: .*ratio"),
+        ({"planner_options": "ratio=2"}, "planner_options has ratio, but planner is not set"),
+        (
+            {"planner": "ratio", "planner_options": "ratoi=2"},
+            "setting planner_options: planner 'ratio': option 'ratoi' is unknown; did you mean 'r",
+        ),
+        (
+            {"planner": "ratio", "planner_options": {"ratio": "0.5"}},
+            "option ratio is '0.5', expected at least 1",
+        ),
     ],
 )
 def test_a_wrong_table_setting_is_refused(wanted: dict[str, Any], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         changed(**wanted)
+
+
+def test_a_table_may_have_a_planner_of_its_own() -> None:
+    settings = changed(planner="ratio", planner_options="ratio=2,max_files=20")
+    assert settings.planner == "ratio"
+    assert settings.planner_options == {"ratio": "2", "max_files": "20"}
+    assert unpack_settings("here", pack_settings(settings)) == settings

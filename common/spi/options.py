@@ -1,0 +1,234 @@
+"""Options of a plug-in as a dataclass: names, units, bounds and defaults, read in one place.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Options:
+        '''Numbers that the planner goes by.'''
+
+        min_threshold: int = option(4, at_least=2)
+        min_file_bytes: int = option(50 * 1024**2)
+        max_files: int = of_table("max_files", at_least=2)
+
+Options come from a settings file with types, and from a table's settings as texts. A name that ends
+with `_bytes` or `_s` is a size or a duration, may be written with a unit (`50MB`, `7d`), and may
+leave its ending out. The default of `of_table` is the table's setting of that name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from common.errors import ConfigError, RequestError
+from common.model.table import TableSettings
+from common.units import parse_duration_s, parse_size_bytes
+
+_BOUNDS = "neve.bounds"
+_UNITS = ("_bytes", "_s")
+_SWITCHES = {
+    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
+}  # fmt: skip
+_OFF = ("none", "off", "")
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+OptionsType = TypeVar("OptionsType", bound=_Dataclass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """What an option may be."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    one_of: tuple[str, ...] = ()
+    setting: str = ""
+    """The setting of the table that is its default."""
+
+    def expected(self) -> str:
+        """Return what is allowed, for a message."""
+        if self.one_of:
+            return "one of " + ", ".join(self.one_of)
+        said = [
+            f"{word} {bound:g}"
+            for word, bound in (
+                ("at least", self.at_least),
+                ("above", self.above),
+                ("at most", self.at_most),
+                ("below", self.below),
+            )
+            if bound is not None
+        ]
+        return " and ".join(said)
+
+    def allow(self, value: Any) -> bool:
+        """Return whether a value of the right type is within the bounds."""
+        if self.one_of:
+            return value in self.one_of
+        if value is None or isinstance(value, bool | str):
+            return True
+        # Written so that no number that is not one (`nan`) passes.
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+
+def option(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    one_of: tuple[str, ...] = (),
+) -> Any:
+    """Return the field of an option.
+
+    Args:
+        default: Its value where nobody gives one; also tells its type.
+        at_least: Lower bound, itself allowed.
+        above: Lower bound, itself refused.
+        at_most: Upper bound, itself allowed.
+        below: Upper bound, itself refused.
+        one_of: All texts that are allowed.
+    """
+    bounds = _Bounds(at_least=at_least, above=above, at_most=at_most, below=below, one_of=one_of)
+    return field(default=default, metadata={_BOUNDS: bounds})
+
+
+def of_table(setting: str, *, at_least: float | None = None, above: float | None = None) -> Any:
+    """Return the field of an option whose default is a setting of the table.
+
+    Args:
+        setting: Its name in `TableSettings`.
+        at_least: Lower bound, itself allowed.
+        above: Lower bound, itself refused.
+    """
+    bounds = _Bounds(at_least=at_least, above=above, setting=setting)
+    return field(default=getattr(TableSettings(), setting), metadata={_BOUNDS: bounds})
+
+
+def option_names(kind: type[OptionsType]) -> frozenset[str]:
+    """Return all names under which options may be given: those without their unit, too."""
+    names = [each.name for each in fields(kind)]
+    short = [name.removesuffix(unit) for name in names for unit in _UNITS if name.endswith(unit)]
+    return frozenset([*names, *short])
+
+
+def settings_of(kind: type[OptionsType]) -> frozenset[str]:
+    """Return the settings of a table that are defaults of options."""
+    found = (_bounds(each).setting for each in fields(kind))
+    return frozenset(filter(None, found))
+
+
+def read_options(
+    kind: type[OptionsType],
+    plugin: str,
+    given: Mapping[str, object],
+    settings: TableSettings | None = None,
+) -> OptionsType:
+    """Return options with their types, each within its bounds.
+
+    Args:
+        kind: The dataclass.
+        plugin: What the options are of, for messages: `planner size-tiered`.
+        given: Option → value, as a file or a table has it.
+        settings: Of the table; None: options of `of_table` have the defaults of tables.
+
+    Raises:
+        ConfigError: Names the option, its value and what is expected.
+    """
+    known = {each.name: each for each in fields(kind)}
+    written: dict[str, object] = {}
+    for name, value in given.items():
+        full = _full_name(name, known)
+        if full is None:
+            listed = ", ".join(sorted(known))
+            raise ConfigError(f"{plugin}: unknown option {name!r}; expected one of {listed}")
+        if full in written:
+            raise ConfigError(f"{plugin}: option {full} is given twice; give it once")
+        written[full] = value
+    values = {
+        name: _value(each, plugin, written[name]) if name in written else _default(each, settings)
+        for name, each in known.items()
+    }
+    for name, value in values.items():
+        bounds = _bounds(known[name])
+        if not bounds.allow(value):
+            raise _refused(plugin, name, written.get(name, value), bounds.expected())
+    return kind(**values)
+
+
+def _full_name(name: str, known: Mapping[str, Field[Any]]) -> str | None:
+    return next((each for each in (name, *(name + u for u in _UNITS)) if each in known), None)
+
+
+def _bounds(each: Field[Any]) -> _Bounds:
+    found = each.metadata.get(_BOUNDS)
+    return found if isinstance(found, _Bounds) else _Bounds()
+
+
+def _default(each: Field[Any], settings: TableSettings | None) -> Any:
+    setting = _bounds(each).setting
+    if setting and settings is not None:
+        return getattr(settings, setting)
+    assert each.default is not MISSING, each.name
+    return each.default
+
+
+def _value(each: Field[Any], plugin: str, written: object) -> Any:
+    """Return a value in the type of the option's default."""
+    name, default = each.name, each.default
+    if default is None and (written is None or written in _OFF):
+        return None
+    if name.endswith(_UNITS):
+        return _with_unit(name, plugin, written)
+    if isinstance(default, bool):
+        return _switch(name, plugin, written)
+    if isinstance(default, str):
+        if not isinstance(written, str):
+            raise _refused(plugin, name, written, "a text")
+        return written
+    return _number(name, plugin, written, whole=isinstance(default, int))
+
+
+def _with_unit(name: str, plugin: str, written: object) -> int | float:
+    # Numbers come as texts from a table's settings.
+    value: Any = written.strip() if isinstance(written, str) else written
+    try:
+        if name.endswith("_bytes"):
+            return parse_size_bytes(value, f"{plugin}: option {name}")
+        return parse_duration_s(value, f"{plugin}: option {name}")
+    except RequestError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _switch(name: str, plugin: str, written: object) -> bool:
+    value = _SWITCHES.get(str(written).lower())
+    if value is None:
+        raise _refused(plugin, name, written, "true or false")
+    return value
+
+
+def _number(name: str, plugin: str, written: object, *, whole: bool) -> int | float:
+    wanted = "a whole number" if whole else "a number"
+    if isinstance(written, bool) or not isinstance(written, int | float | str):
+        raise _refused(plugin, name, written, wanted)
+    try:
+        number = float(written)
+    except (ValueError, OverflowError) as error:
+        raise _refused(plugin, name, written, wanted) from error
+    if not abs(number) < float("inf") or (whole and number != int(number)):
+        raise _refused(plugin, name, written, wanted)
+    return int(number) if whole else number
+
+
+def _refused(plugin: str, name: str, value: object, expected: str) -> ConfigError:
+    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+    return ConfigError(f"{plugin}: option {name} is {shown}, expected {expected}")
