@@ -39,6 +39,8 @@ PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
 SHARED_MEMORY_BYTES = 200 * 1024**2
 GATEWAY_PORT = 8642
 STORAGE_WAIT_S = 30.0
+CLUSTER_VARIABLE = "RAY_ADDRESS"
+"""Set where `neve serve` runs: it names a Ray cluster."""
 
 
 class SkippedError(CompactionError):
@@ -72,7 +74,14 @@ def check_java(environ: Mapping[str, str]) -> str:
     _needs("psutil")
     from neve.local.machine import find_java
 
-    found = find_java(environ)
+    try:
+        found = find_java(environ)
+    except ConfigError as error:
+        if environ.get(CLUSTER_VARIABLE):
+            raise WarningError(
+                f"{error}; compactors want it on their nodes, if not here"
+            ) from error
+        raise
     return f"version {found.major} in {found.home}"
 
 
@@ -201,11 +210,13 @@ def doctor(
 def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "python", check_python
     yield "java", lambda: check_java(os.environ)
-    yield "redis server", lambda: check_redis_server(os.environ)
     yield "ray", check_ray
-    yield "memory", lambda: check_compactor_memory(compactors)
-    yield "shared memory", check_shared_memory
-    yield "ports", check_gateway_port
+    # Where a cluster is named, nobody starts a stack: a small pod would fail for nothing.
+    if not os.environ.get(CLUSTER_VARIABLE):
+        yield "redis server", lambda: check_redis_server(os.environ)
+        yield "memory", lambda: check_compactor_memory(compactors)
+        yield "shared memory", check_shared_memory
+        yield "ports", check_gateway_port
     yield from _cluster_checks()
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)

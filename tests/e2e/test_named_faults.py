@@ -307,6 +307,7 @@ def test_nodes_that_no_autoscaler_adds_are_a_warning_without_any_work(
 ) -> None:
     said = ground.say("doctor")
     assert "no autoscaler adds such a node: start one" in said
+    assert "shared memory" not in said, "what only `neve up` needs"
     assert "groups warning" in said
 
 
