@@ -18,7 +18,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
 TEST_BUDGET_S := 4800
 # Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
 TEST_WORKERS := 2
-FAST := not (integration or e2e or slow)
+FAST := not (integration or e2e or slow or tls)
 # Whole files to each worker, in the order of tests/conftest.py: long ones first.
 PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -57,11 +57,15 @@ demo: install  ## See a table being compacted, on this machine
 
 .PHONY: test
 test: install  ## Run the tests; needs neither Java nor Redis on the machine
-	@$(PY) -m pytest tests -m "not long" $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
+	@$(PY) -m pytest tests -m "not (long or tls)" $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
 
 .PHONY: long
 long: install  ## Run the tests that `make test` has no time for; ten minutes
 	@$(PY) -m pytest tests -m long $(PARALLEL)
+
+.PHONY: tls
+tls: install  ## Test Sentinels over TLS; needs a redis-server with TLS, in PATH or REDIS_TLS_SERVER
+	@$(PY) -m pytest tests -m tls
 
 .PHONY: lint
 lint: install  ## Format, lint, types, layers and spelling; no tests
@@ -85,7 +89,7 @@ sim-long: install  ## The same with more than twice as many seeds
 
 .PHONY: e2e
 e2e: install  ## Run the tests on real Ray, Spark and Redis
-	@$(PY) -m pytest tests -m "integration or e2e"
+	@$(PY) -m pytest tests -m "(integration or e2e) and not tls"
 
 .PHONY: chaos
 chaos: install  ## Hurt a loaded stack for CHAOS_MINUTES=20, by CHAOS_SEED; docs/reliability.md

@@ -15,6 +15,7 @@ In reading order:
     plugins          how plug-ins are found and loaded
     setting_rules    what a setting may be
     settings         every setting with its default
+    compactor_needs  what a compactor asks of the nodes of a Ray cluster
     config           settings read: defaults < file < environment < flags
     log_events       every event that is logged, with its level
     telemetry        names of metrics, and the event log

@@ -248,6 +248,10 @@ class GroupScaling:
     reason: str
     blocked: str = ""
     """Why it cannot grow; empty: it can."""
+    missing: str = ""
+    """What its compactors need and no node has; empty: nothing, or it is not known."""
+    unobtainable: bool = False
+    """Whether nothing that Ray knows of can give what is missing."""
     starts_failed: int = 0
     """Compactors that did not come up since the coordinator was started."""
     decisions: tuple[ScalingDecision, ...] = ()

@@ -38,7 +38,7 @@ from coordinator.core.autoscaling.memory import Memory
 from coordinator.core.autoscaling.policy import Decision, decide
 from coordinator.core.autoscaling.rate import RewriteRate
 from coordinator.core.state import CoordinatorState
-from coordinator.ports import CompactorLever, Submit
+from coordinator.ports import CompactorLever, Lack, Submit
 from coordinator.scan.scanner import Scanner
 
 ROUND_INTERVAL_S = 2.0
@@ -61,6 +61,7 @@ class _Group:
     starts_failed: int = 0
     decisions: deque[ScalingDecision] = field(default_factory=lambda: deque(maxlen=DECISIONS_KEPT))
     last: Decision | None = None
+    lack: Lack = field(default_factory=Lack)
 
 
 class Autoscaler:
@@ -200,6 +201,8 @@ class Autoscaler:
             draining=sum(each.draining for each in compactors),
             reason="not looked at yet" if last is None else last.reason,
             blocked="" if last is None else last.blocked,
+            missing=own.lack.sentence,
+            unobtainable=own.lack.final,
             starts_failed=own.starts_failed,
             decisions=tuple(own.decisions),
         )
@@ -231,8 +234,10 @@ class Autoscaler:
     ) -> None:
         """Look at one group, and do what the policy wants."""
         failed = await self._note_starting(group, found.group, heard, names, now_s)
-        missing = await self._ray.missing(found.group) if group.starting else ""
-        load = replace(self._load(group, found, heard, failed, now_s), missing=missing)
+        group.lack = await self._lack(group, found.group)
+        problems = (each.start_problem for each in heard if each.compactor in group.starting)
+        obstacle = group.lack.sentence or next(filter(None, problems), "")
+        load = replace(self._load(group, found, heard, failed, now_s), obstacle=obstacle)
         decision, group.memory = decide(load, group.memory, self._rules, now_s)
         decision = replace(decision, drain=decision.drain or self._outdated(load, heard))
         group.last, before = decision, group.last
@@ -240,6 +245,12 @@ class Autoscaler:
         changed = started or decision.drain or decision.give_up
         if changed or before is None or before.desired != decision.desired:
             self._remember(group, decision, started, now_s)
+
+    async def _lack(self, group: _Group, name: str) -> Lack:
+        """Return what nodes lack for a group; nothing for one that is to have no compactor."""
+        if not (group.starting or self._bounds(name)[1]):
+            return Lack()
+        return await self._ray.lack(name, asked=bool(group.starting))
 
     def _outdated(self, load: GroupLoad, heard: Sequence[CompactorStatus]) -> tuple[str, ...]:
         """Return a compactor of other settings or another release to drain: one at a time.

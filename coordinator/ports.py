@@ -1,6 +1,7 @@
 """What the coordinator's shell needs from outside, apart from the store."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from common.model.job import Kind, TabletPlan
@@ -49,6 +50,16 @@ class Storage(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What compactors of a group need and no node has."""
+
+    sentence: str = ""
+    """Empty: nothing is missing, or it is not known."""
+    final: bool = False
+    """Whether nothing that Ray knows of can give it; otherwise a node may come."""
+
+
 class CompactorLever(Protocol):
     """Starts and ends compactors. Every method raises `UnavailableError` if it cannot."""
 
@@ -82,8 +93,14 @@ class CompactorLever(Protocol):
         """Return why a compactor that does not exist any more has died, as far as is known."""
         ...
 
-    async def missing(self, group: str) -> str:
-        """Return what compactors of a group need and no node has; empty: nothing, or unknown."""
+    async def lack(self, group: str, *, asked: bool) -> Lack:
+        """Return what compactors of a group need and no node has.
+
+        Args:
+            group: The group.
+            asked: Whether compactors are starting. Without one, a node that has gone, as after the
+                last job, is not missed.
+        """
         ...
 
 

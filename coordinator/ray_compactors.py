@@ -6,18 +6,29 @@ other.
 
 import asyncio
 import importlib
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray.core.generated import autoscaler_pb2
+from ray.experimental.internal_kv import _internal_kv_get
 
+from common.compactor_needs import NodeNeed, Offers, group_needs
 from common.errors import CompactionError, UnavailableError
 from common.settings import Settings
 from common.wire import COORDINATOR_NAME, NAMESPACE, compactor_actor_name
+from coordinator.ports import Lack
 
 STARTER = "compactor.actor"
 ANSWER_MAX_S = 5.0
 SHUT_DOWN_ANSWER_MAX_S = 10.0
+AUTOSCALER_REPORT = b"__autoscaling_status"
+"""Where an autoscaler of Ray's first kind leaves its reports."""
+LOOK_AGE_MAX_S = 4.0
+"""A look at the nodes that is older is repeated: two rounds share one."""
 _PREFIX = compactor_actor_name("")
 
 
@@ -66,6 +77,67 @@ def _longest_s(question: Any) -> float:
         return 0.0
 
 
+# ------------------------------------------------------------------ What nodes have, and might have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNodes:
+    """What Ray knows of its nodes, and of those that its autoscaler may add."""
+
+    nodes: Offers
+    types: Offers | None = None
+    """Resources of each node type; None: Ray does not know them, as under KubeRay."""
+    autoscaled: bool = False
+    """Whether an autoscaler reports to Ray."""
+    infeasible: Offers = ()
+    """What was asked for and no node type can give, as the autoscaler says."""
+
+
+def known_nodes() -> KnownNodes:
+    """Ask Ray's head; only a process of the cluster can."""
+    nodes = tuple(each["Resources"] for each in ray.nodes() if each["Alive"])
+    reply = autoscaler_pb2.GetClusterStatusReply()
+    head = ray.get_runtime_context().gcs_address
+    reply.ParseFromString(GcsClient(address=head).get_cluster_status(timeout_s=ANSWER_MAX_S))
+    state = reply.autoscaling_state
+    config = ray._private.state.state.get_cluster_config()  # noqa: SLF001 - Ray tells it in no other way
+    types = None
+    if config is not None:
+        every = config.node_group_configs
+        types = tuple(dict(each.resources) for each in every if each.max_count)
+    return KnownNodes(
+        nodes=nodes,
+        types=types,
+        autoscaled=state.autoscaler_state_version > 0 or bool(_internal_kv_get(AUTOSCALER_REPORT)),
+        infeasible=tuple(
+            dict(each.resources_bundle) for each in state.infeasible_resource_requests
+        ),
+    )
+
+
+def lack_of(missing: str, needs: Sequence[NodeNeed], known: KnownNodes) -> Lack:
+    """Return what is missing, with whether a node may come that has it. Pure.
+
+    Args:
+        missing: What no node has, as `NodeNeed.lack` says it.
+        needs: What nodes must have for the group.
+        known: What Ray knows.
+    """
+    own = {each.resource for each in needs if each.resource}
+    if any(not own.isdisjoint(each) for each in known.infeasible):
+        return Lack(f"{missing}; Ray's autoscaler says that no node type gives it", final=True)
+    if known.types is not None:
+        if any(each.lack(known.types) for each in needs):
+            return Lack(f"{missing}; no node type of Ray's autoscaler gives it", final=True)
+        return Lack(f"{missing}; Ray's autoscaler adds one when compactors are wanted")
+    if known.autoscaled:
+        return Lack(f"{missing}; Ray's autoscaler may add one when compactors are wanted")
+    return Lack(f"{missing}; no autoscaler adds such a node: start one", final=True)
+
+
+# --------------------------------------------------------------------------------------- The lever
+
+
 class RayCompactorLever:
     """Starts and ends compactor actors. Every method raises `UnavailableError` if Ray fails."""
 
@@ -89,6 +161,9 @@ class RayCompactorLever:
         }
         self._handles: dict[str, Any] = {}
         """Of compactors that this process has started: a dead one tells why it died."""
+        self._looked: tuple[float, KnownNodes] | None = None
+        self._had: set[str] = set()
+        """Groups for which the cluster has had a node."""
 
     @property
     def edition(self) -> str:
@@ -140,19 +215,35 @@ class RayCompactorLever:
             return _short(str(error))
         return "its actor answers again"
 
-    async def missing(self, group: str) -> str:
-        """Return what compactors of a group need and no node has; empty: nothing, or unknown.
+    async def lack(self, group: str, *, asked: bool) -> Lack:
+        """Return what compactors of a group need and no node has.
 
-        On a cluster that grows, it is missing only until a node has come.
+        Args:
+            group: The group.
+            asked: Whether compactors are starting. Without one, a node that has gone, as after the
+                last job, is not missed.
         """
-        own = self._settings.groups.get(group)
-        if own is None or not own.resource:
-            return ""
-        try:
-            found = await asyncio.to_thread(ray.cluster_resources)
-        except (ray.exceptions.RayError, RuntimeError) as error:
-            raise UnavailableError(f"Ray does not say what its nodes have: {error}") from error
-        return "" if found.get(own.resource) else f"no node has the Ray resource {own.resource!r}"
+        if group not in self._settings.groups:
+            return Lack()
+        needs = tuple(group_needs(self._settings, group, self._more["node_resource"]))
+        nodes = (await self._nodes()).nodes
+        missing = next(filter(None, (each.lack(nodes) for each in needs)), "")
+        if not missing:
+            self._had.add(group)
+            return Lack()
+        if group in self._had and not asked:
+            return Lack()
+        return lack_of(missing, needs, await self._nodes())
+
+    async def _nodes(self) -> KnownNodes:
+        """Return what the nodes have: all groups of a round share one look."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looked is None or now_s - self._looked[0] > LOOK_AGE_MAX_S:
+            try:
+                self._looked = now_s, await asyncio.to_thread(known_nodes)
+            except (ray.exceptions.RayError, RuntimeError) as error:
+                raise UnavailableError(f"Ray does not say what its nodes have: {error}") from error
+        return self._looked[1]
 
     async def _actor(self, name: str) -> Any:
         actor_name = compactor_actor_name(name)

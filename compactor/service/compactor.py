@@ -6,7 +6,7 @@ from contextlib import suppress
 from common.backoff import Backoff
 from common.clock import Clock
 from common.coordinator_calls import CompactorCalls
-from common.errors import EngineDiedError, UnavailableError
+from common.errors import ConfigError, EngineDiedError, UnavailableError
 from common.ids import IdSource
 from common.metadata.ports import TabletStore
 from common.model.outcome import AttemptEnd
@@ -236,7 +236,7 @@ class CompactorService:
                 if self._draining.is_set():
                     return
                 assignment = await self._taken(take)
-            except (UnavailableError, EngineDiedError) as error:
+            except (UnavailableError, EngineDiedError, ConfigError) as error:
                 failures += 1
                 self._log("no job can be taken", cause=str(error))
                 died = isinstance(error, EngineDiedError)
@@ -280,7 +280,8 @@ class CompactorService:
         async with self._engine_lock:
             try:
                 await self._engine.start()
-            except EngineDiedError as error:
+            except (EngineDiedError, ConfigError) as error:
+                # A process that ended could not say why: it lives, and tries again.
                 self._failed_starts = (self._failed_starts[0] + 1, str(error))
                 raise
             self._failed_starts = (0, "")

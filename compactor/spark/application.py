@@ -1,14 +1,19 @@
 """Open the Spark session of a driver process: on RayDP, or in the process itself."""
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import compactor
+from common.compactor_needs import executor_memory_bytes
+from common.errors import ConfigError
 from common.log_files import TASK_LOGS_VARIABLE
 from common.units import parse_size_bytes
 from common.wire import PIN_AMOUNT
@@ -47,8 +52,6 @@ EXECUTOR_COMPILER = " ".join(
 JVM_CLOSE_WAIT_MAX_S = 10.0
 CRASH_REPORT = "hs_err_pid"
 """How the file's name begins; `common.log_files` keeps the newest."""
-OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
-"""Of an executor's JVM beside its heap: code, stacks, buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +179,33 @@ def _task_logs(settings: DriverSettings) -> dict[str, str]:
 def executor_bytes(settings: DriverSettings) -> int:
     """Return what an executor takes with all its tasks: heap, what a JVM has besides, Python."""
     heap = parse_size_bytes(settings.executor_memory, "compactor.executor_memory")
-    beside = max(OVERHEAD_BYTES_MIN, int(heap * OVERHEAD_SHARE))
-    return heap + beside + settings.executor_cores * settings.task_bytes
+    return executor_memory_bytes(heap, settings.executor_cores, settings.task_bytes)
+
+
+def require_java(environ: Mapping[str, str]) -> None:
+    """Refuse a machine where Spark and Ray find no Java; PySpark's own words name no cure.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    home = environ.get("JAVA_HOME", "")
+    if home and not os.access(Path(home) / "bin" / "java", os.X_OK):
+        raise ConfigError(
+            f"no Java on node {platform.node()}: JAVA_HOME is {home!r}, which has no bin/java; set"
+            " it to a Java 17, as the image of k8s/image does"
+        )
+    if not shutil.which("java", path=environ.get("PATH", "")):
+        raise ConfigError(
+            f"no Java on node {platform.node()}: no `java` in PATH; install a Java 17 there, as the"
+            " image of k8s/image does"
+        )
 
 
 def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     """Join the Ray cluster and open a session with executors in it."""
     import ray  # only a driver on Ray may load it
 
+    require_java(os.environ)
     from compactor.spark.cluster import AUTHENTICATION, ENCRYPTION, Application, Secret
 
     ray.init(

@@ -51,10 +51,17 @@ def coordinator_status(
         quarantined=len(cluster.retry.quarantined()),
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
-        warnings=tuple(
-            sentence
-            for group in _group_names(cluster)
-            if (sentence := cluster.unserved(group)) is not None
+        warnings=(
+            *(
+                sentence
+                for group in _group_names(cluster)
+                if (sentence := cluster.unserved(group)) is not None
+            ),
+            *(
+                f"compactor {each.name} of group {each.group} does not start: {each.start_problem}"
+                for each in cluster.compactors.every()
+                if each.start_problem
+            ),
         ),
     )
 

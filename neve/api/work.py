@@ -202,6 +202,10 @@ class GroupScaling:
     reason: str
     blocked: str = ""
     """Why the group cannot grow; empty: it can."""
+    missing: str = ""
+    """What compactors of the group need and no node has; empty: nothing, or it is not known."""
+    unobtainable: bool = False
+    """Whether no node type that Ray knows of can give what is missing."""
     starts_failed: int = 0
     """Compactors that did not come up since the coordinator started."""
     decisions: tuple[ScalingDecision, ...] = ()

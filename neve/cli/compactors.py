@@ -72,8 +72,14 @@ def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]
     said = []
     for each in found:
         scaling = each.scaling
-        if scaling is not None and (scaling.blocked or scaling.starting or scaling.draining):
-            said.append(f"group {each.group}: {scaling.blocked or scaling.reason}")
+        if scaling is None:
+            continue
+        told = scaling.blocked
+        if not told and (scaling.starting or scaling.draining):
+            told = scaling.reason
+        # Of what starts, the reason tells already what is missing.
+        missing = scaling.missing if scaling.missing not in told else ""
+        said += [f"group {each.group}: {sentence}" for sentence in (told, missing) if sentence]
     return said
 
 
@@ -113,6 +119,7 @@ def render_group(group: api.Group) -> RenderableType:
                 ("failed starts", scaling.starts_failed),
                 ("why", scaling.reason),
                 *([("blocked", scaling.blocked)] if scaling.blocked else []),
+                *([("missing", scaling.missing)] if scaling.missing else []),
             ]
         ),
         "",

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -27,6 +28,9 @@ from neve.cli.session import (
 from neve.client.connect import find_target
 from neve.client.errors import NeveError, UnavailableError
 
+if TYPE_CHECKING:
+    from neve.serve.trial import Tried
+
 # ------------------------------------------------------------------------------------------- Checks
 
 
@@ -35,6 +39,8 @@ PYTHON_MIN, PYTHON_END = (3, 11), (3, 13)
 SHARED_MEMORY_BYTES = 200 * 1024**2
 GATEWAY_PORT = 8642
 STORAGE_WAIT_S = 30.0
+CLUSTER_VARIABLE = "RAY_ADDRESS"
+"""Set where `neve serve` runs: it names a Ray cluster."""
 
 
 class SkippedError(CompactionError):
@@ -68,7 +74,14 @@ def check_java(environ: Mapping[str, str]) -> str:
     _needs("psutil")
     from neve.local.machine import find_java
 
-    found = find_java(environ)
+    try:
+        found = find_java(environ)
+    except ConfigError as error:
+        if environ.get(CLUSTER_VARIABLE):
+            raise WarningError(
+                f"{error}; compactors want it on their nodes, if not here"
+            ) from error
+        raise
     return f"version {found.major} in {found.home}"
 
 
@@ -197,14 +210,41 @@ def doctor(
 def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "python", check_python
     yield "java", lambda: check_java(os.environ)
-    yield "redis server", lambda: check_redis_server(os.environ)
     yield "ray", check_ray
-    yield "memory", lambda: check_compactor_memory(compactors)
-    yield "shared memory", check_shared_memory
-    yield "ports", check_gateway_port
+    # Where a cluster is named, nobody starts a stack: a small pod would fail for nothing.
+    if not os.environ.get(CLUSTER_VARIABLE):
+        yield "redis server", lambda: check_redis_server(os.environ)
+        yield "memory", lambda: check_compactor_memory(compactors)
+        yield "shared memory", check_shared_memory
+        yield "ports", check_gateway_port
+    yield from _cluster_checks()
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
+
+
+def _cluster_checks() -> Iterator[Check]:
+    """Yield what `neve serve` would find with this environment."""
+    for each in try_cluster():
+        yield each.what, partial(_as_check, each)
+
+
+def try_cluster() -> "tuple[Tried, ...]":
+    """Try what `neve serve` would need with this environment; empty: it names no Ray cluster."""
+    if importlib.util.find_spec("ray") is None:
+        return ()
+    # Here, so that the client's verbs start without the parts of a service.
+    from neve.serve import trial
+
+    return trial.try_cluster()
+
+
+def _as_check(tried: "Tried") -> str:
+    if tried.refused:
+        raise ConfigError(tried.found)
+    if tried.odd:
+        raise WarningError(tried.found)
+    return tried.found
 
 
 def _service(session: Session) -> str:
@@ -225,22 +265,25 @@ def _groups(session: Session) -> str:
         raise SkippedError("no service answers") from error
     waiting = [each for each in status.groups if not each.compactors and each.queued]
     stuck = [each for each in waiting if not _gets_compactors(each)]
-    blocked = [
-        f"group {each.group}: {each.scaling.blocked}"
-        for each in status.groups
-        if each.scaling is not None and each.scaling.blocked
-    ]
+    scalings = [(each.group, each.scaling) for each in status.groups if each.scaling is not None]
+    blocked = [f"group {group}: {each.blocked}" for group, each in scalings if each.blocked]
+    missing = [f"group {group}: {each.missing}" for group, each in scalings if each.missing]
+    unobtainable = any(each.unobtainable for _, each in scalings)
+    failing = any(each.start_problem for each in status.compactors)
+    said = "; ".join((*blocked, *missing, *status.warnings))
     if stuck:
-        raise ConfigError("; ".join((*blocked, *status.warnings)))
-    if waiting or blocked:
-        raise WarningError("; ".join((*blocked, *status.warnings)))
-    return "; ".join(status.warnings) or f"{len(status.groups)} with compactors"
+        raise ConfigError(said)
+    if waiting or blocked or unobtainable or failing:
+        raise WarningError(said)
+    return said or f"{len(status.groups)} with compactors"
 
 
 def _gets_compactors(group: api.Group) -> bool:
     """Return whether compactors of a group are on their way, and nothing is in their way."""
     scaling = group.scaling
-    return scaling is not None and scaling.desired > 0 and not scaling.blocked
+    if scaling is None or scaling.blocked or scaling.unobtainable:
+        return False
+    return scaling.desired > 0
 
 
 def _store(session: Session) -> str:

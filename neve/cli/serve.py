@@ -1,11 +1,13 @@
 """`neve serve`: a service on a Ray cluster and a Redis that run already."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.units import parse_duration_s
 from neve.cli.session import Session, verb
 from neve.cli.stack import ConfigFile, SetFlags, needs_server
 
@@ -30,6 +32,12 @@ def serve(
     ] = None,
     config: ConfigFile = None,
     settings: SetFlags = None,
+    wait: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Longest wait for a Ray cluster that cannot be joined yet."
+        ),
+    ] = "60s",
     once: Annotated[
         bool, typer.Option("--once", help="End when the service answers; nobody watches it then.")
     ] = False,
@@ -50,6 +58,7 @@ def serve(
     """Start a service on a Ray cluster and a Redis that run already, and watch over it.
 
     It finds or starts the coordinator and the gateway. Several may run at the same time.
+    With --json it prints one document a line: a step each, and where the service is.
     """
     needs_server()
     # Here, so that the client's verbs start without Ray.
@@ -57,26 +66,36 @@ def serve(
 
     orders = Orders(
         address=address,
+        wait_s=parse_duration_s(wait, "--wait"),
         once=once,
         with_service=with_service,
         health_host=health_host,
         health_port=health_port,
     )
+    chosen = _settings(session, config, settings or [])
+    serve_until_told(chosen, orders, session.step, partial(_tell_answer, session))
 
-    def answers(told: Mapping[str, Any]) -> None:
-        session.show(told, f"Névé runs on {told['ray']}, its gateway at {told['url']}")
 
-    serve_until_told(_settings(session, config, settings or []), orders, session.say, answers)
+def _tell_answer(session: Session, told: Mapping[str, Any]) -> None:
+    """Say where the service is: the result of the start, so on standard output."""
+    from neve.serve.watch import ServeStep
+
+    text = f"Névé runs on {told['ray']}, its gateway at {told['url']}"
+    if session.as_json:
+        session.step(ServeStep.ANSWERS, text, **told)
+    else:
+        session.write(f"{text}\n")
 
 
 def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> "Settings":
     """Return the settings; say what is odd about them, and about the store that they name."""
     from neve.gateway.actor import require_token
     from neve.serve.preflight import require_store
+    from neve.serve.watch import ServeStep
     from neve.service_settings import load_service_settings, setting_remarks
 
     chosen = load_service_settings(config, flags=flags)
     require_token(chosen)
     for remark in (*setting_remarks(chosen), *require_store(chosen.store)):
-        session.say(f"note: {remark}")
+        session.step(ServeStep.NOTE, remark)
     return chosen

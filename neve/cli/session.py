@@ -146,6 +146,19 @@ class Session:
         if not self.as_json:
             self._err.print(text, markup=False)
 
+    def step(self, name: str, text: str, **facts: Any) -> None:
+        """Tell of a step of a verb that takes long: a JSON document of one line, or a sentence.
+
+        Args:
+            name: Of the step; programs look for it.
+            text: About it, for people, on standard error.
+            facts: For programs, in place of the text.
+        """
+        if self.as_json:
+            self.write(json.dumps({"step": name, **(facts or {"text": text})}) + "\n")
+        else:
+            self.say(f"{name}: {text}")
+
     def fail(self, error: Exception, name: str) -> None:
         """Tell in one sentence what went wrong."""
         if self.as_json:

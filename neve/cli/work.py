@@ -18,6 +18,7 @@ from neve.cli.compactors import (
     render_groups,
     render_scaling,
 )
+from neve.cli.doctor import try_cluster
 from neve.cli.render import (
     RIGHT,
     WHOLE,
@@ -34,6 +35,7 @@ from neve.cli.session import (
     verb,
 )
 from neve.cli.tablet_keys import KnownTables, TabletKeys
+from neve.client.errors import UnavailableError
 
 # ---------------------------------------------------------------------------------- Work for people
 
@@ -380,7 +382,15 @@ def _keys(session: Session) -> TabletKeys:
 
 def status(session: Session) -> None:
     """Show the state of the whole service."""
-    found = session.client.status()
+    try:
+        found = session.client.status()
+    except UnavailableError as error:
+        # Whoever starts services has the cluster's address in the environment: then it is said
+        # why none could be started there.
+        wrong = [each.found for each in try_cluster() if each.refused or each.odd]
+        if not wrong:
+            raise
+        raise UnavailableError("; ".join((str(error), *wrong))) from error
     session.show(found, lambda: render_status(found))
 
 

@@ -8,9 +8,15 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+from common.compactor_needs import NodeNeed, Offers, group_needs
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.redis import connect
 from common.settings import Settings, StoreSettings
+
+
+class NotYetError(ConfigError):
+    """A cluster cannot be joined, and may be in a moment: its head may be starting."""
+
 
 CONNECT_WAIT_S = 10.0
 """Longest wait for a TCP connection to Ray. Ray itself would try for minutes."""
@@ -30,7 +36,8 @@ def checked_address(given: str | None, environ: Mapping[str, str]) -> str:
         environ: Where that is looked up.
 
     Raises:
-        ConfigError: None is named, it cannot be read, or nobody listens.
+        ConfigError: None is named, or it cannot be read.
+        NotYetError: Nobody listens there.
     """
     address = given or environ.get(ADDRESS_VARIABLE, "")
     if not address or address in LOCAL_NAMES:
@@ -43,7 +50,7 @@ def checked_address(given: str | None, environ: Mapping[str, str]) -> str:
         socket.create_connection((host, port), timeout=CONNECT_WAIT_S).close()
     except OSError as error:
         why = "it did not answer in time" if isinstance(error, TimeoutError) else error.strerror
-        raise ConfigError(
+        raise NotYetError(
             f"no Ray answers at {address}: {why or error}; is the head running, and is this its"
             " address?"
         ) from error
@@ -68,23 +75,26 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host, port
 
 
-def joining_problem(address: str, error: BaseException) -> str:
+def joining_problem(address: str, error: BaseException) -> ConfigError:
     """Return why a cluster cannot be joined, as a sentence that says what to do.
 
     Args:
         address: The cluster's.
         error: What Ray raised.
+
+    Returns:
+        A `NotYetError` if another try may help.
     """
     text = str(error).strip()
     if type(error).__name__ == "AuthenticationError" or re.search(r"[Aa]uthenticat|[Tt]oken", text):
         given = "a token that it refuses" if os.environ.get("RAY_AUTH_TOKEN") else "no token"
-        return (
+        return ConfigError(
             f"the Ray cluster at {address} wants a token, and got {given}: set RAY_AUTH_MODE=token"
             " and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
         )
     if re.search(r"[Vv]ersions? (mismatch|differ|do)|differs? from", text) or "mismatch" in text:
         found = " ".join(text.split())[:300]
-        return (
+        return ConfigError(
             f"the Ray cluster at {address} runs another version: {found}; use the image or the"
             " pinned requirements of this release on every node"
         )
@@ -92,28 +102,31 @@ def joining_problem(address: str, error: BaseException) -> str:
     said = lines[0]
     if said.endswith(":") and len(lines) > 1:  # A headline: the reason ends what follows.
         said = f"{said} {lines[-1]}"
-    return f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {said[:300]}"
+    return NotYetError(
+        f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {said[:300]}"
+    )
 
 
-def missing_resources(settings: Settings, available: Mapping[str, float]) -> Iterator[str]:
+def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:
     """Yield what no node of the cluster offers yet, a sentence each.
 
     Args:
         settings: Of the service.
-        available: Ray resources of all nodes together.
+        nodes: Ray resources of each node.
     """
     service = settings.cluster.service_resource
-    if service and not available.get(service):
+    if service and NodeNeed(resource=service).lack(nodes):
         yield (
             f"no node has the Ray resource {service!r} of setting cluster.service_resource:"
             " coordinator and gateway wait for one; start a node with it, as the worker group"
             " `service` of k8s/ is"
         )
     for group, own in settings.groups.items():
-        if own.resource and own.compactors.max and not available.get(own.resource):
+        needs = group_needs(settings, group) if own.compactors.max else iter(())
+        if lack := next(filter(None, (each.lack(nodes) for each in needs)), ""):
             yield (
-                f"no node has the Ray resource {own.resource!r} of group {group}: its compactors"
-                " wait until Ray's autoscaler adds one; without an autoscaler, start a node with it"
+                f"group {group}: {lack}; its compactors wait until Ray's autoscaler adds such a"
+                " node, if it can; without an autoscaler, start one"
             )
 
 

@@ -15,7 +15,13 @@ import neve.gateway.actor
 from common.digests import digest
 from common.errors import ConfigError
 from common.settings import Settings
-from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE, PIN_AMOUNT
+from common.wire import (
+    COORDINATOR_NAME,
+    GATEWAY_NAME,
+    NAMESPACE,
+    PIN_AMOUNT,
+    CoordinatorStatus,
+)
 from coordinator.ray_compactors import shut_down_all
 from neve.release import __version__
 from neve.serve.watch import Sight
@@ -120,6 +126,20 @@ class ServiceActors:
         actor = self._actor("gateway")
         told = None if actor is None else self._ask(actor, "reached_at")
         return "" if told is None else str(told)
+
+    def problems(self) -> tuple[str, ...] | None:
+        """Return what the coordinator knows to be wrong, a sentence each; None: it is silent."""
+        actor = self._actor("coordinator")
+        status = None if actor is None else self._ask(actor, "status")
+        if not isinstance(status, CoordinatorStatus):
+            return None
+        scalings = [(each.group, each.scaling) for each in status.groups if each.scaling]
+        return (
+            *status.warnings,
+            *status.store_warnings,
+            *(f"group {group}: {each.blocked}" for group, each in scalings if each.blocked),
+            *(f"group {group}: {each.missing}" for group, each in scalings if each.missing),
+        )
 
     def drain_compactors(self) -> int:
         """Let every compactor end its jobs and end for good; return how many there were."""

@@ -1,5 +1,7 @@
 """How the actors of a service are, seen from outside, and what follows from it. Pure."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -7,6 +9,40 @@ GONE_ACTION_PAUSE_S = 10.0
 """An actor that does not start is tried again so often."""
 SILENCE_MAX_S = 60.0
 """An actor that has not answered for this time is ended, so that Ray starts it again."""
+
+
+class ServeStep(StrEnum):
+    """What `neve serve` says that it does; text and JSON have the same names."""
+
+    NOTE = "note"
+    """Something is odd, and ought to be looked at."""
+    WAITS = "waits"
+    JOINED = "joined"
+    """It is part of the Ray cluster."""
+    REPLACES = "replaces"
+    """An actor of other settings or another release is ended."""
+    STARTED = "started"
+    ANSWERS = "answers"
+    """The service does; the rest of the line says where."""
+    DRAINS = "drains"
+    """Compactors end their jobs."""
+    ENDED = "ended"
+    """The whole service is."""
+
+
+class News:
+    """Sentences that hold for a while: each is news once, until it has not held."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._told: frozenset[str] = frozenset()
+
+    def of(self, sentences: Iterable[str]) -> tuple[str, ...]:
+        """Return those that did not hold before. Only other numbers are no news."""
+        found = {re.sub(r"[\d,.]+", "#", each): each for each in sentences}
+        fresh = tuple(each for key, each in found.items() if key not in self._told)
+        self._told = frozenset(found)
+        return fresh
 
 
 class Sight(StrEnum):

@@ -16,14 +16,20 @@ from typing import Any
 import ray
 
 from common.clock import Clock, SystemClock
+from common.compactor_needs import Offers
 from common.errors import ConfigError, UnavailableError, first_line
 from common.settings import Settings
 from common.telemetry import Log, event_log
 from common.wire import NAMESPACE
-from neve.serve.preflight import checked_address, joining_problem, missing_resources
+from neve.serve.preflight import (
+    NotYetError,
+    checked_address,
+    joining_problem,
+    missing_resources,
+)
 from neve.serve.probes import Health, Probes
 from neve.serve.service_actors import PARTS, ServiceActors
-from neve.serve.watch import PartWatch, Remedy, Sight
+from neve.serve.watch import News, PartWatch, Remedy, ServeStep, Sight
 
 ROUND_INTERVAL_S = 5.0
 LIVE_MAX_S = 90.0
@@ -31,8 +37,12 @@ LIVE_MAX_S = 90.0
 LOST_MAX_S = 120.0
 """A cluster that could not be asked for this time is given up."""
 FIRST_ROUND_S = 0.5
+JOIN_PAUSE_S = 1.0
+"""Between two tries to join a cluster."""
+PROBLEMS_INTERVAL_S = 15.0
+"""How often the coordinator is asked what is wrong."""
 
-Say = Callable[[str], None]
+Say = Callable[[ServeStep, str], None]
 
 
 @contextmanager
@@ -41,16 +51,54 @@ def joined(address: str) -> Iterator[None]:
 
     Raises:
         ConfigError: It cannot be joined; the message says why and what to do.
+        NotYetError: It cannot be joined now; another try may help.
     """
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
+        ray.shutdown()  # What is left of the try would keep another one from joining.
         # The boundary to Ray: it raises whatever its many layers raise.
-        raise ConfigError(joining_problem(address, error)) from error
+        raise joining_problem(address, error) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def joined_in_time(address: str | None, wait_s: float, clock: Clock, say: Say) -> Iterator[str]:
+    """Join a Ray cluster whose head may be starting; yield its address.
+
+    Args:
+        address: As for `checked_address`.
+        wait_s: How long to try again.
+        clock: Measures that.
+        say: Hears what keeps it from joining, each thing once.
+
+    Raises:
+        ConfigError: It cannot be joined.
+    """
+    end_s, news = clock.now_s() + wait_s, News()
+    while True:
+        with ExitStack() as inside:
+            try:
+                checked = checked_address(address, os.environ)
+                inside.enter_context(joined(checked))
+            except NotYetError as error:
+                if clock.now_s() >= end_s:
+                    raise
+                for sentence in news.of([str(error)]):
+                    say(ServeStep.WAITS, sentence)
+            else:
+                say(ServeStep.JOINED, f"the Ray cluster at {checked}")
+                yield checked
+                return
+        threading.Event().wait(JOIN_PAUSE_S)
+
+
+def nodes_of_cluster() -> Offers:
+    """Return the Ray resources of each node that is up."""
+    return [each["Resources"] for each in ray.nodes() if each["Alive"]]
 
 
 class Watchdog:
@@ -71,6 +119,9 @@ class Watchdog:
         self._watches = {part: PartWatch(part=part) for part in PARTS}
         self._round_s = self._asked_s = clock.now_s()
         self._problems: dict[str, str] = {}
+        self._started: list[str] = []
+        """Parts that the last round has started."""
+        self._news, self._news_s = News(), -PROBLEMS_INTERVAL_S
 
     def bring_up(self, say: Say) -> str:
         """Find or start every actor; return the gateway's address once all answer.
@@ -79,35 +130,59 @@ class Watchdog:
         once, when it starts.
 
         Args:
-            say: Hears one sentence per step.
+            say: Hears of each step.
 
         Returns:
             The address; empty if the watch was ended first.
         """
-        for sentence in missing_resources(self._settings, ray.cluster_resources()):
-            say(f"note: {sentence}")
+        for sentence in missing_resources(self._settings, nodes_of_cluster()):
+            say(ServeStep.NOTE, sentence)
         for part in PARTS:
             if self._actors.is_other(part):
-                say(f"{part} runs with other settings or another release: it is replaced")
+                say(ServeStep.REPLACES, f"{part} runs with other settings or another release")
                 self._log("part is replaced", down=part)
                 self._actors.end(part, self._stop.wait)
         told = ""
         while not self._stop.is_set() and not self.ready().well:
             self.round()
-            waiting = "; ".join(self._reasons().values())
+            for part in self._started:
+                say(ServeStep.STARTED, part)
+            waiting = "; ".join(f"{part}: {why}" for part, why in self._reasons().items())
             if waiting and waiting != told:
-                say(told := waiting)
+                say(ServeStep.WAITS, told := waiting)
             self._stop.wait(FIRST_ROUND_S)
         return "" if self._stop.is_set() else self._actors.gateway_address()
 
-    def watch(self) -> None:
+    def watch(self, say: Say) -> None:
         """Look at every actor again and again, until `stop` is set.
+
+        Args:
+            say: Hears what is wrong with the service, each thing once while it lasts.
 
         Raises:
             UnavailableError: The cluster could not be asked for `LOST_MAX_S`.
         """
-        while not self._stop.wait(ROUND_INTERVAL_S):
+        while True:
+            self.tell_problems(say)
+            if self._stop.wait(ROUND_INTERVAL_S):
+                return
             self.round()
+            for part in self._started:
+                say(ServeStep.STARTED, part)
+
+    def tell_problems(self, say: Say) -> None:
+        """Say what the coordinator knows to be wrong; not often, and nothing twice."""
+        now_s = self._clock.now_s()
+        if now_s - self._news_s < PROBLEMS_INTERVAL_S:
+            return
+        self._news_s = now_s
+        try:
+            problems = self._actors.problems()
+        except (ConnectionError, RuntimeError, ray.exceptions.RayError):
+            return  # The next round notes that the cluster cannot be asked.
+        if problems is not None:
+            for sentence in self._news.of(problems):
+                say(ServeStep.NOTE, sentence)
 
     def round(self) -> None:
         """Look at every actor once, and do what follows.
@@ -115,6 +190,7 @@ class Watchdog:
         Raises:
             UnavailableError: As `watch`.
         """
+        self._started = []
         for part in PARTS:
             try:
                 sight = self._actors.look(part)
@@ -149,7 +225,7 @@ class Watchdog:
     def _start(self, part: str) -> None:
         if not self._actors.is_placeable():
             self._problems[part] = "it waits for a node: " + next(
-                missing_resources(self._settings, ray.cluster_resources()), "none has room"
+                missing_resources(self._settings, nodes_of_cluster()), "none has room"
             )
             return
         try:
@@ -158,6 +234,7 @@ class Watchdog:
             self._problems[part] = first_line(error)
             self._log("part does not start", down=part, cause=first_line(error))
         else:
+            self._started.append(part)
             self._log("part is started", up=part)
 
     def live(self) -> Health:
@@ -182,12 +259,12 @@ class Watchdog:
 
     def take_down(self, say: Say) -> None:
         """End the whole service: compactors first, once their jobs have ended."""
-        say("waiting for running jobs; a second signal ends this at once")
+        say(ServeStep.DRAINS, "waiting for running jobs; a second signal ends this at once")
         count = self._actors.drain_compactors()
         self._log("compactors drained", count=count)
         for part in reversed(PARTS):
             self._actors.end(part, threading.Event().wait)
-        say("the service has ended; its tables are as they were")
+        say(ServeStep.ENDED, "the service; its tables are as they were")
 
 
 def end_on_signals(stop: threading.Event) -> None:
@@ -210,6 +287,8 @@ class Orders:
 
     address: str | None = None
     """Of the Ray cluster; None: as `RAY_ADDRESS` says."""
+    wait_s: float = 0.0
+    """How long to wait for a cluster that cannot be joined yet."""
     once: bool = False
     """Return when the service answers."""
     with_service: bool = False
@@ -227,18 +306,20 @@ def serve_until_told(
     Args:
         settings: Of the service.
         orders: What else was told.
-        say: Hears one sentence per step.
+        say: Hears of each step.
         answers: Hears where the service is, once it answers.
 
     Raises:
         ConfigError: Something keeps it from starting here.
         UnavailableError: The cluster could not be asked any more.
     """
-    address = checked_address(orders.address, os.environ)
-    stop = threading.Event()
-    with joined(address), ExitStack() as open_things:
+    stop, clock = threading.Event(), SystemClock()
+    with (
+        joined_in_time(orders.address, orders.wait_s, clock, say) as address,
+        ExitStack() as open_things,
+    ):
         end_on_signals(stop)  # Ray has taken them for itself.
-        watchdog = Watchdog(settings, SystemClock(), event_log("serve", settings.log.level), stop)
+        watchdog = Watchdog(settings, clock, event_log("serve", settings.log.level), stop)
         port = None
         if orders.health_port is not None:
             probes = Probes(
@@ -248,7 +329,9 @@ def serve_until_told(
             port = probes.port
         if url := watchdog.bring_up(say):
             answers({"ray": address, "url": url, "health_port": port})
-        if not orders.once:
-            watchdog.watch()
+        if orders.once:
+            watchdog.tell_problems(say)
+        else:
+            watchdog.watch(say)
         if orders.with_service and stop.is_set():
             watchdog.take_down(say)

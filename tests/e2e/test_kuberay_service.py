@@ -206,8 +206,18 @@ def a_start_that_takes_long_is_said(service: LaptopService, watch: Watch) -> Non
     service.cluster.wait_for(lambda: bool(service.cluster.pods(LARGE)), "a pod of large")
     (broken,) = service.cluster.pods(LARGE)
     assert (broken.state, broken.message) == ("ImagePullBackOff", PULL_ERROR)
+    # The decision that starts it is made before it is one that starts.
+    watch.until("large: its start is explained", lambda status: "1 starting" in reason(status))
     assert "1 starting, for up to" in service.neve("group", "show", LARGE)
-    assert "group large has no compactor yet: its 15 jobs wait" in service.neve("status")
+    said = service.neve("status")
+    assert "group large has no compactor yet: its 15 jobs wait" in said
+    missing = "no node has the Ray resource 'neve_group_large'; Ray's autoscaler may add one"
+    assert missing in said, said
+
+
+def reason(status: Status) -> str:
+    scaling = group_of(status, LARGE).scaling
+    return scaling.reason if scaling else ""
 
 
 def a_lost_pod_loses_no_job(service: LaptopService, watch: Watch) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 
 import pytest
 import typer.main
 
+from common.metadata.redis.connection import SentinelService, parse_url_of_store
 from neve.cli.app import build
 from tests.support.manifests import (
     OVERLAYS,
@@ -18,6 +20,7 @@ from tests.support.manifests import (
     group_of,
     name_of,
     of_kind,
+    one,
     pods_of,
     rendered,
 )
@@ -129,7 +132,8 @@ def test_the_guide_builds_and_loads_the_image_of_the_laptop() -> None:
 
 
 def test_the_guide_waits_for_what_is_there() -> None:
-    names = {name_of(each).lower().replace(" ", "/") for each in rendered("laptop")}
+    resources = [*rendered("laptop"), *rendered("production-sentinel")]
+    names = {name_of(each).lower().replace(" ", "/") for each in resources}
     waited = re.findall(r"rollout status (\S+)|port-forward (\S+)", GUIDE)
 
     assert waited
@@ -171,5 +175,27 @@ def test_the_table_of_sizes_is_that_of_production(group: str) -> None:
     assert written.items() <= tomllib.loads(toml)["groups"][group].items()
 
 
-def test_both_overlays_are_described() -> None:
+def test_every_overlay_is_described() -> None:
     assert all(f"`overlays/{overlay}/`" in GUIDE for overlay in OVERLAYS)
+
+
+def test_the_url_of_the_guide_names_every_sentinel() -> None:
+    """Run its lines: what they make is a URL that Névé reads, with the pods that there are."""
+    (block,) = re.findall(r"```console\n(.*?)```", GUIDE, re.S)
+    lines = re.split(r"(?<!\\)\n", re.sub(r"^\$ ", "", block, flags=re.M))
+    made = ("sentinels=", "kubectl -n neve create secret")
+    script = "".join(f"{line}\n" for line in lines if line.startswith(made))
+    kubectl = 'kubectl() { for each in "$@"; do echo "$each"; done; }\npassword=abc\n'
+    ran = subprocess.run(["sh", "-c", kubectl + script], capture_output=True, text=True, check=True)
+    (url,) = re.findall(r"^--from-literal=url=(.*)$", ran.stdout, re.M)
+    found = parse_url_of_store(url)
+
+    assert isinstance(found, SentinelService)
+    resources = rendered("production-sentinel")
+    count = one(resources, "StatefulSet", "neve-sentinel")["spec"]["replicas"]
+    wanted = [f"neve-sentinel-{number}.neve-sentinel" for number in range(count)]
+    assert [each.host for each in found.sentinels] == wanted
+    assert {each.password for each in (*found.sentinels, found.primary)} == {"abc"}
+    settings = one(resources, "ConfigMap", "redis-sentinel-settings")["data"]
+    assert f"sentinel monitor {found.name} " in settings["start-sentinel.sh"]
+    assert wanted_secrets("production-sentinel") == wanted_secrets("laptop")

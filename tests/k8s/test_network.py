@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.manifests import OVERLAYS, Pod, Resource, matches, of_kind, pods_of, rendered
+from tests.support.manifests import (
+    OVERLAYS,
+    Pod,
+    Resource,
+    matches,
+    of_kind,
+    pods_of,
+    rendered,
+    rendered_together,
+)
 
 ALL = "all"
 RAY = ("headgroup", "service", "small", "large")
 EVERYTHING_OF_RAY = {(sender, receiver): ALL for sender in RAY for receiver in RAY}
 """Ray's processes, and those of Spark inside it, choose their ports."""
+CLIENTS_OF_STORE = (*RAY, "neve-serve")
 FLOWS = {
     "production": EVERYTHING_OF_RAY
     | {("neve-serve", "headgroup"): "10001", ("headgroup", "ray-redis"): "6379"},
     "laptop": EVERYTHING_OF_RAY
     | {("neve-serve", "headgroup"): "10001", ("headgroup", "ray-redis"): "6379"}
-    | {(sender, "neve-redis"): "6379" for sender in (*RAY, "neve-serve")},
+    | {(sender, "neve-redis"): "6379" for sender in CLIENTS_OF_STORE},
 }
+FLOWS["production-sentinel"] = (
+    FLOWS["production"]
+    | {(each, "neve-redis"): "6379" for each in (*CLIENTS_OF_STORE, "neve-redis", "neve-sentinel")}
+    | {(each, "neve-sentinel"): "26379" for each in (*CLIENTS_OF_STORE, "neve-sentinel")}
+)
 OUTSIDE = {
     "production": {
         "headgroup": {"443", "6443", "6379", "6380"},
@@ -36,6 +51,7 @@ OUTSIDE = {
         "neve-redis": set(),
     },
 }
+OUTSIDE["production-sentinel"] = {**OUTSIDE["laptop"], "neve-sentinel": set()}
 """Ports of addresses outside the namespace, DNS left out."""
 
 
@@ -127,4 +143,34 @@ def test_only_gateway_and_metrics_are_reached_from_other_namespaces(overlay: str
     }
 
     metrics = {(group, "8080") for group in RAY}
-    assert entries == ({("service", "8642"), *metrics} if overlay == "production" else set())
+    assert entries == ({("service", "8642"), *metrics} if overlay != "laptop" else set())
+
+
+COLLECTOR = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}},
+    "podSelector": {"matchLabels": {"app.kubernetes.io/name": "opentelemetry-collector"}},
+}
+
+
+def to_collector(resources: list[Resource]) -> dict[str, list[int]]:
+    """Return who may send to a collector, and to which ports."""
+    policies = list(of_kind(resources, "NetworkPolicy"))
+    found = {
+        short(pod): [
+            port["port"]
+            for rule in rules(policies, pod, "egress")
+            if COLLECTOR in rule["to"]
+            for port in rule["ports"]
+        ]
+        for pod in pods_of(resources)
+    }
+    return {pod: ports for pod, ports in found.items() if ports}
+
+
+def test_traces_reach_a_collector_where_the_overlay_takes_the_way_to_it() -> None:
+    # `trace.endpoint` of the settings is read by the coordinator and by compactors.
+    workers = [each for each in RAY if each != "headgroup"]
+    with_tracing = rendered_together("overlays/production", "tracing")
+    assert to_collector(with_tracing) == {each: [4318] for each in workers}
+    assert to_collector(rendered("production")) == {}
+    assert flows(with_tracing) == FLOWS["production"]

@@ -53,6 +53,18 @@ def without(resources: list[Resource], kind: str, name: str) -> None:
     resources.remove(one(resources, kind, name))
 
 
+def constraint(resources: list[Resource], name: str) -> Resource:
+    pod = spec(resources, "StatefulSet", name)["template"]["spec"]
+    found: Resource = pod["topologySpreadConstraints"][0]
+    return found
+
+
+def in_settings(resources: list[Resource], old: str, new: str) -> None:
+    data = one(resources, "ConfigMap", "redis-sentinel-settings")["data"]
+    assert any(old in text for text in data.values())
+    data.update({name: text.replace(old, new) for name, text in data.items()})
+
+
 def added(resources: list[Resource], kind: str, name: str, **fields: object) -> None:
     metadata = {"name": name, "namespace": "neve"}
     resources.append({"kind": kind, "metadata": metadata, **fields})
@@ -301,12 +313,57 @@ FAULTS: list[tuple[Policy, str, Fault]] = [
         "PodDisruptionBudget neve-service needs `minAvailable`",
         lambda r: spec(r, "PodDisruptionBudget", "neve-service").update(minAvailable="50%"),
     ),
+    (
+        policies.survives_drains_of_nodes,
+        "StatefulSet neve-sentinel has 0 budgets",
+        lambda r: without(r, "PodDisruptionBudget", "neve-sentinel"),
+    ),
+    (
+        policies.fails_over,
+        "StatefulSet neve-sentinel has 2 pods, expected an odd number of 3 or more",
+        lambda r: spec(r, "StatefulSet", "neve-sentinel").update(replicas=2),
+    ),
+    (
+        policies.fails_over,
+        "StatefulSet neve-redis has 1 pod, expected a primary and 2 replicas",
+        lambda r: spec(r, "StatefulSet", "neve-redis").update(replicas=1),
+    ),
+    (
+        policies.fails_over,
+        "1 of 3 Sentinels would decide, expected more than half",
+        lambda r: in_settings(r, "monitor neve-store $FIRST_PRIMARY 2", "monitor neve-store a 1"),
+    ),
+    (
+        policies.fails_over,
+        "a primary without replicas takes changes",
+        lambda r: in_settings(r, "min-replicas-to-write 1", "min-replicas-to-write 0"),
+    ),
+    (
+        policies.fails_over,
+        "StatefulSet neve-redis: two of its pods may be on one node",
+        lambda r: constraint(r, "neve-redis").update(whenUnsatisfiable="ScheduleAnyway"),
+    ),
+    (
+        policies.fails_over,
+        "StatefulSet neve-sentinel forgets what it has learnt",
+        lambda r: spec(r, "StatefulSet", "neve-sentinel").pop("volumeClaimTemplates"),
+    ),
+    (
+        policies.fails_over,
+        "Service neve-redis hides pods that are not ready",
+        lambda r: spec(r, "Service", "neve-redis").pop("publishNotReadyAddresses"),
+    ),
+    (
+        policies.fails_over,
+        "neve-serve does not wait for a replica",
+        lambda r: serve_container(r)["env"].pop(),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("policy", "said", "fault"), FAULTS, ids=[said for _, said, _ in FAULTS])
 def test_a_planted_fault_is_refused(policy: Policy, said: str, fault: Fault) -> None:
-    resources = rendered("production")
+    resources = rendered("production-sentinel")
     fault(resources)
 
     assert any(said in found for found in policy(resources)), list(policy(resources))
@@ -324,3 +381,4 @@ def test_the_laptop_has_a_store_and_production_has_none() -> None:
 
     assert "StatefulSet neve-redis" in stores["laptop"]
     assert stores["production"] == ["ServiceAccount neve-redis"]
+    assert "StatefulSet neve-redis" in stores["production-sentinel"]

@@ -120,6 +120,8 @@ def test_it_lets_nobody_in_without_the_password(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_its_memory_fits_into_its_container(overlay: str) -> None:
     for each in of_kind(rendered(overlay), "StatefulSet"):
+        if each["metadata"]["name"] == "neve-sentinel":
+            continue  # It holds no data.
         (container,) = each["spec"]["template"]["spec"]["containers"]
         size = parse_size_bytes(container["args"][1].upper(), "maxmemory")
         limit: str = container["resources"]["limits"]["memory"]

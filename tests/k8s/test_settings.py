@@ -46,5 +46,7 @@ def test_serve_is_given_the_file_and_the_secrets(overlay: str) -> None:
     # The name carries a hash of the file: other settings are another pod.
     assert settings != "neve-settings"
     assert {"name": "settings", "configMap": {"name": settings}} in pod["volumes"]
-    assert {name for name in environment if name.startswith("NEVE_")} == {"NEVE_CONFIG", *SECRETS}
+    more = {"NEVE_STORE_WAIT_REPLICAS"} if overlay == "production-sentinel" else set()
+    given = {name for name in environment if name.startswith("NEVE_")}
+    assert given == {"NEVE_CONFIG", *SECRETS, *more}
     assert all("valueFrom" in environment[name] for name in SECRETS)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from common.units import format_count
 from tests.support.manifests import (
     CLAIM,
     Pod,
@@ -17,6 +18,7 @@ from tests.support.manifests import (
     matches,
     name_of,
     of_kind,
+    one,
     pods_of,
 )
 
@@ -28,6 +30,8 @@ SECRET_NAME = re.compile(r"TOKEN|PASSWORD|SECRET|CREDENTIAL|_KEY$|STORE_URL")
 SECRET_TEXT = re.compile(r"://[^\s/@:]*:[^\s/@]+@|\brequirepass +[^\s%]|\bBearer +\w")
 """A URL with a password, a password of Redis, a token."""
 HOST_FIELDS = ("hostNetwork", "hostPID", "hostIPC")
+SERVERS, SENTINELS = "neve-redis", "neve-sentinel"
+WAIT_VARIABLE = "NEVE_STORE_WAIT_REPLICAS"
 WITH_A_TOKEN = "headgroup"
 """The only group whose pod may ask the API of Kubernetes: Ray's autoscaler is in the head's."""
 
@@ -316,6 +320,52 @@ def survives_drains_of_nodes(resources: Sequence[Resource]) -> Iterator[str]:
                 yield f"{name_of(each)} needs `minAvailable`, an integer"
 
 
+def fails_over(resources: Sequence[Resource]) -> Iterator[str]:
+    """A store that names Sentinels outlives a node, and forgets nothing that was acknowledged."""
+    sets = {each["metadata"]["name"]: each for each in of_kind(resources, "StatefulSet")}
+    if SENTINELS not in sets:
+        return
+    yield from _faults_of_numbers(resources, sets)
+    for name in (SERVERS, SENTINELS):
+        yield from _faults_of_a_set(sets[name])
+        if one(resources, "Service", name)["spec"].get("publishNotReadyAddresses") is not True:
+            yield f"Service {name} hides pods that are not ready, and they find no one to follow"
+    for pod in pods_of(resources):
+        if pod.owner.endswith("neve-serve") and WAIT_VARIABLE not in pod.environment():
+            yield f"{pod.owner} does not wait for a replica: set {WAIT_VARIABLE}"
+
+
+def _faults_of_numbers(resources: Sequence[Resource], sets: dict[str, Resource]) -> Iterator[str]:
+    sentinels, servers = sets[SENTINELS]["spec"]["replicas"], sets[SERVERS]["spec"]["replicas"]
+    if sentinels < 3 or sentinels % 2 == 0:
+        yield f"StatefulSet {SENTINELS} has {sentinels} pods, expected an odd number of 3 or more"
+    if servers < 3:
+        pods = format_count(servers, "pod")
+        yield f"StatefulSet {SERVERS} has {pods}, expected a primary and 2 replicas"
+    settings = "\n".join(one(resources, "ConfigMap", "redis-sentinel-settings")["data"].values())
+    quorum = int(re.findall(r"sentinel monitor .* (\d+)$", settings, re.MULTILINE)[0])
+    if 2 * quorum <= sentinels:
+        yield f"{quorum} of {sentinels} Sentinels would decide, expected more than half"
+    if not re.search(r"^min-replicas-to-write [1-9]", settings, re.MULTILINE):
+        yield "a primary without replicas takes changes, which its demotion forgets"
+
+
+def _faults_of_a_set(resource: Resource) -> Iterator[str]:
+    of, spec = name_of(resource), resource["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    apart = [
+        each
+        for each in spec["template"]["spec"].get("topologySpreadConstraints", [])
+        if each["topologyKey"] == "kubernetes.io/hostname"
+        and each["whenUnsatisfiable"] == "DoNotSchedule"
+        and matches(each["labelSelector"], labels)
+    ]
+    if not apart:
+        yield f"{of}: two of its pods may be on one node"
+    if not spec.get("volumeClaimTemplates"):
+        yield f"{of} forgets what it has learnt when its pod is started anew"
+
+
 POLICIES: tuple[Policy, ...] = (
     runs_as_somebody,
     has_no_privileges,
@@ -331,4 +381,5 @@ POLICIES: tuple[Policy, ...] = (
     names_ports_that_exist,
     is_guarded,
     survives_drains_of_nodes,
+    fails_over,
 )

@@ -7,8 +7,10 @@ with the labels that KubeRay adds to those of a RayCluster.
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +21,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-OVERLAYS = ("laptop", "production")
+OVERLAYS = ("laptop", "production", "production-sentinel")
 RENDER_MAX_S = 60
 MISSING = (
     "kubectl is missing: it renders the manifests of k8s/. Install it with"
@@ -71,11 +73,24 @@ class Pod:
 @cache
 def rendered_text(overlay: str) -> str:
     """Return what `kubectl kustomize` makes of an overlay; without kubectl the test fails."""
+    return _kustomized(ROOT / "k8s" / "overlays" / overlay)
+
+
+def rendered_together(*folders: str) -> list[Resource]:
+    """Return the resources of an overlay that takes some folders of `k8s/` and adds nothing."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text).resolve()
+        bases = [os.path.relpath(ROOT / "k8s" / each, folder) for each in folders]
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump({"bases": bases}), "utf-8")
+        return list(yaml.safe_load_all(_kustomized(folder)))
+
+
+def _kustomized(folder: Path) -> str:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.fail(MISSING, pytrace=False)
     ran = subprocess.run(
-        [kubectl, "kustomize", str(ROOT / "k8s" / "overlays" / overlay)],
+        [kubectl, "kustomize", str(folder)],
         capture_output=True,
         text=True,
         timeout=RENDER_MAX_S,

@@ -26,6 +26,10 @@ SUITES = {
     "core": ["tests/unit/coordinator_core"],
     "autoscaler": ["tests/unit/coordinator_core/test_autoscaling.py"],
     "contract": ["tests/contract", "-k", "memory"],
+    "cluster": [
+        "tests/unit/serve",
+        *(f"tests/unit/coordinator_shell/test_{name}.py" for name in ("node_lack", "autoscaler")),
+    ],
     "metadata": [
         f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")
     ],

@@ -43,7 +43,7 @@ class SentinelServer:
                 [program, str(config), "--sentinel"], stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            _until(f"Sentinel that listens, see {self._log}", self._listens)
+            until(f"Sentinel that listens, see {self._log}", self._listens)
         except BaseException:
             self.stop()
             raise
@@ -110,11 +110,11 @@ class RedisGroup:
         port = self.servers[0].port
         self.sentinels = [SentinelServer(self._folder, port) for _ in range(self._sentinel_count)]
         replicas = len(self.servers) - 1
-        _until(
+        until(
             "Sentinels know all",
             lambda: all(each.knows(replicas, len(self.sentinels)) for each in self.sentinels),
         )
-        _until("replicas follow", lambda: self.following(self.servers[0]) == replicas)
+        until("replicas follow", lambda: self.following(self.servers[0]) == replicas)
 
     def stop(self) -> None:
         """End all that still run."""
@@ -145,12 +145,12 @@ class RedisGroup:
             ports = {int(port) for _, port in places}
             return len(ports) == 1 and ports != {lost.port}
 
-        _until("fail-over", moved)
+        until("fail-over", moved)
         return self.primary()
 
     def until_demoted(self, server: RedisServer) -> None:
         """Return when a server that is back follows another one."""
-        _until("demotion", lambda: replication(server)["role"] == "slave")
+        until("demotion", lambda: replication(server)["role"] == "slave")
 
 
 def replication(server: RedisServer) -> dict[str, Any]:
@@ -177,7 +177,8 @@ def group_running(*, replicas: int = 2, sentinels: int = 3) -> Iterator[RedisGro
             group.stop()
 
 
-def _until(what: str, true: Callable[[], bool]) -> None:
+def until(what: str, true: Callable[[], bool]) -> None:
+    """Return when something is true."""
     until_s = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < until_s, f"no {what}"

@@ -72,12 +72,17 @@ class Service:
     """A running stack, a client of it, and a folder for tables."""
 
     def __init__(
-        self, stack: LocalStack, folder: Path, *, compactors: int = len(COMPACTORS)
+        self,
+        stack: LocalStack,
+        folder: Path,
+        *,
+        compactors: int = len(COMPACTORS),
+        client: Client | None = None,
     ) -> None:
         self.stack = stack
         self.folder = folder
         self.compactors = compactors
-        self.client = Client(stack.gateway_url, token=stack.token)
+        self.client = client or Client(stack.gateway_url, token=stack.token)
 
     # ------------------------------------------------------------ waits
 

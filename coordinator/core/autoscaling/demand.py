@@ -111,8 +111,8 @@ class GroupLoad:
     failed: tuple[FailedStart, ...] = ()
     paused: bool = False
     """Whether an operator paused the group: nothing is handed out."""
-    missing: str = ""
-    """What compactors that start need and no node has; empty: nothing, or not known."""
+    obstacle: str = ""
+    """What keeps compactors that start from coming up; empty: nothing, or not known."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.count_min <= self.count_max, "the least is at most the greatest"
@@ -156,9 +156,9 @@ class GroupLoad:
             jobs, size_bytes = self.running_jobs, self.running_bytes
         return known + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
 
-    def with_missing(self, text: str) -> str:
-        """Return a text on starts with what is missing for them, if something is."""
-        return f"{text}: {self.missing}" if self.missing else text
+    def with_obstacle(self, text: str) -> str:
+        """Return a text on starts with what is in their way, if something is."""
+        return f"{text}: {self.obstacle}" if self.obstacle else text
 
     @property
     def is_unplanned(self) -> bool:

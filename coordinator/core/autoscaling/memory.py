@@ -73,7 +73,7 @@ def after_starts(
     """Return the memory after the starts that succeeded, failed or took too long."""
     memory = _after_heartbeats(load, memory, rules, now_s)
     failed = {each.name: each.cause for each in load.failed if each.name not in memory.given_up}
-    late = load.with_missing(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
+    late = load.with_obstacle(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
     failed |= dict.fromkeys(give_up, late)
     still = memory.given_up & {each.name for each in load.starting}
     memory = replace(memory, given_up=still | frozenset(give_up))

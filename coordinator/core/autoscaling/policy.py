@@ -269,5 +269,5 @@ def _reason(view: _View, rules: AutoscalerRules, now_s: float) -> str:
     if view.starting:
         longest_s = max(0.0, now_s - min(each.since_s for each in view.starting))
         starting = f"; {len(view.starting):,} starting, for up to {longest_s:,.0f} s"
-        reason += load.with_missing(starting)
+        reason += load.with_obstacle(starting)
     return reason

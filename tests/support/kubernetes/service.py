@@ -156,7 +156,7 @@ def _serving(cluster: KubeRayCluster, settings: Path, log: Path) -> Iterator[str
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )
-        return process, _first_document(process)
+        return process, _answer(process)
 
     end_s = time.monotonic() + SERVICE_S
     process, said = started()
@@ -176,15 +176,10 @@ def _serving(cluster: KubeRayCluster, settings: Path, log: Path) -> Iterator[str
         process.wait()
 
 
-def _first_document(process: subprocess.Popen[str]) -> str:
-    """Return the JSON that a process prints first; empty if it ends before."""
+def _answer(process: subprocess.Popen[str]) -> str:
+    """Return the line of JSON that says where the service is; empty if the process ends before."""
     assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line == "}\n":
-            return "".join(lines)
-    return ""
+    return next((line for line in process.stdout if json.loads(line)["step"] == "answers"), "")
 
 
 def serve_variables(

@@ -362,20 +362,24 @@ def test_an_engine_that_dies_at_its_start_takes_no_job_until_it_lives() -> None:
     assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
 
 
-def test_a_machine_that_cannot_run_the_engine_ends_the_service() -> None:
-    async def main() -> World:
-        world = World()
+def test_a_machine_that_cannot_run_the_engine_says_why_and_is_tried_again() -> None:
+    said: list[str] = []
 
-        async def start() -> None:
-            raise ConfigError("no Java")
+    def setup(world: World) -> None:
+        start = world.engine.start
 
-        world.engine.start = start  # type: ignore[method-assign]  # a fake, for one test
-        with pytest.raises(ExceptionGroup) as raised:
-            await world.service().run()
-        assert raised.group_contains(ConfigError)
-        return world
+        async def start_without_java() -> None:
+            said.extend(each.start_problem for each in world.coordinator.beats)
+            if not any("no Java" in each for each in said):
+                raise ConfigError("Spark does not start: no Java on node n1")
+            await start()
 
-    assert asyncio.run(main()).engine.stopped
+        world.engine.start = start_without_java  # type: ignore[method-assign]  # a fake, for one test
+        world.coordinator.jobs.append(an_assignment())
+
+    world = play(reported(1), setup)
+    assert "Spark does not start: no Java on node n1" in said
+    assert [report.end for report in world.coordinator.reports] == [AttemptEnd.COMMITTED]
 
 
 def committed(setup: Callable[[World], None]) -> tuple[World, AttemptReport]:

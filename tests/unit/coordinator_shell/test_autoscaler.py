@@ -16,6 +16,7 @@ from common.settings import AutoscalerSettings, CompactorCount, GroupSettings, S
 from common.wire import GroupScaling, Heartbeat
 from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.ports import Lack
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds, ManualClock
@@ -60,9 +61,9 @@ class ScriptedRay:
     async def why_gone(self, name: str) -> str:
         return f"{name} ran out of memory"
 
-    async def missing(self, group: str) -> str:
+    async def lack(self, group: str, *, asked: bool) -> Lack:
         assert group == "small"
-        return self.lacks
+        return Lack(self.lacks, final=not asked)
 
 
 def planned(tablet: TabletId) -> on.TabletPlanned:
@@ -92,7 +93,7 @@ class Stage:
         self.logged: list[str] = []
         self.answering: dict[str, bool] = {}
         """Compactor → whether its engine is up."""
-        self.edition = ""
+        self.edition = self.start_problem = ""
         store = MemoryStore(self.clock)
         context = ShellContext(store, self.clock, CountedIds("a"), self._log, "coord-1")
         self.parts: CoordinatorParts = assemble(settings, context, lever=self.ray)
@@ -118,6 +119,7 @@ class Stage:
                     slots=1,
                     ready=ready,
                     edition=self.edition,
+                    start_problem=self.start_problem,
                 )
                 self.parts.service.submit(on.CompactorHeard(beat=beat))
             await self.parts.autoscaler.round()
@@ -217,6 +219,30 @@ async def test_what_no_node_has_is_said_of_a_start_that_lasts_and_of_one_that_wa
     scaling = await stage.rounds(600.0)
     (late,) = (each for each in scaling.decisions if each.given_up)
     assert late.reason.endswith("no heartbeat within 600 s: no node has the Ray resource 'r'")
+
+
+async def test_what_no_node_has_is_said_of_a_group_without_work_unless_it_is_to_have_no_compactor():
+    stage = Stage()
+    stage.ray.lacks = "no node has the Ray resource 'r'"
+    scaling = await stage.rounds(4.0)
+    assert (scaling.missing, scaling.unobtainable) == (stage.ray.lacks, True)
+    await stage.parts.autoscaler.scale("small", 0)
+    scaling = await stage.rounds(4.0)
+    assert (scaling.missing, scaling.unobtainable) == ("", False)
+
+
+async def test_why_spark_does_not_start_is_said_of_a_compactor_and_of_one_that_was_given_up():
+    stage = Stage()
+    stage.queue(1)
+    await stage.rounds(20.0)
+    stage.answering, stage.start_problem = {"small-1": False}, "no Java on node n1"
+    scaling = await stage.rounds(4.0)
+    assert scaling.reason.endswith("s: no Java on node n1")
+    warnings = stage.parts.status().warnings
+    assert "compactor small-1 of group small does not start: no Java on node n1" in warnings
+    scaling = await stage.rounds(600.0)
+    (late,) = (each for each in scaling.decisions if each.given_up)
+    assert late.reason.endswith("no heartbeat within 600 s: no Java on node n1")
 
 
 async def test_an_operator_sets_the_number_and_takes_it_back() -> None:

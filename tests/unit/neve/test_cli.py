@@ -19,6 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from common.wire import GroupScaling
 from neve.cli import doctor
 from neve.cli import doctor as checks
 from neve.cli import rows as row_files
@@ -296,6 +297,37 @@ def test_a_group_without_compactors_is_said(gateway: Gateway, neve: Shell) -> No
         neve.run("doctor", code=1, says="groups failed group large has no compactor")
     finally:
         coordinator.more_groups, coordinator.warnings = (), ()
+
+
+def test_what_no_node_gives_a_group_is_said(gateway: Gateway, neve: Shell) -> None:
+    coordinator = gateway.coordinator
+    may_come = GroupScaling(
+        least=0,
+        most=2,
+        set_to=None,
+        desired=0,
+        starting=0,
+        draining=0,
+        reason="no work",
+        missing="no node has the Ray resource 'r'",
+    )
+    group = replace(GROUP, group="large", compactors=0, queued=0, scaling=may_come)
+    never = replace(may_come, unobtainable=True)
+    said = "group large: no node has the Ray resource 'r'"
+    try:
+        coordinator.more_groups = (group,)
+        neve.run("status", says=said)
+        neve.run("group", "show", "large", says="missing no node has the Ray resource 'r'")
+        neve.run("doctor", says=f"groups ok {said}")
+        coordinator.more_groups = (replace(group, scaling=never),)
+        neve.run("doctor", says=f"groups warning {said}")
+        starting = replace(never, desired=1, starting=1, reason=f"x: {never.missing}")
+        coordinator.more_groups = (replace(group, queued=3, scaling=starting),)
+        told = neve.run("status", says="group large: x: no node has the Ray resource 'r'")
+        assert told.stdout.count("no node has") == 1, "what the reason says is not said again"
+        neve.run("doctor", code=1, says=f"groups failed {said}")
+    finally:
+        coordinator.more_groups = ()
 
 
 def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:

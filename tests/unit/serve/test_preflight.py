@@ -8,7 +8,12 @@ import pytest
 
 from common.config import load_settings
 from common.errors import ConfigError
-from neve.serve.preflight import checked_address, joining_problem, missing_resources
+from neve.serve.preflight import (
+    NotYetError,
+    checked_address,
+    joining_problem,
+    missing_resources,
+)
 
 
 @pytest.mark.parametrize("environ", [{}, {"RAY_ADDRESS": ""}, {"RAY_ADDRESS": "auto"}])
@@ -43,18 +48,33 @@ def test_an_address_where_somebody_listens_is_taken() -> None:
 
 def test_a_wrong_version_and_a_refused_token_are_told_apart() -> None:
     version = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.44.1")
-    assert "runs another version: Version mismatch" in joining_problem("h:1", version)
+    assert "runs another version: Version mismatch" in str(joining_problem("h:1", version))
     token = RuntimeError("Authentication failed: no token")
-    assert "wants a token, and got no token: set RAY_AUTH_MODE" in joining_problem("h:1", token)
+    assert "wants a token, and got no token: set RAY_AUTH_MODE" in str(
+        joining_problem("h:1", token)
+    )
     other = ConnectionError("reset\nby a peer")
-    assert joining_problem("h:1", other) == (
+    assert str(joining_problem("h:1", other)) == (
         "the Ray cluster at h:1 cannot be joined: ConnectionError: reset"
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (RuntimeError("Version mismatch"), False),
+        (RuntimeError("Authentication failed: no token"), False),
+        (ConnectionError("ray client connection timeout"), True),
+        (RuntimeError("GCS is not ready yet"), True),
+    ],
+)
+def test_what_may_pass_is_tried_again(error: Exception, *, again: bool) -> None:
+    assert isinstance(joining_problem("h:1", error), NotYetError) is again
+
+
 def test_of_a_headline_the_last_line_is_said_too() -> None:
     error = ConnectionAbortedError("Initialization failure:\nTraceback\n  File x\nno channel\n")
-    assert joining_problem("h:1", error).endswith("Initialization failure: no channel")
+    assert str(joining_problem("h:1", error)).endswith("Initialization failure: no channel")
 
 
 def test_what_no_node_has_is_said_of_service_and_groups() -> None:
@@ -69,10 +89,17 @@ def test_what_no_node_has_is_said_of_service_and_groups() -> None:
             "groups.anywhere.compactors=1",
         ],
     )
-    said = list(missing_resources(settings, {"CPU": 4.0}))
-    assert [each.partition(":")[0] for each in said] == [
+    room = {"CPU": 4.0, "memory": 8.0 * (1 << 30)}
+    said = list(missing_resources(settings, [room]))
+    assert [each.partition(";")[0].partition(": coord")[0] for each in said] == [
         "no node has the Ray resource 'neve_service' of setting cluster.service_resource",
-        "no node has the Ray resource 'neve_group_small' of group small",
+        "group small: no node has the Ray resource 'neve_group_small'",
     ]
-    both = {"neve_service": 1.0, "neve_group_small": 1.0}
-    assert list(missing_resources(settings, both)) == []
+    both = {"neve_service": 1.0, "neve_group_small": 1.0, **room}
+    assert list(missing_resources(settings, [both])) == []
+    small = {"neve_service": 1.0, "neve_group_small": 1.0, "CPU": 1.0, "memory": 2.0 * (1 << 30)}
+    said = list(missing_resources(settings, [small, room]))
+    assert [each.partition(";")[0] for each in said] == [
+        "group small: no node with the Ray resource 'neve_group_small' has the 2 CPUs and 2.8 GiB"
+        " that its Spark executors ask for: the largest has 1 and 2.0 GiB"
+    ]

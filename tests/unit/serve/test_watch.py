@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from neve.serve.watch import GONE_ACTION_PAUSE_S, SILENCE_MAX_S, PartWatch, Remedy, Sight
+from neve.serve.watch import (
+    GONE_ACTION_PAUSE_S,
+    SILENCE_MAX_S,
+    News,
+    PartWatch,
+    Remedy,
+    Sight,
+)
 
 
 def follow(*looks: tuple[Sight, float]) -> tuple[PartWatch, list[Remedy]]:
@@ -51,3 +58,11 @@ def test_silence_counts_from_the_first_look() -> None:
     watch, steps = follow((Sight.SILENT, 1000.0), (Sight.SILENT, 1000.0 + SILENCE_MAX_S - 1))
     assert steps == [Remedy.NOTHING] * 2
     assert watch.silent_s(1000.0 + SILENCE_MAX_S) == SILENCE_MAX_S
+
+
+def test_a_sentence_is_news_until_it_has_not_held_and_other_numbers_are_none() -> None:
+    news = News()
+    assert news.of(["its 2 jobs wait", "no AOF"]) == ("its 2 jobs wait", "no AOF")
+    assert news.of(["its 31 jobs wait", "no AOF"]) == ()
+    assert news.of(["no AOF", "no Java"]) == ("no Java",)
+    assert news.of(["its 2 jobs wait"]) == ("its 2 jobs wait",)

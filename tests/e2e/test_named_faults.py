@@ -1,0 +1,354 @@
+"""What is wrong with a cluster is named: by `neve serve`, `neve doctor` and `neve status`.
+
+One Ray head, one node without Java and one Redis for all; each fault is made on the real thing.
+The table in docs/operations.md says the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neve.local import LocalStack, StackOptions
+from tests.support.patience import SERVICE_S
+from tests.support.plain_node import plain_node
+from tests.support.redis_server import RedisServer, running
+
+pytestmark = [pytest.mark.slow]
+
+TOKEN = "a-token-of-the-test"
+DOORS = ("serve", "doctor", "status")
+GIB = 1 << 30
+SETTINGS = """
+[compactor]
+slots = 1
+executor_cores = 1
+executor_memory = "512m"
+beat_interval_s = 0.5
+[groups.default]
+compactors = { min = 0, max = 1 }
+[groups.absent]
+compactors = { min = 0, max = 1 }
+resource = "neve_group_absent"
+[groups.huge]
+compactors = { min = 0, max = 1 }
+resource = "neve_group_huge"
+cores = 16
+memory = "64g"
+[groups.bare]
+compactors = 1
+resource = "neve_group_bare"
+[gateway]
+locations = ["/"]
+[services.default]
+planner = "ratio"
+groups = [
+  { group = "default", max_size = "1MB" },
+  { group = "absent", max_size = "1GB" },
+  { group = "huge", max_size = "2GB" },
+  { group = "bare" },
+]
+"""
+OTHER_VERSION = """
+import json, sys, ray
+from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY as key
+from ray._private.ray_constants import KV_NAMESPACE_CLUSTER as namespace
+from ray._raylet import GcsClient
+# Not as a driver: one of another release could not join for the way back.
+head = GcsClient(address=sys.argv[1])
+told = json.loads(head.internal_kv_get(key, namespace, 10))
+was, told["ray_version"] = told["ray_version"], sys.argv[2] or ray.__version__
+head.internal_kv_put(key, json.dumps(told).encode(), True, namespace, 10)
+print(was)
+"""
+
+
+NODE_TYPES = """
+import sys
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import ClusterConfig
+config = ClusterConfig()
+told = config.node_group_configs.add(name="only", max_count=3)
+told.resources.update({"neve_group_absent": 1, "CPU": int(sys.argv[2]), "memory": 8 << 30})
+GcsClient(address=sys.argv[1]).report_cluster_config(config.SerializeToString())
+"""
+
+
+@dataclass
+class Ground:
+    """A cluster, a store, and `neve` on them."""
+
+    stack: LocalStack
+    redis: RedisServer
+    folder: Path
+    url: str = ""
+    """Of the service, while one runs."""
+
+    def environ(self, **changes: str) -> dict[str, str]:
+        state = self.stack.folder.load()
+        assert state is not None
+        file = self.folder / "neve.toml"
+        file.write_text(SETTINGS)
+        return {
+            **self.stack.driver_environ(),
+            "RAY_ADDRESS": state.ray_address,
+            "NEVE_CONFIG": str(file),
+            "NEVE_HOME": str(self.folder / "nobody"),
+            "NEVE_STORE_URL": self.redis.url,
+            "NEVE_GATEWAY_TOKEN": TOKEN,
+            "NEVE_GATEWAY_PORT": "0",
+            "NEVE_TOKEN": TOKEN,
+            **({"NEVE_URL": self.url} if self.url else {}),
+            **changes,
+        }
+
+    def say(self, door: str, **changes: str) -> str:
+        """Return all that a verb says."""
+        more = ["--once", "--wait", "0s"] if door == "serve" else []
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("neve")), door, *more],
+            env=self.environ(**changes),
+            capture_output=True,
+            text=True,
+            timeout=SERVICE_S,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return " ".join((done.stdout + done.stderr).split())
+
+    def wait_until_said(self, door: str, sentence: str) -> None:
+        """Ask a door until it says a sentence: the coordinator looks every few seconds."""
+        end_s = time.monotonic() + SERVICE_S
+        while sentence not in (said := self.say(door)):
+            assert time.monotonic() < end_s, said
+            time.sleep(0.2)
+
+    def set_version(self, version: str) -> str:
+        """Let the head say that it runs a release of Ray, empty: its own; return what it said."""
+        return self.tell_head(OTHER_VERSION, version)
+
+    def tell_head(self, program: str, *more: str) -> str:
+        """Run a program beside the head; return what it prints."""
+        environ = self.environ()
+        done = subprocess.run(
+            [sys.executable, "-c", program, environ["RAY_ADDRESS"], *more],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=SERVICE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    folder = tmp_path_factory.mktemp("faults")
+    options = StackOptions(actors=False, compactors=2)
+    with (
+        running() as redis,
+        LocalStack.start(home=folder / "home", options=options) as stack,
+        plain_node(
+            stack,
+            {"neve_group_huge": 1, "neve_group_bare": 1},
+            cpus=2,
+            memory_bytes=4 * GIB,
+            java=False,
+        ),
+    ):
+        yield Ground(stack, redis, folder)
+
+
+# ------------------------------------------------------------------------ Before a service can be
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_ray_at_the_address(ground: Ground, door: str) -> None:
+    assert "no Ray answers at 127.0.0.1:1: Connection refused" in ground.say(
+        door, RAY_ADDRESS="127.0.0.1:1"
+    )
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_token_for_ray(ground: Ground, door: str) -> None:
+    variables = [name for name in ground.environ() if name.startswith("RAY_AUTH_TOKEN")]
+    said = ground.say(door, **dict.fromkeys(variables, os.devnull))
+    assert "wants a token, and got" in said
+    assert "set RAY_AUTH_MODE=token" in said
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_token_for_the_gateway(ground: Ground, door: str) -> None:
+    assert "setting gateway.token is empty" in ground.say(door, NEVE_GATEWAY_TOKEN="")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_another_release_of_ray(ground: Ground, door: str) -> None:
+    ground.set_version("2.44.1")
+    try:
+        said = ground.say(door)
+    finally:
+        assert ground.set_version("") == "2.44.1"
+    assert "runs another version" in said
+    assert "2.44.1" in said
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_redis_that_evicts(ground: Ground, door: str) -> None:
+    ground.redis.say("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        said = ground.say(door)
+    finally:
+        ground.redis.say("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert "setting store.url: the store has maxmemory-policy allkeys-lru" in said
+
+
+@pytest.mark.parametrize("door", ["doctor", "status"])
+def test_a_redis_without_aof_before_there_is_a_service(ground: Ground, door: str) -> None:
+    ground.redis.say("CONFIG", "SET", "appendonly", "no")
+    try:
+        said = ground.say(door)
+    finally:
+        ground.redis.say("CONFIG", "SET", "appendonly", "yes")
+    assert "the store (Redis) keeps no append-only file" in said
+
+
+# ----------------------------------------------------------------------------- While a service runs
+
+
+@dataclass
+class Steps:
+    """What a `neve serve --json` prints, line by line."""
+
+    process: subprocess.Popen[str]
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    def follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(json.loads(line))
+
+    def wait(self, step: str, **words: str) -> Mapping[str, Any]:
+        """Return the first document of a step with these words in its fields."""
+        end_s = time.monotonic() + SERVICE_S
+        while True:
+            for each in self.said:
+                if each["step"] == step and all(w in each[n] for n, w in words.items()):
+                    return each
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < end_s, (step, words, self.said)
+            time.sleep(0.1)
+
+
+@contextmanager
+def serving(ground: Ground, *more: str) -> Iterator[Steps]:
+    """Run `neve serve --json` until the end of the block."""
+    program = str(Path(sys.executable).with_name("neve"))
+    with (ground.folder / "serve.log").open("a") as errors:
+        process = subprocess.Popen(
+            [program, "serve", "--json", *more],
+            env=ground.environ(),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    steps = Steps(process)
+    reader = threading.Thread(target=steps.follow, daemon=True)
+    reader.start()
+    try:
+        yield steps
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def service(ground: Ground) -> Iterator[Steps]:
+    with serving(ground) as steps:
+        ground.url = str(steps.wait("answers")["url"])
+        yield steps
+    ground.url = ""
+
+
+ABSENT = "no node has the Ray resource 'neve_group_absent'"
+HUGE = (
+    "group huge: no node with the Ray resource 'neve_group_huge' has the 16 CPUs and 82.4 GiB that"
+    " its Spark executors ask for: the largest has 2 and 4.0 GiB"
+)
+BARE = "does not start: Spark does not start: ConfigError: no Java on node"
+NO_AOF = "the store (Redis) keeps no append-only file"
+EVICTS = "the store (Redis) has maxmemory-policy allkeys-lru"
+
+
+@pytest.mark.parametrize("sentence", [ABSENT, HUGE, BARE])
+def test_a_group_that_gets_no_compactor(ground: Ground, service: Steps, sentence: str) -> None:
+    service.wait("note", text=sentence)
+    ground.wait_until_said("status", sentence)
+    ground.wait_until_said("doctor", sentence)
+
+
+def test_nodes_that_no_autoscaler_adds_are_a_warning_without_any_work(
+    ground: Ground, service: Steps
+) -> None:
+    said = ground.say("doctor")
+    assert "no autoscaler adds such a node: start one" in said
+    assert "shared memory" not in said, "what only `neve up` needs"
+    assert "groups warning" in said
+
+
+def test_node_types_that_the_autoscaler_knows_are_looked_at(ground: Ground, service: Steps) -> None:
+    ground.tell_head(NODE_TYPES, "1")
+    ground.wait_until_said("status", f"{ABSENT}; no node type of Ray's autoscaler gives it")
+    ground.tell_head(NODE_TYPES, "4")
+    sentence = f"{ABSENT}; Ray's autoscaler adds one when compactors are wanted"
+    ground.wait_until_said("status", sentence)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right", "sentence"),
+    [
+        ("appendonly", "no", "yes", NO_AOF),
+        ("maxmemory-policy", "allkeys-lru", "noeviction", EVICTS),
+    ],
+)
+def test_a_redis_that_was_changed(
+    ground: Ground, service: Steps, name: str, wrong: str, right: str, sentence: str
+) -> None:
+    ground.redis.say("CONFIG", "SET", name, wrong)
+    try:
+        service.wait("note", text=sentence)
+        ground.wait_until_said("status", sentence)
+        ground.wait_until_said("doctor", sentence)
+    finally:
+        ground.redis.say("CONFIG", "SET", name, right)
+
+
+def test_a_redis_without_aof_is_said_at_the_start(ground: Ground, service: Steps) -> None:
+    ground.redis.say("CONFIG", "SET", "appendonly", "no")
+    try:
+        assert NO_AOF in ground.say("serve")
+    finally:
+        ground.redis.say("CONFIG", "SET", "appendonly", "yes")
+
+
+def test_every_line_names_its_step(service: Steps) -> None:
+    names = [each["step"] for each in service.said]
+    assert names.index("joined") < names.index("started") < names.index("answers")
+    assert set(names) <= {"note", "waits", "joined", "started", "answers"}
+    started = {each["text"] for each in service.said if each["step"] == "started"}
+    assert started == {"coordinator", "gateway"}

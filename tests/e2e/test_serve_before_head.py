@@ -1,0 +1,114 @@
+"""`neve serve` that is started before the Ray head waits for it, as a driver and by Ray Client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from neve.local.machine import LOOPBACK, find_java, free_ports
+from neve.local.ray_head import stack_environment
+from tests.support.patience import PATIENCE_S, SERVICE_S
+from tests.support.redis_server import RedisServer, running
+
+pytestmark = [pytest.mark.slow]
+
+GIB = 1 << 30
+
+
+def ray_environ(folder: Path) -> dict[str, str]:
+    token = folder / "token"
+    token.write_text("0" * 64)
+    java = find_java(os.environ)
+    mark = f"neve-{folder.name}"
+    return stack_environment(os.environ, mark=mark, java=java, token_file=token, temporary=folder)
+
+
+@contextmanager
+def started_head(folder: Path, environ: dict[str, str], port: int, client: int) -> Iterator[None]:
+    """Have a head start, and end it after the block."""
+    zero = ("node-manager", "object-manager", "metrics-export", "runtime-env-agent")
+    listening = [f"--{each}-port=0" for each in (*zero, "min-worker", "max-worker")]
+    listening += ["--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    command += [f"--node-ip-address={LOOPBACK}", f"--port={port}", *listening]
+    command += [f"--ray-client-server-port={client}", "--include-dashboard=false", "--num-cpus=4"]
+    command += [f"--memory={4 * GIB}", "--object-store-memory=100000000", "--disable-usage-stats"]
+    command += [f"--temp-dir={folder}", "--include-log-monitor=false", "--no-monitor"]
+    with (folder / "head.log").open("wb") as log:
+        head = subprocess.Popen(
+            command, env=environ, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield
+    finally:
+        head.send_signal(signal.SIGTERM)
+        head.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with running() as server:
+        yield server
+
+
+@contextmanager
+def serving(folder: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    program = str(Path(sys.executable).with_name("neve"))
+    flags = ["--set", "groups.default.compactors={min = 0, max = 1}", "--with-service"]
+    with (folder / "serve.log").open("wb") as errors:
+        serve = subprocess.Popen(
+            [program, "serve", "--json", "--wait", f"{SERVICE_S:.0f}s", *flags],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        yield serve
+    finally:
+        serve.kill()
+        serve.communicate()
+
+
+def steps_until(serve: subprocess.Popen[str], step: str) -> list[str]:
+    """Return the names of the steps up to one; all that come if it does not."""
+    assert serve.stdout is not None
+    names: list[str] = []
+    for line in serve.stdout:
+        names.append(json.loads(line)["step"])
+        if names[-1] == step:
+            break
+    return names
+
+
+@pytest.mark.parametrize("by_client", [False, True])
+def test_a_head_that_starts_later_is_joined(
+    redis: RedisServer, tmp_path_factory: pytest.TempPathFactory, *, by_client: bool
+) -> None:
+    # Ray's sockets lie below it, and their paths must be short.
+    folder = tmp_path_factory.mktemp("h")
+    environ = ray_environ(folder)
+    port, client = free_ports(2)
+    own = {
+        "RAY_ADDRESS": f"ray://{LOOPBACK}:{client}" if by_client else f"{LOOPBACK}:{port}",
+        "NEVE_STORE_URL": redis.url,
+        "NEVE_GATEWAY_TOKEN": "a-token-of-the-test",
+        "NEVE_GATEWAY_PORT": "0",
+    }
+    with serving(folder, environ | own) as serve:
+        assert steps_until(serve, "waits") == ["waits"], (folder / "serve.log").read_text()
+        with started_head(folder, environ, port, client):
+            names = steps_until(serve, "answers")
+            assert names[-1] == "answers", (names, (folder / "serve.log").read_text())
+            assert "joined" in names
+            serve.send_signal(signal.SIGTERM)
+            assert steps_until(serve, "ended")[-2:] == ["drains", "ended"]
+            assert serve.wait(SERVICE_S) == 0
