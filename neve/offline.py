@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from common.clock import SystemClock
 from common.config import parse_group
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Kind, Plan
+from common.model.job import Job, JobAction, Kind, Plan
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
 from common.settings import checked_groups
@@ -92,7 +93,8 @@ def _value_text(value: object) -> str:
 
 
 _FIELDS = frozenset({
-    "table", "kind", "files", "candidates", "running", "groups", "compacted", "partial",
+    "table", "kind", "files", "candidates", "running", "groups", "keyed", "now", "compacted",
+    "partial",
 })  # fmt: skip
 """`compacted` and `partial` belong to `neve backlog`, which reads the same document."""
 _FILE_COUNTS = {"rows": "rows", "tombstones": "tombstones"}
@@ -107,14 +109,19 @@ _LISTED_NAMES = {
     "added_at_s": "added_at",
     "time_min_s": "time_min",
     "time_max_s": "time_max",
+    "live_bytes": "live",
+    "min_key": "key_min",
+    "max_key": "key_max",
 }
-"""Fields as `neve table files --json` names them."""
+"""Fields as `neve table files --json`, and other systems, name them."""
 _LISTED_ONLY = frozenset({"tablet", "schema_id", "job", "request"})
 """Fields of that list that no planner looks at."""
+_FILE_TAGS = ("level", "run", "window", "segment")
+"""Tags that have fields of their own."""
 _FILE_KEYS = ("key_min", "key_max", "version_min", "version_max")
 _FILE_SWITCHES = ("clean", "open")
 _FILE_FIELDS = frozenset({
-    "path", "size", "live", "tags", "level",
+    "path", "size", "live", "tags", *_FILE_TAGS,
     *_FILE_COUNTS, *_FILE_TIMES, *_FILE_KEYS, *_FILE_SWITCHES,
 })  # fmt: skip
 
@@ -129,6 +136,9 @@ class TabletDocument:
     candidates: tuple[DataFile, ...]
     running: tuple[RunningJob, ...]
     groups: tuple[Group, ...]
+    keyed: bool
+    now_s: float | None
+    """The time of the plan; None: nobody has said."""
 
 
 def read_document(document: object, tablet: str | None = None) -> TabletDocument:
@@ -164,6 +174,8 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
             for number, entry in enumerate(a_list(body.get("running") or [], "running"))
         ),
         groups=read_groups(body.get("groups")),
+        keyed=a_switch(body.get("keyed", True), "keyed"),
+        now_s=None if body.get("now") is None else a_number(body["now"], "now"),
     )
 
 
@@ -268,8 +280,9 @@ def _size(value: Any, where: str) -> int:
 
 def _tags(body: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
     tags = {name: str(value) for name, value in an_object(body.get("tags") or {}, where).items()}
-    if "level" in body:
-        tags["level"] = str(a_count(body["level"], f"{where}.level"))
+    for name in _FILE_TAGS:
+        if body.get(name) is not None:
+            tags[name] = str(a_count(body[name], f"{where}.{name}"))
     return tuple(sorted(tags.items()))
 
 
@@ -291,11 +304,15 @@ def _kind(value: object, where: str) -> Kind:
 
 
 def _running(entry: object, files: Mapping[str, DataFile], where: str) -> RunningJob:
-    body = an_object(entry, where, {"kind", "files"})
+    body = an_object(entry, where, {"kind", "files", "progress", "written"})
     paths = a_list(body.get("files"), f"{where}.files")
+    inputs = _files_of_paths(paths, files, f"{where}.files")
+    read = an_object(body.get("progress") or {}, f"{where}.progress", {*paths})
     return RunningJob(
         kind=_kind(body.get("kind"), f"{where}.kind"),
-        files=_files_of_paths(paths, files, f"{where}.files"),
+        files=inputs,
+        read_bytes={path: _size(size, f"{where}.progress.{path}") for path, size in read.items()},
+        written_bytes=_size(body.get("written", 0), f"{where}.written"),
     )
 
 
@@ -328,14 +345,16 @@ def plan_offline(
     """Return the jobs that a planner wants and why it leaves the other files.
 
     Args:
-        document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`.
+        document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`, `keyed`
+            (true), `now` (seconds since the epoch; the present time if it is left out).
             A list of files, as `neve table files --json` gives it, will do.
         planner: Name of the planner; None: `ratio`.
         overrides: Settings that win over those in `table`; values may be texts.
         tablet: Whose files are meant, if they are of several tablets.
 
     Returns:
-        `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`.
+        `{"jobs": [{"files", "group", "priority", "kind", "reason"}], "left": {path: why}}`. A job
+        has `action`, `outputs`, `cuts` (hex), `tags` too where it does more than make one file.
 
     Raises:
         RequestError: The document, a setting or the planner's name is refused.
@@ -359,11 +378,26 @@ def plan_offline(
                 "priority": job.priority,
                 "kind": job.kind.value,
                 "reason": job.reason,
+                **_beyond_a_merge(job),
             }
             for job in jobs
         ],
         "left": left,
     }
+
+
+def _beyond_a_merge(job: Job) -> dict[str, Any]:
+    """Return what a job does besides making one file of several."""
+    said: dict[str, Any] = {}
+    if job.action != JobAction.REWRITE:
+        said["action"] = job.action
+    if job.outputs_expected != 1:
+        said["outputs"] = job.outputs_expected
+    if job.cuts:
+        said["cuts"] = [cut.hex() for cut in job.cuts]
+    if job.output_tags:
+        said["tags"] = dict(job.output_tags)
+    return said
 
 
 def _parameters(
@@ -383,6 +417,9 @@ def _parameters(
         running=described.running,
         groups=described.groups,
         request=RequestFacts(request="offline") if user else None,
+        now_s=SystemClock().now_s() if described.now_s is None else described.now_s,
+        keyed=described.keyed,
+        timed=any(file.time_max_s is not None for file in described.files.values()),
     )
 
 

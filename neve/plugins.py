@@ -9,7 +9,7 @@ protocol with one parameter object: `docs/plugins.md` describes them.
 from common.errors import ConfigError, PluginError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Kind, Plan, PlannedJob
+from common.model.job import JobAction, Kind, Plan, PlannedJob
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
@@ -36,6 +36,7 @@ __all__ = [
     "DispatchParameters",
     "Dispatcher",
     "Group",
+    "JobAction",
     "Kind",
     "OutputConfigurer",
     "OutputParameters",

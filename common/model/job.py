@@ -23,6 +23,15 @@ class Kind(StrEnum):
     USER = "USER"
 
 
+class JobAction(StrEnum):
+    """What a job does with its files."""
+
+    REWRITE = "rewrite"
+    DROP = "drop"
+    """All rows have expired, as metadata tells: no row is read, and nothing is written. Where
+    footers leave a doubt it is rewritten after all."""
+
+
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -48,16 +57,19 @@ class Job:
     depends_on: tuple[str, ...] = ()
     """Ids of jobs of the same plan that must be committed first."""
     outputs_expected: int = 1
+    """At most so many are written. Those of a table without a key get the same number of rows."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins (0..n outputs); empty: one output."""
     output_tags: tuple[tuple[str, str], ...] = ()
     partition: str | None = None
     """The partition that the tablet is, `month=1/day=2`; None: it is a range of keys."""
+    action: str = JobAction.REWRITE.value
+    """Of `JobAction`, as its text: a release before may not know all of them."""
 
     @property
     def cost_bytes(self) -> int:
-        """Bytes in plus bytes out, the latter taken to be as many."""
-        return 2 * self.input_bytes
+        """Bytes in plus bytes out, the latter taken to be as many; a drop reads footers only."""
+        return 0 if self.action == JobAction.DROP else 2 * self.input_bytes
 
 
 def job_id(
@@ -165,9 +177,13 @@ class PlannedJob:
     reason: str
     depends_on: tuple[int, ...] = ()
     outputs_expected: int = 1
+    """At most so many are written. Those of a table without a key get the same number of rows:
+    about the size of all inputs divided by it."""
     cuts: tuple[bytes, ...] = ()
     """Keys after which a new output begins, ascending; of tables with a key only."""
     output_tags: tuple[tuple[str, str], ...] = ()
+    """Tags of every output: level, run, window."""
+    action: JobAction = JobAction.REWRITE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
     attempt                  the entry: one attempt inside the driver process
     plan/                    what one rewrite has to do, from assignment and footers
     choose                   the ways of a job, and which one is taken
+    drop_job                 the way `drop`: a whole job whose rows have all expired
     stitch_job               the way `stitch`: a whole job is copied as row groups
     merge/                   the way `merge`: ranges, tasks, joining
     kernel/                  the merge of one range: keys, steps, winners

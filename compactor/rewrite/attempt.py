@@ -17,7 +17,8 @@ from common.rows.rules import RowRules
 from common.wire import Assignment
 from compactor.core.progress import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
-from compactor.rewrite.choose import count_passes, rewrite_with_spark
+from compactor.rewrite.choose import Way, count_passes, rewrite_with_spark
+from compactor.rewrite.drop_job import drop_whole
 from compactor.rewrite.file_io import delete_file, table_location
 from compactor.rewrite.plan.memory_budget import (
     LIMIT_SETTING,
@@ -66,9 +67,8 @@ def rewrite(
             planned_s = clock.now_s()
             _raise_if_cancelled(cancelled)
             try:
-                stitching = stitch_plan(plan, assignment)
                 reporter.rewriting(plan)
-                result, way = rewrite_with_spark(spark, plan, stitching)
+                result, way = _rewritten(spark, plan, assignment)
                 written_s = clock.now_s()
                 _raise_if_cancelled(cancelled)
                 reporter.verifying(plan.inputs.rows)
@@ -91,6 +91,14 @@ def rewrite(
             "verify": clock.now_s() - written_s,
         },
     )
+
+
+def _rewritten(spark: Any, plan: RewritePlan, assignment: Assignment) -> tuple[TaskResult, Way]:
+    """Rewrite by the cheapest way that is right; only the last of these reads a row."""
+    dropped = drop_whole(plan, assignment)
+    if dropped is not None:
+        return dropped, Way.DROP
+    return rewrite_with_spark(spark, plan, stitch_plan(plan, assignment))
 
 
 def _outputs(

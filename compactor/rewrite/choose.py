@@ -1,5 +1,6 @@
 """Chooses the way of a job and has Spark run it.
 
+    drop     every row has expired: none is read, and Spark is not asked (`drop_job`)
     stitch   row groups of all inputs are copied as bytes: no row wins, expires or changes
     merge    the kernel merges a keyed table, in one task or in ranges
     bag      an append-only table is copied row by row, without the expired rows
@@ -42,6 +43,7 @@ KEY_BYTES_MAX = 64
 class Way(StrEnum):
     """How a job is rewritten."""
 
+    DROP = "drop"
     STITCH = "stitch"
     MERGE = "merge"
     BAG = "bag"
@@ -122,8 +124,8 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
             return run_in_one_task(spark, plan, rewrite_in_memory)
         case Way.SORT:
             return sort_and_merge(spark, plan)
-        case Way.STITCH:
-            raise AssertionError("stitching reads no rows")
+        case Way.STITCH | Way.DROP:
+            raise AssertionError(f"{way} reads no rows")
         case _:
             assert_never(way)
 

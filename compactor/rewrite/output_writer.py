@@ -284,6 +284,7 @@ class OutputWriter:
         self._location = table_location(plan.location)
         self._open: _OpenFile | None = None
         self._written: list[WrittenFile] = []
+        self._rows = 0
         self.path = plan.output.paths[0]
         """The file that is, or will be, open."""
 
@@ -337,6 +338,8 @@ class OutputWriter:
 
     def _parts(self, table: pa.Table) -> Iterable[tuple[int, pa.Table]]:
         """Return the rows by part; ascending, since the rows are."""
+        if self._plan.output.part_rows:
+            return self._parts_of_rows(table, self._plan.output.part_rows)
         if not self._plan.output.cuts:
             return [(0, table)] if table.num_rows else []
         rules = self._plan.rules.row_rules
@@ -348,6 +351,16 @@ class OutputWriter:
                 pieces.append((part, table.slice(start, stop - start)))
                 start = stop
         return pieces
+
+    def _parts_of_rows(self, table: pa.Table, part_rows: int) -> Iterable[tuple[int, pa.Table]]:
+        """Yield rows by part where a part has so many rows."""
+        start = 0
+        while start < table.num_rows:
+            part, within = divmod(self._rows, part_rows)
+            rows = table.slice(start, part_rows - within)
+            self._rows += rows.num_rows
+            start += rows.num_rows
+            yield part, rows
 
 
 class _OpenFile:

@@ -109,7 +109,7 @@ def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[Data
     requested_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
     if (
         plan.rules.transform is not None
-        or plan.output.cuts
+        or len(plan.output.paths) > 1
         or requested_level
         or not plan.inputs.rows
     ):

@@ -149,10 +149,10 @@ def _verified_footers(
 
 def _require_inside(rules: Rules, output: Output, file: WrittenFile, facts: RowFacts) -> None:
     """Refuse an output with keys outside of its range."""
-    low, high = _range_of(rules, output, file.part)
     first, last = facts.key_min, facts.key_max
     if first is None or last is None:
         return
+    low, high = _range_of(rules, output, file.part)
     if (low is not None and first <= low) or (high is not None and last > high):
         keys = f"{first.hex()} to {last.hex()}"
         raise VerificationError(f"output {file.path} has keys from {keys}, outside of its range")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from common.errors import PluginError
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.job import Job, Kind, Plan, PlannedJob, TabletPlan, job_id
+from common.model.job import Job, JobAction, Kind, Plan, PlannedJob, TabletPlan, job_id
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.table import Table, TableState
 from common.model.tablet import Selection, Tablet
@@ -21,6 +21,9 @@ from common.spi.planner import Planner, PlanParameters, RequestFacts, RunningJob
 from coordinator.core.requests.automatic import AUTOMATIC_PREFIX
 from coordinator.core.scan_rules import earliest_s
 from coordinator.core.split_merge.split_jobs import cut_plan, is_cutting
+
+OUTPUTS_MAX = 10_000
+"""Of one job; each has a place in its reservation."""
 
 # -------------------------------- Who holds files of a tablet, or waits to: sentences for `explain`
 
@@ -105,6 +108,7 @@ def _job(
         outputs_expected=job.outputs_expected,
         cuts=job.cuts,
         output_tags=job.output_tags,
+        action=job.action.value,
     )
 
 
@@ -141,8 +145,12 @@ def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | Non
         return f"has priority {job.priority!r}, expected a whole number"
     if not job.reason:
         return "has no reason, expected a sentence"
-    if job.outputs_expected < 0:
-        return f"expects {job.outputs_expected} outputs, expected at least 0"
+    if not 0 <= job.outputs_expected <= OUTPUTS_MAX:
+        return f"expects {job.outputs_expected} outputs, expected 0 to {OUTPUTS_MAX}"
+    if job.action is JobAction.DROP and (job.cuts or job.outputs_expected > 1):
+        return "drops its files, but expects outputs"
+    if not _is_action(job.action):
+        return f"has action {job.action!r}, expected a JobAction: {', '.join(JobAction)}"
     return None
 
 
@@ -154,6 +162,10 @@ def _wrong_cuts(job: PlannedJob, *, keyed: bool) -> str | None:
     if any(len(cut) > SPLIT_BYTES_MAX for cut in job.cuts):
         return f"has a cut of more than {SPLIT_BYTES_MAX} bytes"
     return None
+
+
+def _is_action(value: object) -> bool:
+    return isinstance(value, JobAction)
 
 
 def _is_whole(value: object) -> bool:

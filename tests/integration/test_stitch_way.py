@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import AttemptCancelledError
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
 from common.model.request import OutputSpec, Request
 from common.model.table import Table
 from common.parquet.location import open_location
@@ -203,3 +205,20 @@ def test_a_request_for_another_level_is_heard(tmp_path: Path) -> None:
     table = bag_table(tmp_path, settings=small_groups())
     request = Request(id="r-1", table=table.id, output=OutputSpec(codec_level=9))
     assert run(table, paths, request=request).kernel != "stitch"
+
+
+@pytest.mark.parametrize("make", [bag_table, keyed_table])
+def test_files_whose_rows_have_all_expired_are_not_read(
+    make: Callable[..., Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "run_tasks", None)  # Spark is not asked.
+    old = rows_from(0, at=[(NOW_S - 5000) * 1_000_000] * ROWS)
+    paths = fill(tmp_path, [old, old])
+    table = make(tmp_path, settings=small_groups(ttl_s=1000.0))
+    result = run(table, paths, settled=encode_value(9, KeyType.INT) if table.key else None)
+    assert (result.kernel, result.outputs) == ("drop", ())
+    assert (result.counts.rows_in, result.counts.expired_dropped) == (2 * ROWS, 2 * ROWS)
+    assert (result.dropped is None) == (not table.key)
+    (mark,) = (tmp_path / "_neve").rglob("*.parquet")
+    footer = pq.read_metadata(mark)
+    assert (footer.num_rows, footer.metadata[b"neve.inputs"]) == (0, json.dumps(paths).encode())

@@ -30,6 +30,7 @@ SUITES = {
         f"tests/unit/metadata/test_{name}.py" for name in ("durable", "holds", "requests", "tiles")
     ],
     "compactor": ["tests/unit/compactor/test_attempt.py"],
+    "drops": [f"tests/unit/compactor/test_{name}.py" for name in ("drop_job", "outputs_of_a_bag")],
     "daemon": ["tests/integration/test_spark_engine.py", "-k", "daemon_that_was_warmed_up"],
     "releases": [f"tests/unit/common/test_{name}.py" for name in ("older_messages", "actor_class")],
     "traces": [

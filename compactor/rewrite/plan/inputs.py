@@ -55,6 +55,8 @@ class InputFooter:
     small_bytes: int | None
     """What the pages of its one row group take there, from `PAGES_START` on; None: it is not
     small, or not plain."""
+    timed: bool
+    """Whether no row lacks a value of the time column that is asked for."""
 
     @property
     def decoded_bytes(self) -> int:
@@ -70,6 +72,8 @@ class FooterQuery:
     """These bound the row groups; empty: nobody wants to know."""
     filters: tuple[str, ...] = ()
     """These should have Bloom filters."""
+    time: str | None = None
+    """Of this one it is asked whether each row has a value."""
 
 
 def read_footer(
@@ -111,7 +115,24 @@ def read_footer(
         filtered=has_blooms(metadata, schema, asked.filters),
         groups=tuple(groups),
         small_bytes=_small_bytes(metadata),
+        timed=asked.time is not None and _has_no_null(metadata, asked.time),
     )
+
+
+def _has_no_null(metadata: pq.FileMetaData, column: str) -> bool:
+    """Return whether a footer says that each row has a value in a column."""
+    names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    if column not in names:
+        return False
+    at = names.index(column)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:
+            continue
+        known = group.column(at).statistics
+        if known is None or not known.has_null_count or known.null_count:
+            return False
+    return True
 
 
 def _small_bytes(metadata: pq.FileMetaData) -> int | None:

@@ -65,6 +65,8 @@ class Inputs:
     """Inputs with the columns, codec and Bloom filters of the outputs, however Arrow holds them."""
     worth_stitching: bool = False
     """Whether the row groups of all inputs together are large enough to be copied."""
+    timed: bool = False
+    """Whether no row lacks a time, by the footers; only asked where rows expire."""
 
     @property
     def row_bytes(self) -> float:
@@ -111,6 +113,8 @@ class Output:
     footer: tuple[tuple[str, str], ...]
     """Key-value metadata of every output, but for what is known at its end."""
     purge: bytes | None = None
+    part_rows: int = 0
+    """Rows of a part of a table without a key; 0: all rows are one part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,18 +160,20 @@ def make_plan(
     location = table_location(table.location)
     paths = [file.path for file in assignment.inputs]
     settings = output_settings(assignment)
-    query = FooterQuery(table.key, settings.bloom_columns)
+    time = table.time_column if table.settings.ttl_s is not None else None
+    query = FooterQuery(table.key, settings.bloom_columns, time)
     footers = dict(zip(paths, read_footers(location, paths, query, on_read), strict=True))
     require_inputs_unchanged(location, assignment, footers)
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
     schema = _united_schema(assignment, {path: footer.schema for path, footer in footers.items()})
     row_rules = _row_rules(assignment, schema)
+    rows, parts = sum(footer.num_rows for footer in footers.values()), _parts(assignment)
     return RewritePlan(
         location=table.location,
         folder=folder,
         inputs=Inputs(
             paths=tuple(footers),
-            rows=sum(footer.num_rows for footer in footers.values()),
+            rows=rows,
             decoded_bytes=estimate_decoded_bytes(location, footers),
             footer_bytes=sum(footer.size_bytes for footer in footers.values()),
             row_groups=tuple(group for footer in footers.values() for group in footer.groups),
@@ -177,14 +183,16 @@ def make_plan(
             worth_stitching=worth_copying(
                 [size for footer in footers.values() for size in footer.sizes], settings
             ),
+            timed=all(footer.timed for footer in footers.values()),
         ),
         rules=_rules(assignment, schema, row_rules),
         output=Output(
-            paths=_output_paths(assignment),
+            paths=_output_paths(assignment, parts),
             cuts=assignment.job.cuts,
             settings=replace(settings, row_group_bytes=memory.group_bytes),
             footer=_footer(assignment),
             purge=assignment.purge,
+            part_rows=-(-rows // parts) if parts > 1 and not table.key else 0,
         ),
         memory=memory,
     )
@@ -266,8 +274,14 @@ def _row_rules(assignment: Assignment, schema: pa.Schema) -> RowRules:
     )
 
 
-def _output_paths(assignment: Assignment) -> tuple[str, ...]:
-    parts, reservation = len(assignment.job.cuts) + 1, assignment.reservation
+def _parts(assignment: Assignment) -> int:
+    """Return how many outputs there may be: cut at keys, or at rows where there is no key."""
+    job = assignment.job
+    return len(job.cuts) + 1 if assignment.table.key else max(1, job.outputs_expected)
+
+
+def _output_paths(assignment: Assignment, parts: int) -> tuple[str, ...]:
+    reservation = assignment.reservation
     if parts > reservation.outputs_max:
         message = (
             f"job {assignment.job.id} cuts {parts} outputs, "

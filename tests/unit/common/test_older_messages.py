@@ -23,7 +23,10 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 NEW_FIELDS = {
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
-    "Assignment": {"trace"},
+    "Assignment": {
+        *("trace", "job.action", "table.settings.planner", "table.settings.planner_options"),
+    },
+    "QueuedJob": {"job.action"},
     "AttemptReport": {"trace"},
     "GroupStatus": {
         *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),

@@ -10,6 +10,7 @@ import pytest
 from common.errors import PluginError
 from common.model.group import Service
 from common.model.job import (
+    JobAction,
     Kind,
     Plan,
     PlannedJob,
@@ -199,7 +200,12 @@ def wants(*files: str, **given: object) -> PlannedJob:
         (said(wants("a", kind=Kind.USER)), "job 0 is of kind USER, expected SYSTEM"),
         (said(wants("a", priority=1.5)), "job 0 has priority 1.5, expected a whole number"),
         (said(wants("a", reason="")), "job 0 has no reason, expected a sentence"),
-        (said(wants("a", outputs_expected=-1)), "expects -1 outputs, expected at least 0"),
+        (
+            said(wants("a", action=JobAction.DROP, outputs_expected=2)),
+            "drops its files, but expects outputs",
+        ),
+        (said(wants("a", action="burn")), "has action 'burn', expected a JobAction: rewrite, drop"),
+        (said(wants("a", outputs_expected=-1)), "expects -1 outputs, expected 0 to 10000"),
         (said(wants("a", cuts=(b"b", b"a"))), "job 0 has cuts that do not ascend"),
         (said(wants("a", depends_on=(0,))), "depends on job 0, expected an earlier one"),
         (Says(lambda _: 1 // 0), "ZeroDivisionError"),
@@ -343,3 +349,11 @@ def test_a_planner_of_a_table_that_is_not_installed_is_named() -> None:
     table = replace(TABLE, settings=TableSettings(planner="gone"))
     with pytest.raises(PluginError, match="planner 'gone' is not loaded; there is ratio"):
         planned(tablet(), table)
+
+
+def test_a_drop_costs_nothing_and_is_told_to_the_compactor() -> None:
+    planner = said(wants("a", "b", action=JobAction.DROP, outputs_expected=0), wants("c"))
+    table = replace(TABLE, settings=TableSettings(planner="own"))
+    drop, rewrite = plan_tablet(tablet(), table, SERVICES, {"own": planner}, NOW_S).jobs
+    assert (drop.action, drop.cost_bytes) == ("drop", 0)
+    assert (rewrite.action, rewrite.cost_bytes) == ("rewrite", 2 * rewrite.input_bytes)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
+from common.model.job import JobAction, Kind, Plan, PlannedJob
 from common.model.table import TableSettings
+from common.spi.planner import PlanParameters
 from neve.api import tables as api
 from neve.offline import plan_offline, read_groups
 from neve.setting_values import read_settings
@@ -223,3 +225,39 @@ def test_files_may_be_as_a_table_lists_them() -> None:
         plan_offline(files, tablet="last")
     with pytest.raises(RequestError, match=r"files\[0\] has size and size_bytes"):
         plan_offline([{**files[0], "size": 10}])
+
+
+def test_a_document_may_say_all_that_planners_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[PlanParameters] = []
+
+    class Listening:
+        def plan(self, parameters: PlanParameters) -> Plan:
+            asked.append(parameters)
+            first, *_ = parameters.candidates
+            job = PlannedJob(
+                kind=Kind.SYSTEM, files=(first.path,), group="default", priority=1, reason="why",
+                action=JobAction.DROP, outputs_expected=0, output_tags=(("level", "2"),),
+            )  # fmt: skip
+            return Plan(jobs=(job,))
+
+    monkeypatch.setattr("neve.offline.load_planner", lambda _: Listening())
+    file = {
+        "path": "a", "size": "1MB", "level": 1, "run": 2, "window": 3, "segment": 4,
+        "min_key": 5, "max_key": "z", "time_min": 6, "time_max": 7, "rows": 8, "tombstones": 2,
+        "live_bytes": "512KB",
+    }  # fmt: skip
+    running = {"kind": "USER", "files": ["b"], "progress": {"b": "1KB"}, "written": 100}
+    found = plan_offline(
+        {"files": [file, {"path": "b", "size": 2048}], "candidates": ["a"], "running": [running],
+         "keyed": False, "now": 99}
+    )  # fmt: skip
+    (parameters,) = asked
+    read = parameters.files["a"]
+    assert dict(read.tags) == {"level": "1", "run": "2", "window": "3", "segment": "4"}
+    assert (read.live_bytes, read.time_max_s, read.key_max) == (512 * 1024, 7, b"z")
+    assert read.key_min is not None
+    assert (parameters.now_s, parameters.keyed, parameters.timed) == (99, False, True)
+    (under_way,) = parameters.running
+    assert (under_way.read_bytes, under_way.written_bytes) == ({"b": 1024}, 100)
+    (job,) = found["jobs"]
+    assert (job["action"], job["outputs"], job["tags"]) == ("drop", 0, {"level": "2"})
