@@ -83,6 +83,7 @@ PLANNERS = ExtensionPoint(
     ("plan",),
     {
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
+        "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
     },
 )

@@ -1,0 +1,454 @@
+"""The budgeted planner: spend a fixed number of bytes where it lowers the most overlap.
+
+Kudu's rule. Data is laid out on a line from 0 to 1 by the key CDF: equal lengths hold equal bytes.
+The width of a file is the length that it covers; the height at a point is the number of files there,
+which is what a reader of a key has to look at. A merge of files whose widths sum to V and that
+together cover U lowers the average height by V - U. The planner looks for the set with the largest
+difference whose bytes are within the budget: a knapsack for each left end.
+
+Two passes: the first bounds every knapsack by its fractional solution, and often that is enough. The
+second solves exactly those whose bound promises more. Three changes to Kudu's: no set has more than
+`max_files` files, a scan ends where no set over so wide a range can win, and results of one file are
+never chosen.
+
+Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet of n files
+rests after at most n - 1 jobs, whatever the outputs weigh. A request ends in one file.
+
+There is one job per plan: the best. With it under way the planner is asked again, and its files take
+no part then.
+"""
+
+import heapq
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.errors import ConfigError
+from common.model.file import total_bytes
+from common.model.job import Kind, Plan, PlannedJob, job_priority
+from common.model.table import TableSettings
+from common.spi.options import of_table, option, option_names, read_options, settings_of
+from common.spi.planner import PlanParameters
+from common.units import format_bytes
+from coordinator.plugins.planners.packing import (
+    first_merges,
+    group_for,
+    job_bytes_max,
+    running_outputs,
+)
+
+MIB = 1024**2
+
+# ------------------------------------------------------------------------------------------ Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetedOptions:
+    """Numbers that the planner goes by."""
+
+    budget_bytes: int = option(256 * MIB, at_least=MIB)
+    target_bytes: int = option(32 * MIB, at_least=1)
+    gamma: float = option(0.009, at_least=0)
+    width_penalty: float = option(1.003, at_least=1)
+    min_quality: float = option(0.01, at_least=0)
+    approximation: float = option(1.05, at_least=1)
+    exact: bool = option(True)
+    max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
+    file_limit: int = of_table("file_limit", at_least=0)
+
+
+def _options(settings: TableSettings | None, options: Mapping[str, object]) -> BudgetedOptions:
+    found = read_options(BudgetedOptions, "planner budgeted", options, settings)
+    if 0 < found.gamma >= found.min_quality:
+        raise ConfigError(
+            f"planner budgeted: option gamma is {found.gamma:g}, expected below min_quality "
+            f"{found.min_quality:g}: otherwise a single small file is worth a rewrite"
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------- The key line
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """A file on the line of keys, between 0 and 1."""
+
+    name: str
+    size_bytes: int
+    start: float
+    end: float
+
+    @property
+    def width(self) -> float:
+        """The part of all data that lies in its range of keys."""
+        return self.end - self.start
+
+
+def row_sets(files: Sequence[tuple[str, bytes, bytes, int]]) -> list[RowSet]:
+    """Lay files out by the key CDF, each taken to be spread evenly over its range of keys.
+
+    Args:
+        files: Name, first key, last key and bytes of each.
+    """
+    points = sorted({key for _, low, high, _ in files for key in (low, high)})
+    place = {key: number for number, key in enumerate(points)}
+    mass = _mass_between(points, place, files)
+    sums = np.concatenate(([0.0], np.cumsum(mass)))
+    total = float(sums[-1])
+    line = [float(each) / total if total > 0 else 0.0 for each in sums]
+    return [
+        RowSet(name, size_bytes, line[place[low]], line[place[high]])
+        for name, low, high, size_bytes in files
+    ]
+
+
+def _mass_between(
+    points: Sequence[bytes],
+    place: Mapping[bytes, int],
+    files: Sequence[tuple[str, bytes, bytes, int]],
+) -> np.ndarray:
+    """Return the bytes between each two neighbouring points."""
+    mass = np.zeros(max(0, len(points) - 1))
+    numbers: dict[int, np.ndarray] = {}
+    for _, low, high, size_bytes in files:
+        skipped = _shared_length(low, high)
+        if skipped not in numbers:
+            # Within a range all keys share its prefix, so one reading serves all ranges of it.
+            numbers[skipped] = np.array([_number(key, skipped) for key in points], np.uint64)
+        first, last = place[low], place[high]
+        values = numbers[skipped][first : last + 1]
+        if first < last and values[-1] > values[0]:
+            mass[first:last] += size_bytes * (np.diff(values) / float(values[-1] - values[0]))
+    return mass
+
+
+def _shared_length(low: bytes, high: bytes) -> int:
+    pairs = enumerate(zip(low, high, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(low), len(high)))
+
+
+def _number(key: bytes, skipped: int) -> int:
+    return int.from_bytes(key[skipped : skipped + 8].ljust(8, b"\0"), "big")
+
+
+def average_height(sets: Sequence[RowSet]) -> float:
+    """Return how many files a reader of one key looks at, on average over the data."""
+    covered, end = 0.0, 0.0
+    for each in sorted(sets, key=lambda one: (one.start, one.end)):
+        covered += max(0.0, each.end - max(end, each.start))
+        end = max(end, each.end)
+    return sum(each.width for each in sets) / covered if covered else 0.0
+
+
+# ------------------------------------------------------------------------------- The best set in it
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best set of files, and by how much its merge lowers the average height."""
+
+    names: tuple[str, ...] = ()
+    quality: float = 0.0
+    stage: str = "approx"
+    """`approx` or `exact`: the pass that found it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Item:
+    """What a file is worth; ordered by worth per weight."""
+
+    density: float
+    place: int
+    value: float
+    weight: int
+    row_set: RowSet
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search under way."""
+
+    options: BudgetedOptions
+    items: list[_Item]
+    """Ascending by the end of their ranges."""
+    budget: int
+    best: Choice
+    value_max: float
+    """No set is worth more, wherever it lies."""
+    quality_min: float
+    """Sets of a lower quality need not be found."""
+
+    def score(self, value: float, union: float) -> float:
+        """Return the quality of a set: less than `value - union` where files overlap."""
+        return value - union * (1.0 if value <= union else self.options.width_penalty)
+
+    def is_hopeless(self, union: float) -> bool:
+        """Return whether no set over so wide a range can win; wider ones cannot either."""
+        return self.value_max - union <= max(self.best.quality, self.quality_min)
+
+    def offer(self, items: Sequence[_Item], quality: float, stage: str) -> None:
+        """Keep a set of at least two files if it is the best so far."""
+        if quality > self.best.quality and len(items) > 1:
+            names = tuple(sorted(item.row_set.name for item in items))
+            self.best = Choice(names, quality, stage)
+
+
+TOLD_MAX = 500
+"""Of more files a quality that is too low for a job need not be exact: it would take long."""
+
+
+def best_choice(
+    sets: Sequence[RowSet], options: BudgetedOptions, cap_bytes: float = math.inf
+) -> Choice:
+    """Return the best set within the budget; without names if none is above `min_quality`.
+
+    The quality is that of the best set in either case, where there are no more than `TOLD_MAX` files.
+
+    Args:
+        sets: Of one tablet.
+        options: The budget, and what a set is worth.
+        cap_bytes: Most bytes of a job, kept to the byte. The budget counts whole MiB, as Kudu does.
+    """
+    if len(sets) < 2:
+        return Choice()
+    least = options.min_quality
+    budget, weights = _weights(sets, options, cap_bytes)
+    pairs = sorted(
+        zip(sets, weights, strict=True),
+        key=lambda pair: (pair[0].end, pair[0].start, pair[0].name),
+    )
+    items = [_item(number, each, weight, options) for number, (each, weight) in enumerate(pairs)]
+    search = _Search(
+        options,
+        items,
+        budget,
+        Choice(),
+        _value_max(items, budget),
+        least if len(sets) > TOLD_MAX else 0.0,
+    )
+    uppers = _approximate(search)
+    promises = max(uppers.values(), default=0.0) > least and 2 * search.best.quality > least
+    if options.exact and promises:
+        _solve_exactly(search, uppers)
+    best = search.best
+    return best if best.quality > least else Choice((), best.quality, best.stage)
+
+
+UNITS_MIN = 1024
+"""Parts of a cap that is below the budget: sizes are rounded up to one."""
+
+
+def _weights(
+    sets: Sequence[RowSet], options: BudgetedOptions, cap_bytes: float
+) -> tuple[int, list[int]]:
+    """Return the budget and the weight of each file, in MiB or in parts of a lower cap."""
+    if cap_bytes < options.budget_bytes:
+        unit = max(1, min(MIB, int(cap_bytes) // UNITS_MIN))
+        budget = int(cap_bytes) // unit
+        weights = [max(1, -(-each.size_bytes // unit)) for each in sets]
+    else:
+        budget = options.budget_bytes // MIB
+        weights = [max(1, each.size_bytes // MIB) for each in sets]
+    if len(sets) > options.max_files:
+        # No more than `max_files` of such a weight are within the budget.
+        least = budget // (options.max_files + 1) + 1
+        weights = [max(least, weight) for weight in weights]
+    return budget, weights
+
+
+def _item(place: int, row_set: RowSet, weight: int, options: BudgetedOptions) -> _Item:
+    small = max(0.0, 1 - row_set.size_bytes / options.target_bytes)
+    value = row_set.width + options.gamma * small
+    return _Item(value / weight, place, value, weight, row_set)
+
+
+def _value_max(items: Sequence[_Item], budget: int) -> float:
+    """Return the value of the best fractional choice among all."""
+    value, room = 0.0, budget
+    for item in sorted(items, reverse=True):
+        if item.weight >= room:
+            return value + item.density * room
+        value, room = value + item.value, room - item.weight
+    return value
+
+
+def _approximate(search: _Search) -> dict[int, float]:
+    """Find the best set by fractional knapsacks; return what each left end promises at most."""
+    ends = [item.row_set.end for item in search.items]
+    uppers = dict[int, float]()
+    for left in sorted(search.items, key=lambda item: (item.row_set.start, item.place)):
+        uppers[left.place] = _scan(search, left, bisect_left(ends, left.row_set.start))
+    return uppers
+
+
+def _scan(search: _Search, left: _Item, first: int) -> float:
+    """Scan files by the end of their range, from one left end; return the best upper bound."""
+    start, end = left.row_set.start, left.row_set.end
+    heap = list[_Item]()
+    value, weight, best_upper = 0.0, 0, 0.0
+    for place in range(first, len(search.items)):
+        item = search.items[place]
+        if item.row_set.start < start:
+            continue
+        union = max(end, item.row_set.end) - start
+        if search.is_hopeless(union):
+            break
+        heapq.heappush(heap, item)
+        value, weight = value + item.value, weight + item.weight
+        while weight - heap[0].weight > search.budget:
+            gone = heapq.heappop(heap)
+            value, weight = value - gone.value, weight - gone.weight
+        if weight <= search.budget:
+            lower = upper = value
+        else:
+            least, excess = heap[0], weight - search.budget
+            lower, upper = value - least.value, value - excess * least.density
+        best_upper = max(best_upper, search.score(upper, union))
+        if (quality := search.score(lower, union)) > search.best.quality:
+            fits = weight <= search.budget
+            search.offer(heap if fits else heap[1:], quality, "approx")
+    return best_upper
+
+
+def _solve_exactly(search: _Search, uppers: Mapping[int, float]) -> None:
+    """Solve the knapsacks whose bound promises more than the best by the approximation."""
+    ends = [item.row_set.end for item in search.items]
+    for place, upper in sorted(uppers.items(), key=lambda each: (-each[1], each[0])):
+        if upper <= search.best.quality * search.options.approximation:
+            return
+        left = search.items[place]
+        _knapsack(search, left, bisect_left(ends, left.row_set.start))
+
+
+def _knapsack(search: _Search, left: _Item, first: int) -> None:
+    """Solve one knapsack: a table of the best value by weight, a row for each file scanned."""
+    start, end = left.row_set.start, left.row_set.end
+    values = np.zeros(search.budget + 1)
+    scanned, taken = list[_Item](), list[np.ndarray]()
+    for place in range(first, len(search.items)):
+        item = search.items[place]
+        if item.row_set.start < start or item.weight > search.budget:
+            continue
+        union = max(end, item.row_set.end) - start
+        if search.is_hopeless(union):
+            return
+        with_it = values[: -item.weight] + item.value
+        better = with_it > values[item.weight :]
+        values[item.weight :][better] = with_it[better]
+        scanned.append(item)
+        taken.append(better)
+        quality = search.score(float(values[-1]), union)
+        if quality > search.best.quality:
+            search.offer(_chosen(scanned, taken, search.budget), quality, "exact")
+
+
+def _chosen(scanned: Sequence[_Item], taken: Sequence[np.ndarray], budget: int) -> list[_Item]:
+    chosen, room = list[_Item](), budget
+    for item, better in zip(reversed(scanned), reversed(taken), strict=True):
+        if room >= item.weight and better[room - item.weight]:
+            chosen.append(item)
+            room -= item.weight
+    return chosen
+
+
+# -------------------------------------------------------------------------------------- The planner
+
+
+class BudgetedPlanner:
+    """Plans by budget; see the module. Holds nothing between plans."""
+
+    option_names = option_names(BudgetedOptions)
+    """Options that it knows."""
+    setting_names = settings_of(BudgetedOptions)
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        _options(None, options)
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        """Return the job wanted now and why each other candidate was left.
+
+        Raises:
+            ConfigError: A setting is refused.
+        """
+        options = _options(parameters.settings, parameters.options)
+        if parameters.kind is Kind.USER:
+            return _request_plan(parameters, options)
+        return _best_plan(parameters, options)
+
+
+def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
+    """Return the job that lowers the average height most within the budget."""
+    placed = [
+        (file.path, file.key_min, file.key_max, file.size_bytes)
+        for file in parameters.candidates
+        if file.key_min is not None and file.key_max is not None
+    ]
+    sets = row_sets(placed)
+    choice = best_choice(sets, options, cap_bytes=job_bytes_max(parameters))
+    height = f"average height {average_height(sets):.3g}"
+    why = (
+        f"quality {choice.quality:.6g}, at most as much as min_quality {options.min_quality:g}; "
+        f"{height}"
+    )
+    if choice.names:
+        why = f"quality {choice.quality:.6g}; it is planned again when that job is done"
+    left = {
+        file.path: "has no range of keys, by which this planner chooses"
+        if file.key_min is None or file.key_max is None
+        else f"is left: the best set has {why}"
+        for file in parameters.candidates
+        if file.path not in choice.names
+    }
+    if not choice.names:
+        return Plan(left=left)
+    said = f"quality {choice.quality:.6g}, {choice.stage}: {height} falls by that"
+    return Plan(jobs=(_job(parameters, options, choice.names, said),), left=left)
+
+
+def _request_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
+    """Bring the files of a request to one, smallest first."""
+    coming = running_outputs(parameters)
+    pool = [*parameters.candidates, *coming.files]
+    own = None if parameters.request is None else parameters.request.request
+    if len(pool) == 1 and pool[0].request == own:
+        return Plan(left={pool[0].path: "is the result of the request"})
+    merges = [[file.path for file in merge] for merge in first_merges(pool, options.max_files)]
+    jobs = tuple(
+        _job(parameters, options, tuple(sorted(merge)), "a request brings all to one file")
+        for merge in merges
+        if not coming.paths & set(merge)
+    )
+    planned = {path for job in jobs for path in job.files}
+    why = "is merged in a later step, when the jobs before it are done"
+    return Plan(
+        jobs=jobs,
+        left={file.path: why for file in parameters.candidates if file.path not in planned},
+    )
+
+
+def _job(
+    parameters: PlanParameters, options: BudgetedOptions, paths: tuple[str, ...], why: str
+) -> PlannedJob:
+    files = tuple(parameters.files[path] for path in paths)
+    size_bytes = total_bytes(files)
+    return PlannedJob(
+        kind=parameters.kind,
+        files=paths,
+        group=group_for(size_bytes, parameters.groups),
+        priority=job_priority(
+            parameters.kind,
+            files_in_tablet=len(parameters.files),
+            files_in_job=len(files),
+            file_limit=options.file_limit,
+        ),
+        reason=f"{why}; {len(files)} files of {format_bytes(size_bytes)}",
+    )
