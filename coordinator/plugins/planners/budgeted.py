@@ -1,30 +1,30 @@
 """The budgeted planner: spend a fixed number of bytes where it lowers the most overlap.
 
 Kudu's rule. Data is laid out on a line from 0 to 1 by the key CDF: equal lengths hold equal bytes.
-The width of a file is the length that it covers; the height at a point is the number of files there,
-which is what a reader of a key has to look at. A merge of files whose widths sum to V and that
-together cover U lowers the average height by V - U. The planner looks for the set with the largest
-difference whose bytes are within the budget: a knapsack for each left end.
+The width of a file is the length that it covers. The height at a point is the number of files
+there, which is what a reader of a key has to look at. A merge of files whose widths sum to V and
+that together cover U lowers the average height by V - U. The planner looks for the set with the
+largest difference whose bytes are within the budget: a knapsack for each left end.
 
-Two passes: the first bounds every knapsack by its fractional solution, and often that is enough. The
-second solves exactly those whose bound promises more. Three changes to Kudu's: no set has more than
-`max_files` files, a scan ends where no set over so wide a range can win, and results of one file are
+Two passes: the first bounds every knapsack by its fractional solution, and often that is enough.
+The second solves exactly those whose bound promises more. Three changes to Kudu's: no set has more
+than `max_files` files, a scan ends where no set over so wide a range can win, and a single file is
 never chosen.
 
 Fixed point: a SYSTEM job has at least two inputs and at most one output, so a tablet of n files
 rests after at most n - 1 jobs, whatever the outputs weigh. A request ends in one file.
 
-There is one job per plan: the best. With it under way the planner is asked again, and its files take
-no part then.
+There is one job per plan: the best. With it under way the planner is asked again, and its files
+take no part then. Merges of deltas have no place here: a file has no deltas of its own.
 """
 
 import heapq
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from common.errors import ConfigError
 from common.model.file import total_bytes
@@ -41,6 +41,15 @@ from coordinator.plugins.planners.packing import (
 )
 
 MIB = 1024**2
+CHUNK = 32
+"""Files that a scan looks at before it leaves out those of too little worth; doubled each time."""
+NARROWER = 0.95
+"""A range that narrows by less is scanned."""
+SPREAD = 64
+ROUNDING = 1e-9
+"""Bounds of sums are this much wider, since sums of the same numbers differ by their order."""
+Numbers = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 # ------------------------------------------------------------------------------------------ Options
 
@@ -110,10 +119,10 @@ def _mass_between(
     points: Sequence[bytes],
     place: Mapping[bytes, int],
     files: Sequence[tuple[str, bytes, bytes, int]],
-) -> np.ndarray:
+) -> Numbers:
     """Return the bytes between each two neighbouring points."""
     mass = np.zeros(max(0, len(points) - 1))
-    numbers: dict[int, np.ndarray] = {}
+    numbers: dict[int, npt.NDArray[np.uint64]] = {}
     for _, low, high, size_bytes in files:
         skipped = _shared_length(low, high)
         if skipped not in numbers:
@@ -181,14 +190,17 @@ class _Search:
     """No set is worth more, wherever it lies."""
     quality_min: float
     """Sets of a lower quality need not be found."""
+    starts: Numbers
+    ends: Numbers
+    densities: Numbers
+    values: Numbers
+    weights: Numbers
+    by_density: npt.NDArray[np.int64]
+    """Places, those worth most per weight first."""
 
     def score(self, value: float, union: float) -> float:
         """Return the quality of a set: less than `value - union` where files overlap."""
         return value - union * (1.0 if value <= union else self.options.width_penalty)
-
-    def is_hopeless(self, union: float) -> bool:
-        """Return whether no set over so wide a range can win; wider ones cannot either."""
-        return self.value_max - union <= max(self.best.quality, self.quality_min)
 
     def offer(self, items: Sequence[_Item], quality: float, stage: str) -> None:
         """Keep a set of at least two files if it is the best so far."""
@@ -206,7 +218,7 @@ def best_choice(
 ) -> Choice:
     """Return the best set within the budget; without names if none is above `min_quality`.
 
-    The quality is that of the best set in either case, where there are no more than `TOLD_MAX` files.
+    The quality is that of the best set in either case, if there are at most `TOLD_MAX` files.
 
     Args:
         sets: Of one tablet.
@@ -222,18 +234,25 @@ def best_choice(
         key=lambda pair: (pair[0].end, pair[0].start, pair[0].name),
     )
     items = [_item(number, each, weight, options) for number, (each, weight) in enumerate(pairs)]
+    densities = np.array([item.density for item in items])
     search = _Search(
-        options,
-        items,
-        budget,
-        Choice(),
-        _value_max(items, budget),
-        least if len(sets) > TOLD_MAX else 0.0,
+        options=options,
+        items=items,
+        budget=budget,
+        best=Choice(),
+        value_max=_value_max(items, budget),
+        quality_min=least if len(sets) > TOLD_MAX else 0.0,
+        starts=np.array([item.row_set.start for item in items]),
+        ends=np.array([item.row_set.end for item in items]),
+        densities=densities,
+        values=np.array([item.value for item in items]),
+        weights=np.array([float(item.weight) for item in items]),
+        by_density=np.argsort(-densities, kind="stable"),
     )
-    uppers = _approximate(search)
-    promises = max(uppers.values(), default=0.0) > least and 2 * search.best.quality > least
-    if options.exact and promises:
-        _solve_exactly(search, uppers)
+    promises = _approximate(search)
+    upper = max(each.upper for each in promises)
+    if options.exact and upper > least and 2 * search.best.quality > least:
+        _solve_exactly(search, promises)
     best = search.best
     return best if best.quality > least else Choice((), best.quality, best.stage)
 
@@ -276,77 +295,115 @@ def _value_max(items: Sequence[_Item], budget: int) -> float:
     return value
 
 
-def _approximate(search: _Search) -> dict[int, float]:
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """What the sets of one left end can be worth at most, and where the last good one may end."""
+
+    left: _Item
+    upper: float
+    last: int
+
+
+def _approximate(search: _Search) -> list[_Promise]:
     """Find the best set by fractional knapsacks; return what each left end promises at most."""
-    ends = [item.row_set.end for item in search.items]
-    uppers = dict[int, float]()
-    for left in sorted(search.items, key=lambda item: (item.row_set.start, item.place)):
-        uppers[left.place] = _scan(search, left, bisect_left(ends, left.row_set.start))
-    return uppers
+    by_start = sorted(search.items, key=lambda item: (item.row_set.start, item.place))
+    # Some from everywhere first: a good set among them spares most of the others.
+    spread = [each for first in range(SPREAD) for each in by_start[first::SPREAD]]
+    return [_scan(search, left) for left in spread]
 
 
-def _scan(search: _Search, left: _Item, first: int) -> float:
+def _window(search: _Search, left: _Item) -> list[int]:
+    """Return the places, by end, of the files that better sets from a left end may have.
+
+    A better set over a range is worth more than the best so far and the range together. What any
+    set in the range is worth at most bounds the range, and a narrower range bounds that again.
+    """
+    start, best = left.row_set.start, max(search.best.quality, search.quality_min)
+    reach, places = search.value_max - best, search.by_density
+    places = places[search.starts[places] >= start]
+    while reach > left.row_set.width:
+        places = places[search.ends[places] <= start + reach]
+        narrower = _fractional(search, places) - best
+        if narrower > reach * NARROWER:
+            return sorted(places.tolist())
+        reach = narrower
+    return []
+
+
+def _fractional(search: _Search, places: npt.NDArray[np.int64]) -> float:
+    """Return what a part of the budget's size of some files is worth, the best of them first."""
+    filled = np.cumsum(search.weights[places])
+    whole = int(np.searchsorted(filled, search.budget, "right"))
+    value = float(search.values[places[:whole]].sum())
+    if whole < len(places):
+        room = search.budget - (float(filled[whole - 1]) if whole else 0.0)
+        value += room * float(search.densities[places[whole]])
+    return value + ROUNDING
+
+
+def _scan(search: _Search, left: _Item) -> _Promise:
     """Scan files by the end of their range, from one left end; return the best upper bound."""
     start, end = left.row_set.start, left.row_set.end
+    budget, approximation = search.budget, search.options.approximation
     heap = list[_Item]()
-    value, weight, best_upper = 0.0, 0, 0.0
-    for place in range(first, len(search.items)):
-        item = search.items[place]
-        if item.row_set.start < start:
-            continue
-        union = max(end, item.row_set.end) - start
-        if search.is_hopeless(union):
-            break
-        heapq.heappush(heap, item)
-        value, weight = value + item.value, weight + item.weight
-        while weight - heap[0].weight > search.budget:
-            gone = heapq.heappop(heap)
-            value, weight = value - gone.value, weight - gone.weight
-        if weight <= search.budget:
+    value, weight, best_upper, last = 0.0, 0, 0.0, -1
+    places = _window(search, left)
+    done, step = 0, CHUNK
+    while done < len(places):
+        chunk = np.array(places[done : done + step])
+        done, step = done + step, step * 2
+        if weight > budget:
+            # A file of less worth than the least would fall out at once, and only adds width.
+            chunk = chunk[search.densities[chunk] >= heap[0].density]
+        for place in chunk.tolist():
+            item = search.items[place]
+            union = max(end, item.row_set.end) - start
+            heapq.heappush(heap, item)
+            value, weight = value + item.value, weight + item.weight
+            while weight - heap[0].weight > budget:
+                gone = heapq.heappop(heap)
+                value, weight = value - gone.value, weight - gone.weight
             lower = upper = value
-        else:
-            least, excess = heap[0], weight - search.budget
-            lower, upper = value - least.value, value - excess * least.density
-        best_upper = max(best_upper, search.score(upper, union))
-        if (quality := search.score(lower, union)) > search.best.quality:
-            fits = weight <= search.budget
-            search.offer(heap if fits else heap[1:], quality, "approx")
-    return best_upper
+            if weight > budget:
+                lower = value - heap[0].value
+                upper = value - (weight - budget) * heap[0].density
+            best_upper = max(best_upper, upper_score := search.score(upper, union))
+            if (quality := search.score(lower, union)) > search.best.quality:
+                search.offer(heap if weight <= budget else heap[1:], quality, "approx")
+            if upper_score > search.best.quality * approximation:
+                last = place
+    return _Promise(left, best_upper, last)
 
 
-def _solve_exactly(search: _Search, uppers: Mapping[int, float]) -> None:
+def _solve_exactly(search: _Search, promises: Sequence[_Promise]) -> None:
     """Solve the knapsacks whose bound promises more than the best by the approximation."""
-    ends = [item.row_set.end for item in search.items]
-    for place, upper in sorted(uppers.items(), key=lambda each: (-each[1], each[0])):
-        if upper <= search.best.quality * search.options.approximation:
+    for promise in sorted(promises, key=lambda each: (-each.upper, each.left.place)):
+        if promise.upper <= search.best.quality * search.options.approximation:
             return
-        left = search.items[place]
-        _knapsack(search, left, bisect_left(ends, left.row_set.start))
+        _knapsack(search, promise)
 
 
-def _knapsack(search: _Search, left: _Item, first: int) -> None:
+def _knapsack(search: _Search, promise: _Promise) -> None:
     """Solve one knapsack: a table of the best value by weight, a row for each file scanned."""
-    start, end = left.row_set.start, left.row_set.end
+    start, end = promise.left.row_set.start, promise.left.row_set.end
     values = np.zeros(search.budget + 1)
-    scanned, taken = list[_Item](), list[np.ndarray]()
-    for place in range(first, len(search.items)):
+    scanned, taken = list[_Item](), list[Flags]()
+    for place in _window(search, promise.left):
         item = search.items[place]
-        if item.row_set.start < start or item.weight > search.budget:
+        if place > promise.last or item.weight > search.budget:
             continue
-        union = max(end, item.row_set.end) - start
-        if search.is_hopeless(union):
-            return
         with_it = values[: -item.weight] + item.value
         better = with_it > values[item.weight :]
         values[item.weight :][better] = with_it[better]
         scanned.append(item)
         taken.append(better)
+        union = max(end, item.row_set.end) - start
         quality = search.score(float(values[-1]), union)
         if quality > search.best.quality:
             search.offer(_chosen(scanned, taken, search.budget), quality, "exact")
 
 
-def _chosen(scanned: Sequence[_Item], taken: Sequence[np.ndarray], budget: int) -> list[_Item]:
+def _chosen(scanned: Sequence[_Item], taken: Sequence[Flags], budget: int) -> list[_Item]:
     chosen, room = list[_Item](), budget
     for item, better in zip(reversed(scanned), reversed(taken), strict=True):
         if room >= item.weight and better[room - item.weight]:
