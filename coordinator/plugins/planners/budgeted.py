@@ -59,7 +59,7 @@ class BudgetedOptions:
     """Numbers that the planner goes by."""
 
     budget_bytes: int = option(256 * MIB, at_least=MIB)
-    target_bytes: int = option(32 * MIB, at_least=1)
+    target_file_bytes: int = option(32 * MIB, at_least=1)
     gamma: float = option(0.009, at_least=0)
     width_penalty: float = option(1.003, at_least=1)
     min_quality: float = option(0.01, at_least=0)
@@ -173,7 +173,7 @@ class _Item:
     density: float
     place: int
     value: float
-    weight: int
+    units: int
     row_set: RowSet
 
 
@@ -246,7 +246,7 @@ def best_choice(
         ends=np.array([item.row_set.end for item in items]),
         densities=densities,
         values=np.array([item.value for item in items]),
-        weights=np.array([float(item.weight) for item in items]),
+        weights=np.array([float(item.units) for item in items]),
         by_density=np.argsort(-densities, kind="stable"),
     )
     promises = _approximate(search)
@@ -280,7 +280,7 @@ def _weights(
 
 
 def _item(place: int, row_set: RowSet, weight: int, options: BudgetedOptions) -> _Item:
-    small = max(0.0, 1 - row_set.size_bytes / options.target_bytes)
+    small = max(0.0, 1 - row_set.size_bytes / options.target_file_bytes)
     value = row_set.width + options.gamma * small
     return _Item(value / weight, place, value, weight, row_set)
 
@@ -289,9 +289,9 @@ def _value_max(items: Sequence[_Item], budget: int) -> float:
     """Return the value of the best fractional choice among all."""
     value, room = 0.0, budget
     for item in sorted(items, reverse=True):
-        if item.weight >= room:
+        if item.units >= room:
             return value + item.density * room
-        value, room = value + item.value, room - item.weight
+        value, room = value + item.value, room - item.units
     return value
 
 
@@ -359,10 +359,10 @@ def _scan(search: _Search, left: _Item) -> _Promise:
             item = search.items[place]
             union = max(end, item.row_set.end) - start
             heapq.heappush(heap, item)
-            value, weight = value + item.value, weight + item.weight
-            while weight - heap[0].weight > budget:
+            value, weight = value + item.value, weight + item.units
+            while weight - heap[0].units > budget:
                 gone = heapq.heappop(heap)
-                value, weight = value - gone.value, weight - gone.weight
+                value, weight = value - gone.value, weight - gone.units
             lower = upper = value
             if weight > budget:
                 lower = value - heap[0].value
@@ -390,11 +390,11 @@ def _knapsack(search: _Search, promise: _Promise) -> None:
     scanned, taken = list[_Item](), list[Flags]()
     for place in _window(search, promise.left):
         item = search.items[place]
-        if place > promise.last or item.weight > search.budget:
+        if place > promise.last or item.units > search.budget:
             continue
-        with_it = values[: -item.weight] + item.value
-        better = with_it > values[item.weight :]
-        values[item.weight :][better] = with_it[better]
+        with_it = values[: -item.units] + item.value
+        better = with_it > values[item.units :]
+        values[item.units :][better] = with_it[better]
         scanned.append(item)
         taken.append(better)
         union = max(end, item.row_set.end) - start
@@ -406,9 +406,9 @@ def _knapsack(search: _Search, promise: _Promise) -> None:
 def _chosen(scanned: Sequence[_Item], taken: Sequence[Flags], budget: int) -> list[_Item]:
     chosen, room = list[_Item](), budget
     for item, better in zip(reversed(scanned), reversed(taken), strict=True):
-        if room >= item.weight and better[room - item.weight]:
+        if room >= item.units and better[room - item.units]:
             chosen.append(item)
-            room -= item.weight
+            room -= item.units
     return chosen
 
 

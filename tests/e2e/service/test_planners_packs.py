@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.ledger import LedgerTable, bag_rows
+from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import Service
 
 pytestmark = [pytest.mark.slow]
@@ -74,3 +74,24 @@ def test_files_are_filled_up_to_the_target_and_then_left_alone(service: Service)
     left = service.client.explain(table.name)[0].left
     assert any("near the target of 40.0 KiB" in why for why in left.values()), left
     assert set(left) == table.listed()
+
+
+def test_files_that_overlap_are_merged_within_the_budget(service: Service) -> None:
+    settings = {"planner": "budgeted", "planner_options": "gamma=0"}
+    table = LedgerTable(
+        service.client, service.folder, keyed=True, stem="budgeted", settings=settings, paused=True
+    )
+    table.add(
+        keyed_rows(range(1000), 1),
+        keyed_rows(range(1000), 2),
+        keyed_rows(range(5000, 6000), 1),
+    )
+    service.client.resume(table.name)
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    assert [len(inputs) for inputs in table.commits()] == [2]
+    assert len(table.listed()) == 2
+    left = service.client.explain(table.name)[0].left
+    assert set(left) == table.listed()
+    assert all("at most as much as min_quality 0.01" in why for why in left.values()), left

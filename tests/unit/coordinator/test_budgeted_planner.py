@@ -118,7 +118,7 @@ def test_the_exact_choice_is_the_best_of_all_sets(seed: int) -> None:
 
 def quality(some: tuple[RowSet, ...], options: BudgetedOptions) -> float:
     value = sum(
-        each.width + options.gamma * max(0, 1 - each.size_bytes / options.target_bytes)
+        each.width + options.gamma * max(0, 1 - each.size_bytes / options.target_file_bytes)
         for each in some
     )
     union = max(each.end for each in some) - min(each.start for each in some)
