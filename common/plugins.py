@@ -79,7 +79,13 @@ class ExtensionPoint:
 
 
 PLANNERS = ExtensionPoint(
-    "neve.planners", ("plan",), {"ratio": "coordinator.plugins.planners.ratio:RatioPlanner"}
+    "neve.planners",
+    ("plan",),
+    {
+        "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
+        "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
+        "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
+    },
 )
 DEFAULT_PLANNER = "ratio"
 """Plans where no planner was named, and a request whose own planner wants none of its files."""

@@ -99,6 +99,9 @@ class Table:
     settings_version: int = 1
     without_effect: dict[str, str] = field(default_factory=dict)
     """Setting without effect in this service → reason. Listings leave it out."""
+    notes: tuple[str, ...] = ()
+    """What the service chose when it created the table, and why. Only the answer to a creation has
+    notes."""
     unreadable: dict[str, str] = field(default_factory=dict)
     """Tablet that the totals do not count → what of it cannot be decoded."""
     created_at_s: float = 0.0

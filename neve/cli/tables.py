@@ -87,6 +87,8 @@ def create(
         paused=paused,
     )
     _say_unread(session, made, settings or [])
+    for note in made.notes:
+        session.say(f"note: {note}")
     session.show(made, lambda: render.render_table(made))
 
 

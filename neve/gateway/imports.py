@@ -46,12 +46,13 @@ from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
 LISTED_MAX = 10_000
 
 
-def import_view(directory: ImportedDirectory, table: Table) -> api.ImportReport:
+def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -> api.ImportReport:
     """Return what an import came to.
 
     Args:
         directory: After its last step.
         table: As it is now, or would be.
+        planner: A sentence: which planner a new table has; empty: the table was there.
     """
     body, found = directory.body, directory.survey
     there = not body.dry_run or directory.table is not None
@@ -82,7 +83,7 @@ def import_view(directory: ImportedDirectory, table: Table) -> api.ImportReport:
             for text, each in parts
         ),
         misfit_files=tuple(api.Misfit(path=path, why=why) for path, why in misfits),
-        notes=tuple(_import_notes(directory, table)),
+        notes=(*filter(None, [planner]), *_import_notes(directory, table)),
         dry_run=body.dry_run,
     )
 
@@ -273,13 +274,15 @@ async def import_directory(
     wanted = _import_options(body, directory.table)
     directory.survey = await long.run(uri, survey, looked, wanted)
     directory.survey.misfits |= directory.listing.misfits
-    described = await _checked_table(services, directory)
+    described, planner = await _checked_table(services, directory)
     if body.dry_run:
-        return import_view(directory, described)
+        return import_view(directory, described, planner)
     _refuse_misfits(directory)
-    table = directory.table or await create_table(services, _new_table(directory))
+    table = directory.table
+    if table is None:
+        table, planner = await create_table(services, _new_table(directory))
     await add_in_batches(services, directory, table, on_progress)
-    return import_view(directory, await _finish(services, directory, table))
+    return import_view(directory, await _finish(services, directory, table), planner)
 
 
 async def _open_directory(services: Services, body: api.NewImport) -> ImportedDirectory:
@@ -387,17 +390,21 @@ def _new_table(directory: ImportedDirectory) -> api.NewTable:
     )
 
 
-async def _checked_table(services: Services, directory: ImportedDirectory) -> Table:
-    """Return the table that is there, or that would be; everything is checked as for a new one."""
+async def _checked_table(services: Services, directory: ImportedDirectory) -> tuple[Table, str]:
+    """Return the table that is there, or that would be; everything is checked as for a new one.
+
+    The sentence beside a new one says which planner it has.
+    """
     if directory.table is not None:
-        return directory.table
+        return directory.table, ""
     if not directory.survey.files:
         why = next(iter(sorted(directory.survey.misfits.items())), None)
         hint = f"; for example {why[0]}: {why[1]}" if why else ""
         raise RequestError(
             f"location {directory.place.uri} holds no file that can be imported{hint}"
         )
-    return (await new_table(services, _new_table(directory))).table
+    new = await new_table(services, _new_table(directory))
+    return new.table, new.planner
 
 
 def _refuse_misfits(directory: ImportedDirectory) -> None:

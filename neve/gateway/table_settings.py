@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.errors import RequestError
+from common.model.group import Service
 from common.model.table import DNS_LABEL, TableSettings
 from common.parquet.footer_checks import (
     CODECS,
@@ -16,6 +17,7 @@ from common.parquet.footer_checks import (
     has_level,
 )
 from common.plugins import (
+    DEFAULT_PLANNER,
     load_configurer,
     load_planner,
     load_requested,
@@ -87,6 +89,64 @@ def changed_settings(
     _check_plugin("selector", settings, load_selector)
     _check_planner(settings)
     return settings
+
+
+def settings_of_new_table(
+    table: str, *, keyed: bool, wanted: Mapping[str, Any], services: Mapping[str, Service]
+) -> tuple[TableSettings, str]:
+    """Return the settings of a new table, and a sentence: which planner it has, and why.
+
+    Tables without a key get a planner that knows a target size, unless somebody has chosen: their
+    creator, also by a setting that only `ratio` reads, or the operator of the service.
+
+    Args:
+        table: Its name.
+        keyed: Whether it has a key.
+        wanted: Name → value, as the user wrote them.
+        services: All that are configured, by name.
+
+    Raises:
+        RequestError: As for `changed_settings`.
+    """
+    settings = changed_settings(TableSettings(), wanted, services=services)
+    given, _ = settings_by_name(wanted)
+    planner, why = settings.planner, "as its settings say"
+    if not planner:
+        planner, why = _planner_of_new_table(keyed, given, _services_of(settings, services))
+    if planner == BAG_PLANNER and not settings.planner:
+        settings = replace(settings, planner=planner)
+    return settings, f"planner of table {table}: {planner}, {why}"
+
+
+BAG_PLANNER = "bin-pack"
+"""Plans tables without a key where nobody has chosen another."""
+RATIO_SETTINGS = ("ratio", "lowest_ratio")
+"""Who gives one of these wants the planner that reads them."""
+
+
+def _planner_of_new_table(
+    keyed: bool, given: Mapping[str, Any], services: list[Service]
+) -> tuple[str, str]:
+    changed = next((each for each in services if _is_chosen(each)), None)
+    if changed is not None:
+        return changed.planner, f"as service {changed.name} says"
+    if keyed:
+        return DEFAULT_PLANNER, "since it has a key: overlapping files of near sizes are merged"
+    if (name := next((each for each in RATIO_SETTINGS if each in given), None)) is not None:
+        return DEFAULT_PLANNER, f"since it reads the setting {name}"
+    return BAG_PLANNER, "since it has no key: small files are merged up to target_bytes"
+
+
+def _services_of(settings: TableSettings, services: Mapping[str, Service]) -> list[Service]:
+    """Return the services that may plan a table: its own, and those of one kind of work."""
+    name = settings.service
+    beside = [each for each in sorted(services) if each.startswith(f"{name}-")]
+    return [services[each] for each in (name, *beside)]
+
+
+def _is_chosen(service: Service) -> bool:
+    """Return whether the operator has chosen the planner of a service, or its options."""
+    return service.planner != DEFAULT_PLANNER or bool(service.options)
 
 
 def _check_planner(settings: TableSettings) -> None:

@@ -40,7 +40,7 @@ from neve.gateway.services import (
     checked_label,
     parsed_tablet,
 )
-from neve.gateway.table_settings import changed_settings
+from neve.gateway.table_settings import changed_settings, settings_of_new_table
 from neve.recovery.location_ownership import (
     FreeSite,
     claim_site,
@@ -117,10 +117,12 @@ class NewTableSite:
     table: Table
     splits: tuple[bytes, ...]
     free: FreeSite
+    planner: str
+    """A sentence: which planner it has, and why."""
 
 
-async def create_table(services: Services, body: api.NewTable) -> Table:
-    """Create a table and return it.
+async def create_table(services: Services, body: api.NewTable) -> tuple[Table, str]:
+    """Create a table; return it, and a sentence: which planner it has, and why.
 
     Raises:
         RequestError: Something was written wrongly; the message names it.
@@ -131,7 +133,7 @@ async def create_table(services: Services, body: api.NewTable) -> Table:
     require_applied(await services.store.apply(new.free.creation(new.table, new.splits)))
     with suppress(UnavailableError):  # The coordinator writes it, too, but later.
         await sign_site(services.footers, new.free, new.table)
-    return await services.table(new.table.name)
+    return await services.table(new.table.name), new.planner
 
 
 async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
@@ -145,6 +147,9 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
     site = await services.footers.run(body.location, services.locations.admitted, body.location)
     location = site.uri
     columns = await _new_columns(services, body, location)
+    settings, planner = settings_of_new_table(
+        body.name, keyed=bool(body.key), wanted=body.settings, services=services.settings.services
+    )
     table = Table(
         id=services.ids.next("t"),
         name=body.name,
@@ -155,9 +160,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
         tombstone_column=body.tombstone_column,
         time_column=body.time_column,
         partition_by=tuple(body.partition_by),
-        settings=changed_settings(
-            TableSettings(), body.settings, services=services.settings.services
-        ),
+        settings=settings,
         state=TableState.PAUSED if body.paused else TableState.LIVE,
         created_at_s=await services.store.now_s(),
     )
@@ -169,7 +172,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
             f"table {table.name!r} exists already; choose another name or drop it", "exists"
         )
     free = await find_free_site(services.store, services.footers, site)
-    return NewTableSite(table=table, splits=splits, free=free)
+    return NewTableSite(table=table, splits=splits, free=free, planner=planner)
 
 
 class GatewayAdmission:
@@ -478,8 +481,9 @@ class TableRoutes:
 
         The service claims the location of the table. All files of the table lie there.
         """
-        made = await create_table(self._services, body)
-        return table_view(made, without_effect=self._services.unread_settings(made.settings))
+        made, planner = await create_table(self._services, body)
+        unread = self._services.unread_settings(made.settings)
+        return replace(table_view(made, without_effect=unread), notes=(planner,))
 
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""

@@ -134,6 +134,9 @@ class LedgerTable:
         schema = KEYED if keyed else BAG
         # What is replaced is deleted once a manifest has said so: that is waited for in tests.
         more["settings"] = {"manifest_interval_s": "1s", **more.get("settings", {})}
+        if not keyed:
+            # The usual planner of such a table waits until there are more files than tests write.
+            more["settings"].setdefault("planner", "ratio")
         self.id = client.create_table(self.name, self.location.as_uri(), schema=schema, **more).id
 
     def write(self, *parts: pa.Table) -> list[str]:

@@ -82,6 +82,9 @@ SUITES = {
     "moving": [
         f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
     ],
+    "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
+    "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
+    "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [
         *(f"tests/unit/common/test_{name}.py" for name in ("config", "log_files")),
         *(f"tests/unit/neve/test_{name}.py" for name in ("service_settings", "client_connect")),

@@ -13,6 +13,8 @@ from common.config import SECTIONS
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
 from common.settings import GroupSettings
+from coordinator.plugins.planners.bin_pack import BinPackPlanner
+from coordinator.plugins.planners.budgeted import BudgetedPlanner
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files
 
@@ -87,8 +89,10 @@ def test_a_setting_of_a_table_is_read_or_known_to_be_for_planners() -> None:
     assert not unread, "read it, or say in PLANNER_SETTINGS that only planners do"
 
 
-def test_a_planner_reads_the_settings_that_it_declares_and_no_others() -> None:
-    own = ROOT / "coordinator" / "plugins" / "planners"
-    found = reads(path for path in python_files(*PACKAGES) if path.is_relative_to(own))
+@pytest.mark.parametrize("planner", [RatioPlanner, BinPackPlanner, BudgetedPlanner])
+def test_a_planner_reads_the_settings_that_it_declares_and_no_others(
+    planner: type[RatioPlanner | BinPackPlanner | BudgetedPlanner],
+) -> None:
+    own = ROOT / (planner.__module__.replace(".", "/") + ".py")
     names = {entry.name for entry in known_fields(TableSettings)}
-    assert found & names == RatioPlanner.setting_names
+    assert reads([own]) & names == planner.setting_names

@@ -59,7 +59,11 @@ def test_a_planner_of_another_package_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("nope", ConfigError, "'nope' is not installed; installed: broken, gone"),
+        (
+            "nope",
+            ConfigError,
+            "'nope' is not installed; installed: bin-pack, broken, budgeted, gone",
+        ),
         ("broken", PluginError, r"\(their_planners:Broken\) does not load: OSError: no licence"),
         ("gone", PluginError, "does not load: AttributeError"),
         ("planless", PluginError, r"'planless' has no method plan\(\)"),

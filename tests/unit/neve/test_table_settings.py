@@ -8,8 +8,9 @@ import pytest
 
 from common.errors import RequestError
 from common.metadata.codec.table import pack_settings, unpack_settings
+from common.model.group import Service
 from common.model.table import TableSettings
-from neve.gateway.table_settings import changed_settings
+from neve.gateway.table_settings import changed_settings, settings_of_new_table
 
 WANTED = {"threshold": "1GB", "codec": "zstd", "codec_level": "19"}
 
@@ -81,3 +82,60 @@ def test_a_table_may_have_a_planner_of_its_own() -> None:
     assert settings.planner == "ratio"
     assert settings.planner_options == {"ratio": "2", "max_files": "20"}
     assert unpack_settings("here", pack_settings(settings)) == settings
+
+
+# --------------------------------------------------------------------------- Who plans a new table?
+
+
+def new_table(
+    *, keyed: bool, services: dict[str, Service] | None = None, **wanted: Any
+) -> tuple[str, str]:
+    settings, said = settings_of_new_table(
+        "t", keyed=keyed, wanted=wanted, services=services or {"default": Service()}
+    )
+    return settings.planner, said
+
+
+def test_a_table_without_a_key_gets_bin_pack_and_is_told_why() -> None:
+    assert new_table(keyed=False) == (
+        "bin-pack",
+        "planner of table t: bin-pack, since it has no key: small files are merged up to "
+        "target_bytes",
+    )
+
+
+def test_a_keyed_table_keeps_the_planner_of_its_service() -> None:
+    planner, said = new_table(keyed=True)
+    assert planner == ""
+    assert said.startswith("planner of table t: ratio, since it has a key")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "planner", "said"),
+    [
+        ({"planner": "ratio"}, "ratio", "ratio, as its settings say"),
+        ({"planner": "bin-pack"}, "bin-pack", "bin-pack, as its settings say"),
+        ({"ratio": 2}, "", "ratio, since it reads the setting ratio"),
+        ({"lowest_ratio": 2}, "", "ratio, since it reads the setting lowest_ratio"),
+    ],
+)
+def test_what_its_creator_chooses_wins(wanted: dict[str, Any], planner: str, said: str) -> None:
+    assert new_table(keyed=False, **wanted) == (planner, f"planner of table t: {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("default", {"options": {"ratio": 2}}, "ratio, as service default says"),
+        ("default", {"planner": "theirs"}, "theirs, as service default says"),
+        ("default-system", {"planner": "theirs"}, "theirs, as service default-system says"),
+    ],
+)
+def test_what_the_operator_chooses_wins(name: str, changed: dict[str, Any], said: str) -> None:
+    services = {"default": Service(), name: Service(name=name, **changed)}
+    assert new_table(keyed=False, services=services) == ("", f"planner of table t: {said}")
+
+
+def test_other_services_do_not_matter() -> None:
+    services = {"default": Service(), "other": Service(name="other", planner="theirs")}
+    assert new_table(keyed=False, services=services)[0] == "bin-pack"

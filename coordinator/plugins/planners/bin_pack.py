@@ -1,0 +1,399 @@
+"""The bin-pack planner: fill files up to a target size, and leave files of about that size alone.
+
+What Iceberg's `rewrite_data_files`, Delta's `OPTIMIZE` and Amoro do. A file below `lower_share` of
+the target is small. Small files are put into bins of at most the target, and each bin that is worth
+its cost is a job of its own, so that progress is kept job by job. Three things are added for a
+service that plans again after every change:
+
+* A bin that is not full must multiply the size of its largest file. Otherwise a trickle of files
+  would have everything that it has gathered rewritten with every few files.
+* What is too few or grows too little waits. After `max_wait_s` two files are enough, so that an
+  import rests at few files. The wait is longer where much would be rewritten for little.
+* Outputs of jobs under way take part in bins as if they were there.
+
+Files with many dead rows are rewritten alone, or, where the table has a key, with all files that
+overlap them: only then may tombstones be dropped. Their outputs have the tag `purge=done` and are
+not rewritten for the same reason again.
+
+Fixed point: a merge has at least two inputs and one output, and a rewrite for dead rows leaves a
+tag, so a tablet of n files rests after at most 3n jobs, whatever the outputs weigh. A request
+rests after as many, in files of at most the target: one if everything fits into one.
+
+Files above `upper_share` are left: they need jobs that cut outputs by size. Files all of whose
+rows have expired are rewritten to nothing; they will be dropped without being read.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.model.file import DataFile, total_bytes
+from common.model.job import Kind, Plan, PlannedJob, job_priority
+from common.model.table import TableSettings
+from common.spi.options import of_table, option, option_names, read_options, settings_of
+from common.spi.planner import PlanParameters
+from common.units import format_bytes, format_duration
+from coordinator.plugins.planners.packing import (
+    Bin,
+    RunningOutputs,
+    bins_of,
+    cost_gb_hours,
+    files_gained,
+    first_merges,
+    group_for,
+    job_bytes_max,
+    running_outputs,
+    size_skew,
+)
+
+# ------------------------------------------------------------------------------------------ Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinPackOptions:
+    """Numbers that the planner goes by. Refuses what would make it run in circles."""
+
+    target_bytes: int = of_table("target_bytes", at_least=1)
+    lower_share: float = option(0.75, above=0, at_most=1)
+    upper_share: float = option(1.8, at_least=1)
+    min_input_files: int = option(5, at_least=2)
+    min_growth: float = option(2.0, at_least=1)
+    max_wait_s: float = option(3600.0, at_least=0)
+    delete_share: float = option(0.3, above=0)
+    expired_share: float = option(0.5, above=0, at_most=1)
+    max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
+    file_limit: int = of_table("file_limit", at_least=0)
+
+    @property
+    def lower_bytes(self) -> float:
+        """Files below this are small."""
+        return self.target_bytes * self.lower_share
+
+    @property
+    def upper_bytes(self) -> float:
+        """Files above this are too large."""
+        return self.target_bytes * self.upper_share
+
+    @property
+    def enough_files(self) -> int:
+        """Files of a bin that need not wait; no more than one job may have."""
+        return min(self.min_input_files, self.max_files)
+
+
+def _options(settings: TableSettings | None, options: Mapping[str, object]) -> BinPackOptions:
+    return read_options(BinPackOptions, "planner bin-pack", options, settings)
+
+
+# -------------------------------------------------------------------------------------- The planner
+
+
+PURGED = ("purge", "done")
+"""Tag of an output that was written to drop dead rows."""
+PATIENCE = 10.0
+"""Where a merge reads this many times the bytes that are new to it, its files wait longer."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Jobs found so far, and why other files are left."""
+
+    parameters: PlanParameters
+    options: BinPackOptions
+    running: RunningOutputs
+    jobs: list[PlannedJob] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    due_at_s: float | None = None
+
+    def planned(self) -> set[str]:
+        """Return the inputs of all jobs."""
+        return {path for job in self.jobs for path in job.files}
+
+    def leave(self, files: Sequence[DataFile], why: str) -> None:
+        """Note why files are in no job."""
+        self.left.update((file.path, why) for file in files)
+
+    def ask_again(self, at_s: float) -> None:
+        """Note that time alone will change the answer."""
+        self.due_at_s = at_s if self.due_at_s is None else min(self.due_at_s, at_s)
+
+
+class BinPackPlanner:
+    """Plans by bins; see the module. Holds nothing between plans."""
+
+    option_names = option_names(BinPackOptions)
+    """Options that it knows."""
+    setting_names = settings_of(BinPackOptions) | {"ttl_s", "tombstone_retention_s"}
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        _options(None, options)
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        """Return the jobs wanted now and why each other candidate was left.
+
+        Raises:
+            ConfigError: A setting is refused.
+        """
+        options = _options(parameters.settings, parameters.options)
+        work = _Work(parameters, options, running_outputs(parameters))
+        if parameters.kind is Kind.USER:
+            _pack_request(work)
+        else:
+            _pack_small(work)
+            _purge(work)
+        planned = work.planned() | work.running.paths
+        left = {path: why for path, why in work.left.items() if path not in planned}
+        jobs = sorted(work.jobs, key=lambda job: -job.priority)
+        return Plan(jobs=tuple(jobs), left=left, due_at_s=work.due_at_s)
+
+
+# --------------------------------------------------------------------------------- What a user asks
+
+
+def _pack_request(work: _Work) -> None:
+    """Rewrite every file of a request, in bins of the target; results that fit are merged."""
+    parameters, options = work.parameters, work.options
+    request = parameters.request.request if parameters.request is not None else None
+    pool = [*parameters.candidates, *work.running.files]
+    for files in bins_of(pool, options.target_bytes, keyed=parameters.keyed):
+        (first, *others) = files
+        if others:
+            _merge(work, files, "a request rewrites all")
+        elif first.path not in work.running.paths and first.request != request:
+            work.jobs.append(_job(work, files, "a request rewrites all"))
+        else:
+            work.leave(files, "is a result of the request, and no other result fits beside it")
+
+
+# -------------------------------------------------------------------------------------- Small files
+
+
+def _pack_small(work: _Work) -> None:
+    """Merge small files whose bins are full, have enough files, or have waited long enough."""
+    parameters, options = work.parameters, work.options
+    small = list[DataFile]()
+    capacity_bytes = min(options.target_bytes, job_bytes_max(parameters))
+    for file in parameters.candidates:
+        if why := _not_small(file, options, capacity_bytes):
+            work.left[file.path] = why
+        else:
+            small.append(file)
+    small += [file for file in work.running.files if file.size_bytes < options.lower_bytes]
+    for files in bins_of(small, capacity_bytes, keyed=parameters.keyed):
+        _pack_bin(work, files, crowded=0 < options.file_limit < len(small))
+
+
+def _not_small(file: DataFile, options: BinPackOptions, capacity_bytes: float) -> str:
+    """Return why a file needs no other beside it; empty: it does."""
+    size, target = format_bytes(file.size_bytes), format_bytes(options.target_bytes)
+    low, high = format_bytes(int(options.lower_bytes)), format_bytes(int(options.upper_bytes))
+    if file.size_bytes > options.upper_bytes:
+        return f"is {size}, above {high}, and would have to be cut: no job cuts by size yet"
+    if file.size_bytes >= options.lower_bytes:
+        return f"is {size}, between {low} and {high}: near the target of {target}"
+    if file.size_bytes > capacity_bytes:
+        return f"is {size}, more than any group takes ({format_bytes(int(capacity_bytes))})"
+    return ""
+
+
+def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
+    """Plan the merges of a bin, or note why it waits.
+
+    Args:
+        work: Takes the jobs and reasons.
+        files: Of the bin, outputs to come among them.
+        crowded: Whether the tablet has more small files than its limit: nothing waits then.
+    """
+    options, count, size_bytes = work.options, len(files), total_bytes(files)
+    said = f"{count} small files of {format_bytes(size_bytes)}"
+    if count < 2:
+        low = format_bytes(int(options.lower_bytes))
+        work.leave(files, f"is below {low}, and no other small file fits beside it in a bin")
+    elif size_bytes >= options.lower_bytes:
+        _merge(work, files, f"a full bin of {said}")
+    elif crowded:
+        _merge(work, files, f"more small files than file_limit {options.file_limit}: {said}")
+    elif growing := _growing(files, options):
+        _merge(work, growing, f"min_input_files {options.min_input_files}: bin")
+        rest = [file for file in files if file not in growing]
+        work.leave(rest, f"is left for a later merge with the output of {len(growing)} smaller")
+    else:
+        _wait(work, files, said)
+
+
+def _growing(files: Bin, options: BinPackOptions) -> Bin:
+    """Return the most of the smallest files that are enough and multiply their largest."""
+    ordered = sorted(files, key=lambda file: (file.size_bytes, file.path))
+    size_bytes, found = 0, 0
+    for count, file in enumerate(ordered, 1):
+        size_bytes += file.size_bytes
+        if count >= options.enough_files and size_bytes >= options.min_growth * file.size_bytes:
+            found = count
+    return ordered[:found]
+
+
+def _wait(work: _Work, files: Bin, said: str) -> None:
+    """Merge a bin that has waited long enough; else note when it will have."""
+    options = work.options
+    coming = work.running.paths & {file.path for file in files}
+    few = f"is one of {said}, which "
+    few += (
+        f"are fewer than min_input_files {options.min_input_files}"
+        if len(files) < options.enough_files
+        else f"do not come to min_growth {options.min_growth:g} times the largest of those merged"
+    )
+    if coming:
+        work.leave(files, f"{few}; waits for the output of a job under way")
+        return
+    wait_s = _wait_s(files, options.max_wait_s)
+    # Since then there has been something to merge.
+    second_s = sorted(file.added_at_s for file in files)[1]
+    if work.parameters.now_s >= second_s + wait_s:
+        _merge(work, files, f"waited for {format_duration(wait_s)}: {said}")
+        return
+    work.ask_again(second_s + wait_s)
+    work.leave(files, f"{few}; two are enough after {format_duration(wait_s)}")
+
+
+def _wait_s(files: Bin, max_wait_s: float) -> float:
+    """Return how long a bin waits: longer where its largest file is most of it."""
+    largest = max(file.size_bytes for file in files)
+    fresh = max(1, total_bytes(files) - largest)
+    return max_wait_s * max(1.0, largest / (PATIENCE * fresh))
+
+
+def _merge(work: _Work, files: Bin, why: str) -> None:
+    """Plan the first merges of files that are to become one; those with outputs to come wait."""
+    for merge in first_merges(files, work.options.max_files):
+        if any(file.path in work.running.paths for file in merge):
+            work.leave(merge, "waits for the output of a job under way, to be merged with it")
+        else:
+            work.jobs.append(_job(work, merge, why))
+    work.left.update(
+        (file.path, "is merged in a later step, when the jobs before it are done")
+        for file in files
+        if file.path not in work.left
+    )
+
+
+# ------------------------------------------------------------------------------- Files of dead rows
+
+
+def _purge(work: _Work) -> None:
+    """Rewrite files most of whose rows are dead, with all that their rows may hide below."""
+    taken = work.planned()
+    for file in work.parameters.candidates:
+        why = "" if file.path in taken else _dead_rows(file, work)
+        if not why:
+            continue
+        files = _overlapping(file, work.parameters)
+        if problem := _cannot_purge(files, taken, work):
+            work.left[file.path] = f"{work.left.get(file.path, 'is small')}; {why}, but {problem}"
+            continue
+        work.jobs.append(_job(work, files, why, tags=(PURGED,)))
+        taken |= {each.path for each in files}
+
+
+def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
+    """Return the files without which no dead row of a file may go, itself among them."""
+    if not parameters.keyed:
+        return [file]
+    return [each for _, each in sorted(parameters.files.items()) if _may_share_keys(each, file)]
+
+
+def _may_share_keys(one: DataFile, other: DataFile) -> bool:
+    if one.key_min is None or one.key_max is None or other.key_min is None or other.key_max is None:
+        return True
+    return one.key_min <= other.key_max and other.key_min <= one.key_max
+
+
+def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
+    """Return why these files cannot be rewritten together now; empty: they can."""
+    options, candidates = work.options, {file.path for file in work.parameters.candidates}
+    size_bytes, count = total_bytes(files), len(files)
+    if any(file.path in taken or file.path not in candidates for file in files):
+        return "a file that overlaps it is in use"
+    if count > options.max_files:
+        return f"with the files that overlap it these are {count}, max_files is {options.max_files}"
+    most = min(job_bytes_max(work.parameters), max(options.upper_bytes, files[0].size_bytes))
+    if size_bytes > most and count > 1:
+        return f"with the files that overlap it these are {format_bytes(size_bytes)}"
+    return ""
+
+
+def _dead_rows(file: DataFile, work: _Work) -> str:
+    """Return why a file is worth a rewrite for its dead rows; empty: it is not, or not yet."""
+    return next(filter(None, (_deleted(file, work), _expired(file, work))), "")
+
+
+def _deleted(file: DataFile, work: _Work) -> str:
+    share = file.tombstones / max(1, file.rows)
+    if share < work.options.delete_share or PURGED in file.tags:
+        return ""
+    ripe_s = (file.tombstones_since_s or 0.0) + work.parameters.settings.tombstone_retention_s
+    if work.parameters.now_s <= ripe_s:
+        work.ask_again(ripe_s + 1)
+        return ""
+    return f"{share:.0%} of its rows are tombstones that may be dropped"
+
+
+def _expired(file: DataFile, work: _Work) -> str:
+    parameters, settings = work.parameters, work.parameters.settings
+    first_s, last_s = file.time_min_s, file.time_max_s
+    if settings.ttl_s is None or not parameters.timed or first_s is None or last_s is None:
+        return ""
+    # Expired rows of a table with a key are kept as long as tombstones.
+    kept_s = settings.ttl_s + (settings.tombstone_retention_s if parameters.keyed else 0.0)
+    if PURGED in file.tags:
+        # Whatever had expired when it was written is gone, though its times may not tell.
+        first_s = min(last_s, max(first_s, file.added_at_s - kept_s))
+        if file.added_at_s - kept_s > last_s:
+            return ""
+    wanted_s = first_s + work.options.expired_share * (last_s - first_s) + kept_s + 1
+    if parameters.now_s < wanted_s:
+        work.ask_again(wanted_s)
+        return ""
+    share = min(1.0, (parameters.now_s - kept_s - first_s) / max(last_s - first_s, 1e-9))
+    return f"about {share:.0%} of its rows have expired"
+
+
+# --------------------------------------------------------------------------------------------- Jobs
+
+
+def _job(
+    work: _Work, files: Bin, why: str, *, tags: tuple[tuple[str, str], ...] = ()
+) -> PlannedJob:
+    """Return a job; within its class those come first that gain most files per cost."""
+    parameters, options = work.parameters, work.options
+    sizes = [file.size_bytes for file in files]
+    size_bytes, gain = sum(sizes), files_gained(sizes, options.target_bytes, options.lower_share)
+    worth = gain / cost_gb_hours(size_bytes)
+    return PlannedJob(
+        kind=parameters.kind,
+        files=tuple(sorted(file.path for file in files)),
+        group=group_for(size_bytes, parameters.groups),
+        priority=job_priority(
+            parameters.kind,
+            files_in_tablet=sum(_is_small(file, options) for file in parameters.files.values()),
+            files_in_job=round(worth),
+            file_limit=options.file_limit,
+        ),
+        reason=f"{why}; {_facts(sizes, gain, options)}",
+        output_tags=tags,
+    )
+
+
+def _is_small(file: DataFile, options: BinPackOptions) -> bool:
+    return file.size_bytes < options.lower_bytes
+
+
+def _facts(sizes: Sequence[int], gain: int, options: BinPackOptions) -> str:
+    count, size = len(sizes), format_bytes(sum(sizes))
+    target = format_bytes(options.target_bytes)
+    off = format_bytes(int(math.sqrt(size_skew(sizes, options.target_bytes))))
+    files = "1 file" if count == 1 else f"{count} files"
+    return f"{files} of {size}, {gain} fewer after it, {off} off the target of {target} on average"

@@ -1,0 +1,97 @@
+"""Tables whose planner fills files up to a target, from their creation until they rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
+from tests.support.stack import Service
+
+pytestmark = [pytest.mark.slow]
+
+DAYS = ("2024-05-01", "2024-05-02")
+FILES = 30
+ROWS = 60
+
+
+def written(folder: Path) -> int:
+    """Write a partitioned directory of small files; return its rows."""
+    for day in DAYS:
+        (folder / f"day={day}").mkdir(parents=True)
+        for number in range(FILES):
+            pq.write_table(
+                bag_rows(ROWS, seed=number), folder / f"day={day}" / f"{number:02}.parquet"
+            )
+    return len(DAYS) * FILES * ROWS
+
+
+def test_an_imported_directory_of_small_files_rests_at_one_file_per_partition(
+    service: Service,
+) -> None:
+    client, folder = service.client, service.folder / "small-files"
+    rows = written(folder)
+    done = client.import_table(str(folder), "small-files", readers_use_manifest=True)
+    assert done.notes[0] == (
+        "planner of table small-files: bin-pack, since it has no key: small files are merged up "
+        "to target_bytes"
+    )
+    assert client.describe("small-files").settings["planner"] == "bin-pack"
+
+    def rests() -> bool:
+        plan = client.plan("small-files")
+        return not plan.jobs and not plan.running and len(client.files("small-files")) < FILES
+
+    service.wait("rest", rests)
+    files = client.files("small-files")
+    assert sorted(file.path.split("/")[-2] for file in files) == [f"day={day}" for day in DAYS]
+    found = client.scan("small-files")
+    assert found.num_rows == rows
+    expected = pa.concat_tables(bag_rows(ROWS, seed=number) for number in range(FILES))
+    assert sorted(found["n"].to_pylist()) == sorted(expected["n"].to_pylist() * len(DAYS))
+    for tablet in client.explain("small-files"):
+        (why,) = tablet.left.values()
+        assert "no other small file fits beside it" in why
+    client.drop("small-files", delete_files=True)
+
+
+def test_files_are_filled_up_to_the_target_and_then_left_alone(service: Service) -> None:
+    settings = {"planner": "bin-pack", "planner_options": "target=40KB,min_input_files=3"}
+    table = LedgerTable(
+        service.client, service.folder, keyed=False, stem="packed", settings=settings
+    )
+    for seed in range(8):
+        table.append(bag_rows(150, seed))
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    assert table.commits()
+    files = service.client.files(table.name)
+    assert 1 < len(files) < 8, "more than the target holds, and fewer than were added"
+    assert all(file.size_bytes < 44_000 for file in files), files
+    left = service.client.explain(table.name)[0].left
+    assert any("near the target of 40.0 KiB" in why for why in left.values()), left
+    assert set(left) == table.listed()
+
+
+def test_files_that_overlap_are_merged_within_the_budget(service: Service) -> None:
+    settings = {"planner": "budgeted", "planner_options": "gamma=0"}
+    table = LedgerTable(
+        service.client, service.folder, keyed=True, stem="budgeted", settings=settings, paused=True
+    )
+    table.add(
+        keyed_rows(range(1000), 1),
+        keyed_rows(range(1000), 2),
+        keyed_rows(range(5000, 6000), 1),
+    )
+    service.client.resume(table.name)
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    assert [len(inputs) for inputs in table.commits()] == [2]
+    assert len(table.listed()) == 2
+    left = service.client.explain(table.name)[0].left
+    assert set(left) == table.listed()
+    assert all("at most as much as min_quality 0.01" in why for why in left.values()), left

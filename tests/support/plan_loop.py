@@ -1,0 +1,107 @@
+"""Plan and commit on values until a planner wants nothing, for properties of its fixed point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from common.model.file import DataFile
+from common.model.job import Kind
+from common.spi.planner import Planner, PlanParameters
+from coordinator.core.planning import checked_jobs
+
+Shrink = Callable[[int], int]
+
+
+@dataclass(slots=True)
+class Life:
+    """A tablet after a while: its files, and what was done to it."""
+
+    files: dict[str, DataFile]
+    jobs: int = 0
+    rewritten_bytes: int = 0
+    left: Mapping[str, str] = field(default_factory=dict)
+    now_s: float = 0.0
+
+
+def live(
+    name: str,
+    planner: Planner,
+    given: PlanParameters,
+    *,
+    shrink: Shrink = lambda size: size,
+    jobs_max: int,
+    until_s: float | None = None,
+) -> Life:
+    """Plan and commit until nothing is wanted; assert that every plan is sound.
+
+    Args:
+        name: The planner's, for messages.
+        planner: Asked again after all jobs of a plan are committed.
+        given: Where it begins: all files are candidates.
+        shrink: Bytes of inputs → bytes of the output.
+        jobs_max: More are a planner that runs in circles.
+        until_s: Let time pass until then, whenever the planner asks for it.
+    """
+    life = Life(files=dict(given.files), now_s=given.now_s)
+    while True:
+        asked = replace(
+            given, files=life.files, candidates=tuple(life.files.values()), now_s=life.now_s
+        )
+        found = planner.plan(asked)
+        jobs = checked_jobs(name, found, asked)
+        planned = [path for job in jobs for path in job.inputs]
+        assert len(set(planned)) == len(planned), found
+        assert found.left.keys() == life.files.keys() - set(planned), found
+        assert all(found.left.values()), found
+        assert planner.plan(asked) == found, "the same question has two answers"
+        if not jobs or _request_is_done(asked):
+            due_s = found.due_at_s
+            if jobs or until_s is None or due_s is None or due_s > until_s:
+                life.left = found.left
+                return life
+            assert due_s > life.now_s, "asked again for a time that is over"
+            life.now_s = due_s
+            continue
+        for job in jobs:
+            inputs = [life.files.pop(path) for path in job.inputs]
+            output = _output(f"out-{life.jobs:04}", inputs, shrink, asked, job.output_tags)
+            life.files[output.path] = output
+            life.jobs += 1
+            life.rewritten_bytes += sum(file.size_bytes for file in inputs)
+        assert life.jobs <= jobs_max, f"{life.jobs} jobs and no rest: {found}"
+
+
+def _request_is_done(asked: PlanParameters) -> bool:
+    """Return whether the coordinator would ask no more: one file, a result of the request."""
+    own = None if asked.request is None else asked.request.request
+    files = [*asked.files.values()]
+    return asked.kind is Kind.USER and len(files) == 1 and files[0].request == own
+
+
+def _output(
+    path: str,
+    inputs: list[DataFile],
+    shrink: Shrink,
+    asked: PlanParameters,
+    tags: tuple[tuple[str, str], ...],
+) -> DataFile:
+    """Return what a job leaves that drops no row: the worst case for every rule."""
+    keys = [key for file in inputs for key in (file.key_min, file.key_max) if key is not None]
+    times = [at for file in inputs for at in (file.time_min_s, file.time_max_s) if at is not None]
+    since = [file.tombstones_since_s for file in inputs if file.tombstones_since_s is not None]
+    return DataFile(
+        path=path,
+        size_bytes=shrink(sum(file.size_bytes for file in inputs)),
+        rows=sum(file.rows for file in inputs),
+        key_min=min(keys, default=None),
+        key_max=max(keys, default=None),
+        time_min_s=min(times, default=None),
+        time_max_s=max(times, default=None),
+        tombstones=sum(file.tombstones for file in inputs),
+        tombstones_since_s=min(since, default=None),
+        added_at_s=asked.now_s,
+        tags=tags,
+        job="job",
+        request=asked.request.request if asked.request is not None else None,
+    )

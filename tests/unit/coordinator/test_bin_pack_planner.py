@@ -1,0 +1,254 @@
+"""The bin-pack planner, rule by rule, and the arithmetic of AutoComp."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ConfigError
+from common.model.file import DataFile
+from common.model.group import Group
+from common.model.job import Kind, Plan, PriorityClass, class_of
+from common.spi.planner import RequestFacts
+from coordinator.plugins.planners.bin_pack import PURGED, BinPackPlanner
+from coordinator.plugins.planners.packing import (
+    autocomp_choice,
+    autocomp_scores,
+    cost_gb_hours,
+    files_gained,
+    size_skew,
+    small_bytes_below,
+)
+from tests.support.planning import files_of, parameters
+
+CASES = json.loads((Path(__file__).parents[2] / "data" / "autocomp.json").read_text("utf-8"))
+MIB = 1024**2
+HOUR_S = 3600.0
+
+
+def plan(sizes: dict[str, int], **given: Any) -> Plan:
+    """Plan files of so many MiB with a target of 100 MiB."""
+    options = given.pop("options", {})
+    files = files_of({name: size * MIB for name, size in sizes.items()})
+    asked = parameters(files, target_bytes=100 * MIB, **given)
+    return BinPackPlanner().plan(replace(asked, options=options))
+
+
+def jobs(found: Plan) -> set[frozenset[str]]:
+    return {frozenset(job.files) for job in found.jobs}
+
+
+@pytest.mark.parametrize("case", CASES["gain"], ids=lambda case: str(case["file_sizes_mib"]))
+def test_gain_cost_and_skew_are_those_of_autocomp(case: dict[str, Any]) -> None:
+    sizes, target = case["file_sizes_mib"], case["target_mib"]
+    assert small_bytes_below(target) == case["small_below_mib"]
+    assert files_gained(sizes, target) == case["gain"]
+    small = sum(size for size in sizes if size < small_bytes_below(target))
+    assert cost_gb_hours(small * MIB) == pytest.approx(case["cost_gbhr"])
+    assert size_skew(sizes, target) == pytest.approx(case["entropy_mib2"])
+
+
+def test_scores_are_those_of_autocomp() -> None:
+    candidates = [(case["gain"], case["cost"]) for case in CASES["score"]]
+    assert autocomp_scores(candidates) == pytest.approx([case["score"] for case in CASES["score"]])
+    assert autocomp_scores([(3, 4)]) == [0.0]
+
+
+@pytest.mark.parametrize("case", CASES["choice"], ids=lambda case: str(case["budget"]))
+def test_the_best_run_while_the_budget_is_not_spent(case: dict[str, Any]) -> None:
+    candidates = [(each["gain"], each["cost"]) for each in CASES["score"]]
+    chosen = autocomp_choice(candidates, case["budget"], case["count_max"])
+    assert [candidates[place][1] for place in chosen] == case["costs"]
+
+
+def test_a_bin_that_is_full_needs_two_files() -> None:
+    assert jobs(plan({"a": 40, "b": 40})) == {frozenset("ab")}
+
+
+def test_a_bin_holds_no_more_than_the_target() -> None:
+    found = plan({"a": 60, "b": 60, "c": 39, "d": 39})
+    assert jobs(found) == {frozenset("ac"), frozenset("bd")}
+
+
+def test_files_near_the_target_are_left() -> None:
+    found = plan({"low": 75, "high": 180, "over": 181})
+    assert not found.jobs
+    assert found.left["low"].startswith("is 75.0 MiB, between 75.0 MiB and 180.0 MiB")
+    assert found.left["high"].startswith("is 180.0 MiB, between")
+    assert "above 180.0 MiB, and would have to be cut" in found.left["over"]
+
+
+def test_few_files_wait_and_many_do_not() -> None:
+    assert not plan(dict.fromkeys("abcd", 1)).jobs
+    assert jobs(plan(dict.fromkeys("abcde", 1))) == {frozenset("abcde")}
+
+
+def test_what_has_gathered_is_not_rewritten_with_every_few_files() -> None:
+    assert not plan({"gathered": 20} | dict.fromkeys("abcd", 1)).jobs
+    found = plan({"gathered": 20} | dict.fromkeys("abcde", 1))
+    assert jobs(found) == {frozenset("abcde")}
+    assert found.left == {"gathered": "is left for a later merge with the output of 5 smaller"}
+
+
+def test_two_files_are_enough_when_they_have_waited() -> None:
+    files = {
+        name: DataFile(path=name, size_bytes=10, rows=1, added_at_s=at)
+        for name, at in (("a", 100.0), ("b", 400.0))
+    }
+    asked = parameters(files)
+    found = BinPackPlanner().plan(replace(asked, now_s=400.0 + HOUR_S - 1))
+    assert found.due_at_s == 400.0 + HOUR_S
+    assert found.left["a"] == (
+        "is one of 2 small files of 20 B, which are fewer than min_input_files 5; two are enough "
+        "after 1 h 00 m"
+    )
+    later = BinPackPlanner().plan(replace(asked, now_s=400.0 + HOUR_S))
+    assert jobs(later) == {frozenset("ab")}
+    assert later.due_at_s is None
+
+
+def test_the_wait_is_longer_where_much_is_rewritten_for_little() -> None:
+    found = plan({"gathered": 50, "new": 1})
+    assert found.due_at_s == 5 * HOUR_S
+
+
+def test_too_many_small_files_do_not_wait() -> None:
+    sizes = {"a": 1, "b": 2, "c": 4, "d": 8}
+    assert not plan(sizes, file_limit=4).jobs
+    found = plan(sizes, file_limit=3)
+    assert jobs(found) == {frozenset("abcd")}
+    assert class_of(found.jobs[0].priority) is PriorityClass.OVER_LIMIT
+
+
+def test_files_of_the_target_size_are_no_reason_to_hurry() -> None:
+    found = plan(dict.fromkeys("abcde", 1) | {f"x{n:02}": 100 for n in range(50)}, file_limit=15)
+    assert [class_of(job.priority) for job in found.jobs] == [PriorityClass.SYSTEM]
+
+
+def test_only_the_smallest_are_merged_before_one_merge_can_hold_the_rest() -> None:
+    found = plan({f"f{number:02}": 1 + number for number in range(11)}, max_files=10)
+    assert jobs(found) == {frozenset({"f00", "f01"})}
+    assert found.left["f05"] == "is merged in a later step, when the jobs before it are done"
+
+
+def test_outputs_to_come_take_part() -> None:
+    sizes = {f"f{number:02}": 1 for number in range(12)}
+    running = [(Kind.SYSTEM, [f"f{number:02}" for number in range(8)])]
+    found = plan(sizes, candidates=["f08", "f09", "f10", "f11"], running=running)
+    assert not found.jobs
+    assert "waits for the output of a job under way" in found.left["f08"]
+
+
+def test_the_job_that_gains_most_per_cost_comes_first() -> None:
+    found = plan({"a": 50, "b": 48, "x": 90} | {f"s{n}": 9 for n in range(6)}, max_files=10)
+    gains = [len(job.files) for job in found.jobs]
+    assert gains == sorted(gains, reverse=True)
+    assert len({job.priority for job in found.jobs}) == len(found.jobs) == 2
+
+
+def test_neighbours_in_key_range_share_a_bin() -> None:
+    files = {
+        name: DataFile(path=name, size_bytes=45 * MIB, rows=1, key_min=key, key_max=key)
+        for name, key in (("a", b"1"), ("b", b"9"), ("c", b"2"), ("d", b"8"))
+    }
+    found = BinPackPlanner().plan(parameters(files, target_bytes=100 * MIB))
+    assert jobs(found) == {frozenset("ac"), frozenset("bd")}
+
+
+def test_no_job_is_larger_than_any_group_takes() -> None:
+    groups = [Group(name="small", max_bytes=50 * MIB)]
+    found = plan({"a": 24, "b": 24, "c": 24, "d": 60}, groups=groups, options={"max_wait": 0})
+    assert all(len(job.files) == 2 for job in found.jobs)
+    assert found.left["d"] == "is 60.0 MiB, more than any group takes (50.0 MiB)"
+
+
+def test_a_request_rewrites_what_is_no_result_of_it() -> None:
+    files = {
+        "done": DataFile(path="done", size_bytes=90 * MIB, rows=1, request="r1"),
+        "large": DataFile(path="large", size_bytes=999 * MIB, rows=1),
+        "other": DataFile(path="other", size_bytes=90 * MIB, rows=1, request="r0"),
+    }
+    asked = parameters(files, kind=Kind.USER, target_bytes=100 * MIB)
+    found = BinPackPlanner().plan(replace(asked, request=RequestFacts(request="r1")))
+    assert jobs(found) == {frozenset({"large"}), frozenset({"other"})}
+    assert "is a result of the request" in found.left["done"]
+
+
+# ---------------------------------------------------------------------------------------- Dead rows
+
+
+def dead(path: str, **given: Any) -> DataFile:
+    facts: dict[str, Any] = {
+        "size_bytes": 90 * MIB, "rows": 10, "tombstones": 5, "tombstones_since_s": 1000.0,
+        "key_min": b"a", "key_max": b"m",
+    }  # fmt: skip
+    return DataFile(path=path, **(facts | given))
+
+
+def purge(*files: DataFile, now_s: float, **given: Any) -> Plan:
+    own = {"tombstone_retention_s": 100.0, "target_bytes": 100 * MIB, **given}
+    asked = parameters({file.path: file for file in files}, **own)
+    return BinPackPlanner().plan(replace(asked, now_s=now_s, timed=True))
+
+
+def test_a_file_of_old_tombstones_is_rewritten_with_all_that_overlap_it() -> None:
+    files = (
+        dead("a"),
+        dead("b", tombstones=0, key_min=b"m", key_max=b"p"),
+        dead("c", tombstones=0, key_min=b"n", key_max=b"z"),
+    )
+    (job,) = purge(*files, now_s=1101.0).jobs
+    assert job.files == ("a", "b")
+    assert job.output_tags == (PURGED,)
+    assert job.reason.startswith("50% of its rows are tombstones that may be dropped")
+
+
+def test_young_tombstones_wait() -> None:
+    found = purge(dead("a"), now_s=1100.0)
+    assert not found.jobs
+    assert found.due_at_s == 1101.0
+
+
+def test_tombstones_that_were_not_dropped_are_not_tried_again() -> None:
+    assert not purge(dead("a", tags=(PURGED,)), now_s=5000.0).jobs
+
+
+def test_tombstones_are_left_where_what_overlaps_is_in_use() -> None:
+    asked = parameters(
+        {"a": dead("a"), "b": dead("b", tombstones=0)}, candidates=["a"], target_bytes=100 * MIB
+    )
+    found = BinPackPlanner().plan(replace(asked, now_s=1e9))
+    assert not found.jobs
+    assert found.left["a"].endswith("but a file that overlaps it is in use")
+
+
+def test_a_file_is_rewritten_when_half_of_it_has_expired() -> None:
+    file = dead("a", tombstones=0, time_min_s=0.0, time_max_s=1000.0)
+    before = purge(file, now_s=800.0, ttl_s=200.0)
+    assert not before.jobs
+    assert before.due_at_s == 801.0  # Half of it, the TTL, the retention, and a second.
+    (job,) = purge(file, now_s=801.0, ttl_s=200.0).jobs
+    assert job.reason.startswith("about 50% of its rows have expired")
+    again = replace(file, tags=(PURGED,), added_at_s=801.0)
+    assert not purge(again, now_s=801.0, ttl_s=200.0).jobs
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_input_files": 1}, "min_input_files is 1, expected at least 2"),
+        ({"lower_share": 1.1}, "lower_share is 1.1, expected above 0 and at most 1"),
+        ({"upper_share": "0.9"}, "upper_share is '0.9', expected at least 1"),
+        ({"max_files": 1}, "max_files is 1, expected at least 2"),
+        ({"min_growth": 0.5}, "min_growth is 0.5, expected at least 1"),
+        ({"max_wait": "soon"}, "max_wait_s"),
+        ({"ratio": 3}, "unknown option 'ratio'"),
+    ],
+)
+def test_options_are_checked(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BinPackPlanner().check(options)

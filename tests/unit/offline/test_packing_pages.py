@@ -1,0 +1,40 @@
+"""The worked examples of planners' pages are what `neve plan --files` answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.plugins.planners.bin_pack import BinPackOptions
+from coordinator.plugins.planners.budgeted import BudgetedOptions
+from tests.support.shell import Shell
+
+PAGES = Path(__file__).parents[3] / "docs" / "planners"
+BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
+OPTIONS: dict[str, Any] = {"bin-pack": BinPackOptions, "budgeted": BudgetedOptions}
+SETTINGS = {"bin-pack": [], "budgeted": ["--set", "budget=50MB"]}
+
+
+@pytest.mark.parametrize("planner", OPTIONS)
+def test_the_example_of_a_page_is_what_the_planner_answers(planner: str, tmp_path: Path) -> None:
+    page = (PAGES / f"{planner}.md").read_text("utf-8")
+    given, answer = BLOCK.findall(page)
+    files = tmp_path / "files.json"
+    files.write_text(given)
+    shell = Shell(tmp_path / "home")
+    found = shell.run(
+        "plan", "--files", str(files), "--planner", planner, *SETTINGS[planner], "--json"
+    ).output
+    assert json.loads(found) == json.loads(answer)
+
+
+@pytest.mark.parametrize("planner", OPTIONS)
+def test_a_page_lists_every_option(planner: str) -> None:
+    page = (PAGES / f"{planner}.md").read_text("utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert listed == [each.name for each in fields(OPTIONS[planner])]
