@@ -85,6 +85,7 @@ PLANNERS = ExtensionPoint(
         "bin-pack": "coordinator.plugins.planners.bin_pack:BinPackPlanner",
         "budgeted": "coordinator.plugins.planners.budgeted:BudgetedPlanner",
         "ratio": "coordinator.plugins.planners.ratio:RatioPlanner",
+        "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
     },
 )
 DEFAULT_PLANNER = "ratio"

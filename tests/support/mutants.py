@@ -83,6 +83,7 @@ SUITES = {
         f"tests/unit/neve/test_gateway_{name}.py" for name in ("moving", "dropped_meanwhile")
     ],
     "budgeted": ["tests/unit/coordinator/test_budgeted_planner.py"],
+    "size-tiered": ["tests/unit/coordinator/test_size_tiered_planner.py"],
     "bin-pack": ["tests/unit/coordinator/test_bin_pack_planner.py"],
     "new-tables": ["tests/unit/neve/test_table_settings.py"],
     "settings": [

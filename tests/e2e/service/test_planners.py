@@ -95,3 +95,22 @@ def test_files_that_overlap_are_merged_within_the_budget(service: Service) -> No
     left = service.client.explain(table.name)[0].left
     assert set(left) == table.listed()
     assert all("at most as much as min_quality 0.01" in why for why in left.values()), left
+
+
+def test_files_of_about_one_size_are_merged(service: Service) -> None:
+    options = "min_file=0,enforce_min_threshold=yes"
+    settings = {"planner": "size-tiered", "planner_options": options}
+    table = LedgerTable(
+        service.client, service.folder, keyed=True, stem="tiers", settings=settings, paused=True
+    )
+    for first in range(4):
+        table.append(keyed_rows(range(first * 500, first * 500 + 1000), first))
+    table.append(keyed_rows(range(20_000), 9))
+    service.client.resume(table.name)
+    service.wait("compaction", table.commits, table=table)
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    assert [len(inputs) for inputs in table.commits()] == [4]
+    left = service.client.explain(table.name)[0].left
+    assert set(left) == table.listed()
+    assert all("no other file is of about its size" in why for why in left.values()), left

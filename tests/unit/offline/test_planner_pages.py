@@ -12,12 +12,17 @@ import pytest
 
 from coordinator.plugins.planners.bin_pack import BinPackOptions
 from coordinator.plugins.planners.budgeted import BudgetedOptions
+from coordinator.plugins.planners.tiers import TierOptions
 from tests.support.shell import Shell
 
 PAGES = Path(__file__).parents[3] / "docs" / "planners"
 BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
-OPTIONS: dict[str, Any] = {"bin-pack": BinPackOptions, "budgeted": BudgetedOptions}
-SETTINGS = {"bin-pack": [], "budgeted": ["--set", "budget=50MB"]}
+OPTIONS: dict[str, Any] = {
+    "bin-pack": BinPackOptions,
+    "budgeted": BudgetedOptions,
+    "size-tiered": TierOptions,
+}
+SETTINGS = {"budgeted": ["--set", "budget=50MB"]}
 
 
 @pytest.mark.parametrize("planner", OPTIONS)
@@ -28,7 +33,7 @@ def test_the_example_of_a_page_is_what_the_planner_answers(planner: str, tmp_pat
     files.write_text(given)
     shell = Shell(tmp_path / "home")
     found = shell.run(
-        "plan", "--files", str(files), "--planner", planner, *SETTINGS[planner], "--json"
+        "plan", "--files", str(files), "--planner", planner, *SETTINGS.get(planner, ()), "--json"
     ).output
     assert json.loads(found) == json.loads(answer)
 

@@ -1,0 +1,72 @@
+"""The size-tiered planner: merge files of about the same size.
+
+The rule of Cassandra's and ScyllaDB's strategy of this name: files are put into tiers of about
+one size, and a tier of `min_threshold` files becomes one file, which belongs to a higher tier.
+Each byte is rewritten once per tier. See `tiers.py` for the parts and the differences.
+
+A tablet in which nothing else is to be done has one file at a time rewritten alone, to drop its
+tombstones. When planners can ask for drops, nothing changes here: such a file keeps live rows.
+
+Fixed point: a job has at least two inputs and at most one output, or is the rewrite of one file
+that is not tried again before `tombstone_compaction_interval_s`. A tablet of n files is at rest
+after at most n - 1 jobs of the first kind and n of the second, whatever the outputs weigh.
+"""
+
+from collections.abc import Mapping
+
+from common.model.job import Kind, Plan
+from common.model.table import TableSettings
+from common.spi.options import option_names, read_options, settings_of
+from common.spi.planner import PlanParameters
+from coordinator.plugins.planners.tiers import (
+    PlanDraft,
+    TierOptions,
+    bring_to_one,
+    check_tier_options,
+    is_under_way,
+    pick_tiers,
+    pick_tombstones,
+)
+
+_NAME = "planner size-tiered"
+
+
+class SizeTieredPlanner:
+    """Plans by tiers of size; see the module. Holds nothing between plans."""
+
+    option_names = option_names(TierOptions)
+    setting_names = settings_of(TierOptions)
+
+    def check(self, options: Mapping[str, object]) -> None:
+        """Refuse options by which no plan can be made.
+
+        Raises:
+            ConfigError: Names the option, its value and what is expected.
+        """
+        _options(options)
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        """Return the jobs wanted now and why each other candidate was left.
+
+        Raises:
+            ConfigError: An option or setting is refused.
+        """
+        options = _options(parameters.options, parameters.settings)
+        draft = PlanDraft(parameters, options.file_limit)
+        running = is_under_way(parameters.kind, parameters)
+        if parameters.kind is Kind.USER:
+            if running:
+                draft.leave(parameters.candidates, "waits for the jobs of the request under way")
+            elif parameters.candidates:
+                bring_to_one(draft, parameters.candidates, options.width, parameters)
+            return draft.plan()
+        pick_tiers(draft, parameters.candidates, options, parameters, alone=not running)
+        if not draft.has_jobs and not running:
+            pick_tombstones(draft, parameters.candidates, options, parameters)
+        return draft.plan()
+
+
+def _options(given: Mapping[str, object], settings: TableSettings | None = None) -> TierOptions:
+    options = read_options(TierOptions, _NAME, given, settings)
+    check_tier_options(_NAME, options)
+    return options

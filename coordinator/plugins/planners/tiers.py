@@ -1,0 +1,472 @@
+"""Files of about one size, and what is picked of them: shared by planners that work in tiers.
+
+Buckets, thresholds and the single-file job for tombstones follow Cassandra and ScyllaDB. Two
+things differ: every tier that is large enough gets a job at once, as jobs here run on many
+machines; and a file is not rewritten for tombstones that the rewrite could not drop.
+
+`PlanDraft` gathers jobs, reasons and the next date of a plan. It is no planner.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from common.errors import ConfigError
+from common.model.file import DataFile
+from common.model.group import Group
+from common.model.job import Kind, Plan, PlannedJob, job_priority
+from common.spi.options import of_table, option
+from common.spi.planner import PlanParameters
+from common.units import format_bytes, format_count, format_duration
+
+# ------------------------------------------------------------------------- Options of the families
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOptions:
+    """Numbers by which tiers are formed and picked; names and defaults are the families' own."""
+
+    min_threshold: int = option(4, at_least=2)
+    max_threshold: int = option(32, at_least=2)
+    bucket_low: float = option(0.5, above=0, at_most=1)
+    bucket_high: float = option(1.5, at_least=1)
+    min_file_bytes: int = option(50 * 1024**2, at_least=0)
+    min_file_age_s: float = option(3600.0, at_least=0)
+    enforce_min_threshold: bool = option(False)
+    tombstone_threshold: float = option(0.2, above=0)
+    tombstone_compaction_interval_s: float = option(86_400.0, above=0)
+    unchecked_tombstone_compaction: bool = option(False)
+    max_files: int = of_table("max_files", at_least=2)
+    file_limit: int = of_table("file_limit", at_least=0)
+    tombstone_retention_s: float = of_table("tombstone_retention_s", at_least=0)
+
+    @property
+    def width(self) -> int:
+        """Most files of one job: the table's limit holds for every planner."""
+        return min(self.max_threshold, self.max_files)
+
+    @property
+    def reached_from(self) -> int:
+        """Number of files from which on a tier gets a job."""
+        return min(self.min_threshold, self.width)
+
+
+def check_tier_options(plugin: str, options: TierOptions) -> None:
+    """Refuse options that contradict each other.
+
+    Args:
+        plugin: What the options are of, for the message.
+        options: Each within its own bounds.
+
+    Raises:
+        ConfigError: `min_threshold` is above `max_threshold`.
+    """
+    if options.min_threshold > options.max_threshold:
+        raise ConfigError(
+            f"{plugin}: option min_threshold is {options.min_threshold}, expected at most "
+            f"max_threshold, which is {options.max_threshold}"
+        )
+
+
+# --------------------------------------------------------------------------------- The plan's draft
+
+
+class PlanDraft:
+    """A plan in the making. A file has one job or one reason; what is left last counts."""
+
+    def __init__(self, parameters: PlanParameters, file_limit: int) -> None:
+        self._parameters = parameters
+        self._file_limit = file_limit
+        self._jobs: list[PlannedJob] = []
+        self._left: dict[str, str] = {}
+        self._due_at_s: float | None = None
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether anything is planned so far."""
+        return bool(self._jobs)
+
+    def add_job(self, files: Sequence[DataFile], reason: str) -> None:
+        """Plan a rewrite of files."""
+        parameters = self._parameters
+        total = sum(file.size_bytes for file in files)
+        self._jobs.append(
+            PlannedJob(
+                kind=parameters.kind,
+                files=tuple(file.path for file in files),
+                group=group_for(total, parameters.groups).name,
+                priority=job_priority(
+                    parameters.kind,
+                    files_in_tablet=len(parameters.files),
+                    files_in_job=len(files),
+                    file_limit=self._file_limit,
+                ),
+                reason=reason,
+            )
+        )
+
+    def leave(self, files: Iterable[DataFile], reason: str) -> None:
+        """Say why files are in no job."""
+        self._left.update((file.path, reason) for file in files)
+
+    def add_note(self, file: DataFile, note: str) -> None:
+        """Say one thing more of a file that is left."""
+        said = self._left.get(file.path)
+        self._left[file.path] = f"{said}; {note}" if said else note
+
+    def ask_again(self, at_s: float) -> None:
+        """Have the planner asked at a time to come; one that is past is no reason to ask."""
+        if at_s > self._parameters.now_s and (self._due_at_s is None or at_s < self._due_at_s):
+            self._due_at_s = at_s
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        planned = {path for job in self._jobs for path in job.files}
+        left = {path: why for path, why in self._left.items() if path not in planned}
+        return Plan(jobs=tuple(self._jobs), left=left, due_at_s=self._due_at_s)
+
+
+def group_for(total_bytes: int, groups: tuple[Group, ...]) -> Group:
+    """Return the first group that takes jobs of this size, or the last."""
+    for group in groups:
+        if group.max_bytes is None or total_bytes < group.max_bytes:
+            return group
+    return groups[-1]
+
+
+def cap_bytes(parameters: PlanParameters) -> int | None:
+    """Return the most bytes of a job: a user's may be of any size."""
+    return None if parameters.kind is Kind.USER else parameters.groups[-1].max_bytes
+
+
+def smallest_within(files: Sequence[DataFile], width: int, cap: int | None) -> tuple[DataFile, ...]:
+    """Return the smallest files, at most `width`, whose sum stays within the cap.
+
+    Args:
+        files: Sorted by size.
+        width: Most files.
+        cap: Most bytes of a job; None: any.
+    """
+    chosen: list[DataFile] = []
+    total = 0
+    for file in files[:width]:
+        total += file.size_bytes
+        if cap is not None and total > cap:
+            break
+        chosen.append(file)
+    return tuple(chosen)
+
+
+def by_size(files: Iterable[DataFile]) -> list[DataFile]:
+    """Return files, smallest first."""
+    return sorted(files, key=lambda file: (file.size_bytes, file.path))
+
+
+def moment(at_s: float) -> str:
+    """Return a time for people: `2026-03-01 12:30 UTC`."""
+    try:
+        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+    except OverflowError:
+        return f"second {at_s:.0f}"
+    return found.strftime("%Y-%m-%d %H:%M UTC")
+
+
+# ---------------------------------------------------------------------------------- Tiers and picks
+
+
+Tier = list[DataFile]
+"""Files of about one size, smallest first."""
+
+
+def buckets(files: Iterable[DataFile], options: TierOptions, now_s: float) -> list[Tier]:
+    """Return tiers, smallest files first.
+
+    A file joins the tier before it if it is within `bucket_low` and `bucket_high` of the tier's
+    average, and the average does not then leave the tier's smallest file behind. All files below
+    `min_file_bytes` are one tier, unless one of them came less than `min_file_age_s` ago: small
+    files that still arrive would have all the others rewritten each time.
+
+    Args:
+        files: Of any size and order.
+        options: Of the planner.
+        now_s: The time now.
+    """
+    ordered = by_size(files)
+    tiny_bytes = 0 if youngest_tiny(ordered, options, now_s) else options.min_file_bytes
+    found: list[Tier] = []
+    total = 0
+    for file in ordered:
+        if found and _joins(found[-1], total, file.size_bytes, tiny_bytes, options):
+            found[-1].append(file)
+            total += file.size_bytes
+        else:
+            found.append([file])
+            total = file.size_bytes
+    return found
+
+
+def _joins(tier: Tier, total: int, size: int, tiny_bytes: int, options: TierOptions) -> bool:
+    average = total / len(tier)
+    if size < tiny_bytes and average < tiny_bytes:
+        return True
+    if not average * options.bucket_low < size < average * options.bucket_high:
+        return False
+    return tier[0].size_bytes > (total + size) / (len(tier) + 1) * options.bucket_low
+
+
+def youngest_tiny(files: Iterable[DataFile], options: TierOptions, now_s: float) -> DataFile | None:
+    """Return the youngest file below `min_file_bytes` if it is younger than `min_file_age_s`.
+
+    A file of which nobody knows when it came (0) is old.
+    """
+    recent = [
+        file
+        for file in files
+        if file.size_bytes < options.min_file_bytes
+        and file.added_at_s > 0
+        and now_s - file.added_at_s < options.min_file_age_s
+    ]
+    return max(recent, key=lambda file: (file.added_at_s, file.path), default=None)
+
+
+def pick_tiers(
+    draft: PlanDraft,
+    files: Sequence[DataFile],
+    options: TierOptions,
+    parameters: PlanParameters,
+    *,
+    alone: bool = True,
+) -> None:
+    """Plan a size-tiered pass over files: each is in a job, or is left with a reason.
+
+    Tiers of `min_threshold` files and more get jobs of their smallest files, the fullest tier
+    first. If there is none, `enforce_min_threshold` is off and nothing else is under way, the
+    fullest tier of at least two files gets one job.
+
+    Args:
+        draft: Gets jobs and reasons.
+        files: All that may be merged with each other.
+        options: Of the planner.
+        parameters: What was asked.
+        alone: Whether nothing is under way among these files: only then fewer files will do.
+    """
+    tiers = buckets(files, options, parameters.now_s)
+    tiers.sort(key=lambda tier: (-min(len(tier), options.width), tier[0].size_bytes))
+    cap = cap_bytes(parameters)
+    planned = False
+    for tier in tiers:
+        draft.leave(tier, _why_left(tier, options))
+        rest = tier
+        while len(rest) >= options.reached_from:
+            chosen = smallest_within(rest, options.width, cap)
+            if len(chosen) < options.reached_from:
+                draft.leave(rest, _too_large(cap))
+                break
+            draft.add_job(chosen, _tier_reason(chosen, options))
+            planned = True
+            rest = rest[len(chosen) :]
+    if not planned and alone and not options.enforce_min_threshold:
+        _pick_fewer(draft, tiers, options, cap)
+    _note_tiny(draft, files, options, parameters.now_s)
+
+
+def _pick_fewer(
+    draft: PlanDraft, tiers: Sequence[Tier], options: TierOptions, cap: int | None
+) -> None:
+    for tier in tiers:
+        if len(tier) < 2:
+            continue
+        chosen = smallest_within(tier, options.width, cap)
+        if len(chosen) < 2:
+            draft.leave(tier, _too_large(cap))
+            continue
+        reason = f"{_tier_reason(chosen, options)}; no tier has more, and {_not_enforced()}"
+        draft.add_job(chosen, reason)
+        return
+
+
+def _not_enforced() -> str:
+    return "min_threshold is not enforced"
+
+
+def _tier_reason(files: Sequence[DataFile], options: TierOptions) -> str:
+    total = sum(file.size_bytes for file in files)
+    return (
+        f"{len(files)} files of about one size, {format_bytes(total / len(files))} each on "
+        f"average (min_threshold {options.min_threshold})"
+    )
+
+
+def _why_left(tier: Tier, options: TierOptions) -> str:
+    average = format_bytes(sum(file.size_bytes for file in tier) / len(tier))
+    if len(tier) == 1:
+        return f"no other file is of about its size ({average})"
+    fewer = "" if options.enforce_min_threshold else ", fewer only when no other job is wanted"
+    return (
+        f"is in a tier of {len(tier)} files of about {average}; a tier is merged from "
+        f"{options.reached_from} files on{fewer}"
+    )
+
+
+def _too_large(cap: int | None) -> str:
+    shown = "any" if cap is None else format_bytes(cap)
+    return f"with the smaller files of its tier it is more than any group takes ({shown})"
+
+
+def _note_tiny(
+    draft: PlanDraft, files: Sequence[DataFile], options: TierOptions, now_s: float
+) -> None:
+    """Say that small files are no tier yet, and when they will be."""
+    tiny = [file for file in files if file.size_bytes < options.min_file_bytes]
+    youngest = youngest_tiny(tiny, options, now_s)
+    if youngest is None or len(tiny) < 2:
+        return
+    ready_s = youngest.added_at_s + options.min_file_age_s
+    draft.ask_again(ready_s)
+    for file in tiny:
+        draft.add_note(
+            file,
+            f"files below {format_bytes(options.min_file_bytes)} become one tier at "
+            f"{moment(ready_s)}, {format_duration(options.min_file_age_s)} after the last one came",
+        )
+
+
+# -------------------------------------------------------------------------------- Tombstones, alone
+
+
+RETENTION_SLACK = 0.25
+"""Of a retention: versions are marked as reached a sixth of a retention apart, and by scans."""
+
+
+def pick_tombstones(
+    draft: PlanDraft, files: Sequence[DataFile], options: TierOptions, parameters: PlanParameters
+) -> None:
+    """Plan the rewrite of one file whose tombstones can be dropped, if there is one.
+
+    Of the tier with the largest files that has any, the file with the oldest rows. A file is
+    tried again after `tombstone_compaction_interval_s` at the earliest, whatever became of it.
+
+    Args:
+        draft: Gets the job, and notes on files whose tombstones have to wait.
+        files: In no job and in nobody's hands.
+        options: Of the planner.
+        parameters: What was asked.
+    """
+    cap = cap_bytes(parameters)
+    found: DataFile | None = None
+    for tier in reversed(buckets(files, options, parameters.now_s)):
+        ready = [
+            file
+            for file in tier
+            if _tombstones_are_ready(draft, file, options, parameters)
+            and (cap is None or file.size_bytes <= cap)
+        ]
+        if ready and found is None:
+            found = min(ready, key=lambda f: (f.version_min or b"", f.added_at_s, f.path))
+    if found is None:
+        return
+    draft.add_job(
+        (found,),
+        f"{_tombstone_share(found):.0%} of its rows are tombstones, at least "
+        f"{options.tombstone_threshold:.0%}, and they may be dropped",
+    )
+
+
+def _tombstone_share(file: DataFile) -> float:
+    return file.tombstones / max(file.rows, file.tombstones, 1)
+
+
+def _tombstones_are_ready(
+    draft: PlanDraft, file: DataFile, options: TierOptions, parameters: PlanParameters
+) -> bool:
+    """Return whether a file is worth a job of its own; note why not where it has tombstones."""
+    share = _tombstone_share(file)
+    if share < options.tombstone_threshold:
+        return False
+    says = f"{share:.0%} of its rows are tombstones"
+    if not options.unchecked_tombstone_compaction:
+        holder = file_with_older_rows(file, parameters)
+        if holder is not None:
+            draft.add_note(file, f"{says}, and {holder.path} may hold older rows of their keys")
+            return False
+    since_s = file.added_at_s if file.tombstones_since_s is None else file.tombstones_since_s
+    ready_s = max(
+        since_s + options.tombstone_retention_s * (1 + RETENTION_SLACK),
+        file.added_at_s + options.tombstone_compaction_interval_s,
+    )
+    if ready_s > parameters.now_s:
+        draft.ask_again(ready_s)
+        draft.add_note(file, f"{says}; they are looked at again at {moment(ready_s)}")
+        return False
+    return True
+
+
+def file_with_older_rows(file: DataFile, parameters: PlanParameters) -> DataFile | None:
+    """Return another file of the tablet that may hold what dead rows of a file hide, or None.
+
+    What is not known of a file may be so.
+    """
+    for other in parameters.files.values():
+        if other.path != file.path and _may_hide(file, other):
+            return other
+    return None
+
+
+def _may_hide(file: DataFile, other: DataFile) -> bool:
+    if not overlap(file, other):
+        return False
+    unknown = file.version_max is None or other.version_min is None
+    return unknown or other.version_min <= file.version_max  # type: ignore[operator]
+
+
+def overlap(one: DataFile, other: DataFile) -> bool:
+    """Return whether two files may hold rows of one key; a bound that is not known is open."""
+    apart = (
+        one.key_max is not None and other.key_min is not None and one.key_max < other.key_min
+    ) or (one.key_min is not None and other.key_max is not None and other.key_max < one.key_min)
+    return not apart
+
+
+# ------------------------------------------------------------------------------------ User requests
+
+
+def bring_to_one(
+    draft: PlanDraft, files: Sequence[DataFile], width: int, parameters: PlanParameters
+) -> None:
+    """Plan the next step of a request that ends in one file, the largest rewritten last.
+
+    Full jobs run beside each other; with less than two of them left, the smallest files are
+    merged until the rest fits into one job. A single file is rewritten unless it is a result.
+
+    Args:
+        draft: Gets jobs and reasons.
+        files: All that are to become one.
+        width: Most files of one job.
+        parameters: What was asked.
+    """
+    ordered = by_size(files)
+    if len(ordered) == 1 and is_result(ordered[0], parameters):
+        draft.leave(ordered, "is the result of the request")
+        return
+    draft.leave(ordered, "is merged in a later step, when the jobs before it are done")
+    count = len(ordered)
+    if count <= width:
+        steps = [ordered]
+    elif full := count // width - 1:
+        steps = [ordered[at * width : (at + 1) * width] for at in range(full)]
+    else:
+        steps = [ordered[: count - width + 1]]
+    for step in steps:
+        total = format_bytes(sum(file.size_bytes for file in step))
+        merged = f"{format_count(len(step), 'file')} of {total}"
+        draft.add_job(step, f"a request brings all files to one: {merged}")
+
+
+def is_result(file: DataFile, parameters: PlanParameters) -> bool:
+    """Return whether a file was made by a job of the request that is planned for."""
+    return parameters.request is not None and file.request == parameters.request.request
+
+
+def is_under_way(kind: Kind, parameters: PlanParameters) -> bool:
+    """Return whether a job of a kind runs in the tablet."""
+    return any(job.kind is kind for job in parameters.running)
