@@ -181,7 +181,8 @@ class LakeGateway(SimGateway):
     async def create(self, body: api.NewTable) -> Table:
         """Do what the route does."""
         with self._answering():
-            return await create_table(self._services, body)
+            made, _ = await create_table(self._services, body)
+            return made
 
     async def drop(self, name: str, delete_files: bool) -> api.Dropped:
         """Do what the route does."""
