@@ -13,7 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 import ray
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 
 from common.clock import Clock, SystemClock
 from common.compactor_needs import Offers
@@ -22,6 +25,8 @@ from common.settings import Settings
 from common.telemetry import Log, event_log
 from common.wire import NAMESPACE
 from neve.serve.preflight import (
+    CLIENT_SCHEME,
+    CONNECT_WAIT_S,
     NotYetError,
     checked_address,
     joining_problem,
@@ -54,6 +59,7 @@ def joined(address: str) -> Iterator[None]:
         NotYetError: It cannot be joined now; another try may help.
     """
     try:
+        _show_token(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         ray.shutdown()  # What is left of the try would keep another one from joining.
@@ -63,6 +69,24 @@ def joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _show_token(address: str) -> None:
+    """Ask Ray's client server for nothing: of a token that it refuses, it tells who asks so.
+
+    Ray Client itself tries on for half a minute then, and says that the time is over.
+    """
+    if not address.startswith(f"{CLIENT_SCHEME}://"):
+        return
+    channel = init_grpc_channel(address.removeprefix(f"{CLIENT_SCHEME}://"))
+    try:
+        asked = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
+        ray_client_pb2_grpc.RayletDriverStub(channel).ClusterInfo(asked, timeout=CONNECT_WAIT_S)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            raise
+    finally:
+        channel.close()
 
 
 @contextmanager
