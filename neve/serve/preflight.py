@@ -87,7 +87,7 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
         A `NotYetError` if another try may help.
     """
     text = str(error).strip()
-    if type(error).__name__ == "AuthenticationError" or re.search(r"[Aa]uthenticat|[Tt]oken", text):
+    if type(error).__name__ == "AuthenticationError" or re.search(r"(?i)authenticat|token", text):
         given = _shown_token(os.environ)
         return ConfigError(
             f"the Ray cluster at {address} wants a token, and got {given}: set RAY_AUTH_MODE=token"

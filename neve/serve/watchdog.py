@@ -13,10 +13,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import grpc
 import ray
 from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
+from ray.core.generated import (
+    gcs_service_pb2,
+    gcs_service_pb2_grpc,
+    ray_client_pb2,
+    ray_client_pb2_grpc,
+)
 
 from common.clock import Clock, SystemClock
 from common.compactor_needs import Offers
@@ -72,18 +76,23 @@ def joined(address: str) -> Iterator[None]:
 
 
 def _show_token(address: str) -> None:
-    """Ask Ray's client server for nothing: of a token that it refuses, it tells who asks so.
+    """Ask Ray for next to nothing: of a token that it refuses, it tells who asks so.
 
-    Ray Client itself tries on for half a minute then, and says that the time is over.
+    Drivers only say that they cannot connect then, and Ray Client tries on for half a minute.
     """
-    if not address.startswith(f"{CLIENT_SCHEME}://"):
-        return
-    channel = init_grpc_channel(address.removeprefix(f"{CLIENT_SCHEME}://"))
+    scheme, _, place = address.rpartition("://")
+    channel = init_grpc_channel(place)
     try:
-        asked = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
-        ray_client_pb2_grpc.RayletDriverStub(channel).ClusterInfo(asked, timeout=CONNECT_WAIT_S)
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        if scheme == CLIENT_SCHEME:
+            ping = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
+            stub = ray_client_pb2_grpc.RayletDriverStub(channel)
+            stub.ClusterInfo(ping, timeout=CONNECT_WAIT_S)
+        else:
+            stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+            stub.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=CONNECT_WAIT_S)
+    except Exception as error:
+        # Of gRPC, which is Ray's and nobody else's. Whatever else it is, joining says it better.
+        if "UNAUTHENTICATED" in str(error):
             raise
     finally:
         channel.close()

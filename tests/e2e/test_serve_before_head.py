@@ -44,7 +44,12 @@ def started_head(folder: Path, environ: dict[str, str], port: int, client: int) 
     command += [f"--temp-dir={folder}", "--include-log-monitor=false", "--no-monitor"]
     with (folder / "head.log").open("wb") as log:
         head = subprocess.Popen(
-            command, env=environ, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+            # On a busy machine a head takes longer than the 30 s that Ray gives it.
+            command,
+            env=environ | {"RAY_raylet_start_wait_time_s": f"{SERVICE_S:.0f}"},
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield
