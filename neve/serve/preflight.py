@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.compactor_needs import NodeNeed, Offers, group_needs
@@ -86,8 +87,8 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
         A `NotYetError` if another try may help.
     """
     text = str(error).strip()
-    if type(error).__name__ == "AuthenticationError" or re.search(r"[Aa]uthenticat|[Tt]oken", text):
-        given = "a token that it refuses" if os.environ.get("RAY_AUTH_TOKEN") else "no token"
+    if type(error).__name__ == "AuthenticationError" or re.search(r"(?i)authenticat|token", text):
+        given = _shown_token(os.environ)
         return ConfigError(
             f"the Ray cluster at {address} wants a token, and got {given}: set RAY_AUTH_MODE=token"
             " and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
@@ -105,6 +106,16 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
     return NotYetError(
         f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {said[:300]}"
     )
+
+
+def _shown_token(environ: Mapping[str, str]) -> str:
+    """Return what Ray finds in an environment to show, in words."""
+    if environ.get("RAY_AUTH_MODE") != "token":
+        return "no token, since RAY_AUTH_MODE is not `token`"
+    path = environ.get("RAY_AUTH_TOKEN_PATH", "")
+    if environ.get("RAY_AUTH_TOKEN") or (path and Path(path).is_file()):
+        return "a token that it refuses"
+    return "no token"
 
 
 def missing_resources(settings: Settings, nodes: Offers) -> Iterator[str]:

@@ -23,7 +23,7 @@ from neve.serve.preflight import ADDRESS_VARIABLE, checked_address, missing_reso
 if TYPE_CHECKING:
     from common.settings import Settings
 
-TRIAL_MAX_S = 90.0
+TRIAL_MAX_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import (
+    gcs_service_pb2,
+    gcs_service_pb2_grpc,
+    ray_client_pb2,
+    ray_client_pb2_grpc,
+)
 
 from common.clock import Clock, SystemClock
 from common.compactor_needs import Offers
@@ -22,6 +29,8 @@ from common.settings import Settings
 from common.telemetry import Log, event_log
 from common.wire import NAMESPACE
 from neve.serve.preflight import (
+    CLIENT_SCHEME,
+    CONNECT_WAIT_S,
     NotYetError,
     checked_address,
     joining_problem,
@@ -54,6 +63,7 @@ def joined(address: str) -> Iterator[None]:
         NotYetError: It cannot be joined now; another try may help.
     """
     try:
+        _show_token(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         ray.shutdown()  # What is left of the try would keep another one from joining.
@@ -63,6 +73,29 @@ def joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _show_token(address: str) -> None:
+    """Ask Ray for next to nothing: of a token that it refuses, it tells who asks so.
+
+    Drivers only say that they cannot connect then, and Ray Client tries on for half a minute.
+    """
+    scheme, _, place = address.rpartition("://")
+    channel = init_grpc_channel(place)
+    try:
+        if scheme == CLIENT_SCHEME:
+            ping = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
+            stub = ray_client_pb2_grpc.RayletDriverStub(channel)
+            stub.ClusterInfo(ping, timeout=CONNECT_WAIT_S)
+        else:
+            stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+            stub.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=CONNECT_WAIT_S)
+    except Exception as error:
+        # Of gRPC, which is Ray's and nobody else's. Whatever else it is, joining says it better.
+        if "UNAUTHENTICATED" in str(error):
+            raise
+    finally:
+        channel.close()
 
 
 @contextmanager

@@ -44,7 +44,12 @@ def started_head(folder: Path, environ: dict[str, str], port: int, client: int) 
     command += [f"--temp-dir={folder}", "--include-log-monitor=false", "--no-monitor"]
     with (folder / "head.log").open("wb") as log:
         head = subprocess.Popen(
-            command, env=environ, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+            # On a busy machine a head takes longer than the 30 s that Ray gives it.
+            command,
+            env=environ | {"RAY_raylet_start_wait_time_s": f"{SERVICE_S:.0f}"},
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield
@@ -89,6 +94,20 @@ def steps_until(serve: subprocess.Popen[str], step: str) -> list[str]:
     return names
 
 
+def refusal(environ: dict[str, str]) -> str:
+    """Return what a `neve serve` says that is not let in."""
+    ended = subprocess.run(
+        [str(Path(sys.executable).with_name("neve")), "serve", "--once", "--wait", "0s"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=SERVICE_S,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stdout
+    return " ".join(ended.stderr.split())
+
+
 @pytest.mark.parametrize("by_client", [False, True])
 def test_a_head_that_starts_later_is_joined(
     redis: RedisServer, tmp_path_factory: pytest.TempPathFactory, *, by_client: bool
@@ -109,6 +128,11 @@ def test_a_head_that_starts_later_is_joined(
             names = steps_until(serve, "answers")
             assert names[-1] == "answers", (names, (folder / "serve.log").read_text())
             assert "joined" in names
+            # Ray Client itself says after half a minute that the time is over.
+            said = refusal(environ | own | {"RAY_AUTH_TOKEN": "1" * 64})
+            assert "wants a token, and got a token that it refuses" in said
+            said = refusal(environ | own | {"RAY_AUTH_MODE": "disabled"})
+            assert "got no token, since RAY_AUTH_MODE is not `token`" in said
             serve.send_signal(signal.SIGTERM)
             assert steps_until(serve, "ended")[-2:] == ["drains", "ended"]
             assert serve.wait(SERVICE_S) == 0

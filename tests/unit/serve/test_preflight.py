@@ -46,17 +46,34 @@ def test_an_address_where_somebody_listens_is_taken() -> None:
         assert checked_address(address, {"RAY_ADDRESS": "elsewhere:1"}) == address
 
 
-def test_a_wrong_version_and_a_refused_token_are_told_apart() -> None:
+def test_a_wrong_version_is_told_from_other_errors() -> None:
     version = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.44.1")
     assert "runs another version: Version mismatch" in str(joining_problem("h:1", version))
-    token = RuntimeError("Authentication failed: no token")
-    assert "wants a token, and got no token: set RAY_AUTH_MODE" in str(
-        joining_problem("h:1", token)
-    )
     other = ConnectionError("reset\nby a peer")
     assert str(joining_problem("h:1", other)) == (
         "the Ray cluster at h:1 cannot be joined: ConnectionError: reset"
     )
+
+
+@pytest.mark.parametrize(
+    ("environ", "got"),
+    [
+        ({}, "no token, since RAY_AUTH_MODE is not `token`"),
+        ({"RAY_AUTH_MODE": "token"}, "no token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/nowhere/token"}, "no token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": __file__}, "a token that it refuses"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "abc"}, "a token that it refuses"),
+    ],
+)
+def test_what_was_shown_in_place_of_the_right_token_is_said(
+    environ: dict[str, str], got: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    said = str(joining_problem("h:1", RuntimeError("Invalid or missing authentication token")))
+    assert f"wants a token, and got {got}: set RAY_AUTH_MODE=token" in said
 
 
 @pytest.mark.parametrize(
