@@ -18,9 +18,11 @@ PIP := $(PY) -m pip install --disable-pip-version-check $(QUIET)
 TEST_BUDGET_S := 4800
 # Tests at a time, by files; each that needs one has a Redis, a Ray or a Spark of its own.
 TEST_WORKERS := 2
+# Fast tests wait for sockets and child processes: a third worker has the cores meanwhile.
+FAST_WORKERS := 3
 FAST := not (integration or e2e or slow or tls)
 # Whole files to each worker, in the order of tests/conftest.py: long ones first.
-PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL := --dist loadfile --no-loadscope-reorder
 
 export PATH := $(BIN):$(PATH)
 export PYTHON
@@ -57,11 +59,11 @@ demo: install  ## See a table being compacted, on this machine
 
 .PHONY: test
 test: install  ## Run the tests; needs neither Java nor Redis on the machine
-	@$(PY) -m pytest tests -m "not (long or tls)" $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
+	@$(PY) -m pytest tests -m "not (long or tls)" -n $(TEST_WORKERS) $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
 
 .PHONY: long
 long: install  ## Run the tests that `make test` has no time for; ten minutes
-	@$(PY) -m pytest tests -m long $(PARALLEL)
+	@$(PY) -m pytest tests -m long -n $(TEST_WORKERS) $(PARALLEL)
 
 .PHONY: tls
 tls: install  ## Test Sentinels over TLS; needs a redis-server with TLS, in PATH or REDIS_TLS_SERVER
@@ -69,15 +71,27 @@ tls: install  ## Test Sentinels over TLS; needs a redis-server with TLS, in PATH
 
 .PHONY: lint
 lint: install  ## Format, lint, types, layers and spelling; no tests
-	@echo "ruff format" && ruff format --check .
-	@echo "ruff check" && ruff check .
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going $(APART) $(LINTS)
+
+# Types take longest and come first. Each tells what it says when it is done.
+# Where make can keep them apart: that of macOS is too old.
+APART := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+LINTS := lint-types lint-layers lint-format lint-rules lint-spelling
+.PHONY: $(LINTS)
+lint-types:
 	@echo "mypy" && mypy
+lint-layers:
 	@echo "import contracts" && lint-imports
+lint-format:
+	@echo "ruff format" && ruff format --check .
+lint-rules:
+	@echo "ruff check" && ruff check .
+lint-spelling:
 	@echo "codespell" && codespell
 
 .PHONY: check
 check: lint  ## What `make lint` does, and the fast tests
-	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)" $(PARALLEL)
+	@echo "fast tests" && $(PY) -m pytest tests -m "$(FAST)" -n $(FAST_WORKERS) $(PARALLEL)
 
 .PHONY: sim
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed

@@ -32,7 +32,7 @@ class ExtensionPoint:
 
     def names(self) -> list[str]:
         """Return the names of all plug-ins, sorted."""
-        return sorted({point.name for point in self._points()})
+        return _names(self._points())
 
     def require_installed(self, name: str) -> None:
         """Refuse a name that no plug-in has; nothing is imported.
@@ -40,9 +40,7 @@ class ExtensionPoint:
         Raises:
             ConfigError: There is no plug-in of this name.
         """
-        if name not in (names := self.names()):
-            known = ", ".join(names) or "none"
-            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {known}")
+        self._require(name, self._points())
 
     def load(self, name: str) -> object:
         """Return a new plug-in.
@@ -52,8 +50,9 @@ class ExtensionPoint:
             PluginError: It cannot be imported or made, lacks a method, or two packages
                 claim the name.
         """
-        self.require_installed(name)
-        found = {point.value for point in self._points() if point.name == name}
+        points = self._points()  # Once: it reads a file of every package.
+        self._require(name, points)
+        found = {point.value for point in points if point.name == name}
         if len(found) > 1:
             claims = " and ".join(sorted(found))
             raise PluginError(
@@ -70,9 +69,18 @@ class ExtensionPoint:
                 raise PluginError(f"{where} has no method {method}() ({value})")
         return plugin
 
+    def _require(self, name: str, points: list[EntryPoint]) -> None:
+        if name not in (names := _names(points)):
+            known = ", ".join(names) or "none"
+            raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {known}")
+
     def _points(self) -> list[EntryPoint]:
         own = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
         return [*entry_points(group=self.group), *own]
+
+
+def _names(points: list[EntryPoint]) -> list[str]:
+    return sorted({point.name for point in points})
 
 
 # ----------------------------------------------------------------------------- The kinds of plug-in

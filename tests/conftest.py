@@ -1,4 +1,4 @@
-"""Marks and order by folder, and the switch that rewrites golden conversations."""
+"""Marks, order and workers by folder, and the switch that rewrites golden conversations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support.datadriven import Answer, converse
 
@@ -16,6 +18,21 @@ LONGEST_FIRST = (
     *("property", "contract", "unit"),
 )
 """Folders by how long their files take: a long file that comes last is what a run waits for."""
+
+ONE_STACK = "tests/e2e/service/"
+"""Its files share a stack, whose start takes longer than any of them."""
+
+
+class ByFileAndStack(LoadFileScheduling):
+    """Whole files to each worker, and all that share a stack to the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_STACK if nodeid.startswith(ONE_STACK) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFileAndStack | None:
+    """Give whole files to workers where `--dist loadfile` asks for it."""
+    return ByFileAndStack(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

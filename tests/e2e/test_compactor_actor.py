@@ -36,9 +36,11 @@ def test_a_life_with_a_death_in_it(stack: LocalStack, tmp_path: Path, node_resou
     _live(stack, tmp_path, node_resource, "whole")
 
 
-def test_jobs_are_handed_back_before_ray_takes_the_node_away(tmp_path: Path) -> None:
-    with LocalStack.start(home=tmp_path, options=StackOptions(actors=False)) as stack:
-        _live(stack, tmp_path, NODE_RESOURCE, "drained")
+def test_jobs_are_handed_back_before_ray_takes_the_node_away(
+    stack: LocalStack, tmp_path: Path
+) -> None:
+    """The last test here: nothing else can be done with the node."""
+    _live(stack, tmp_path, NODE_RESOURCE, "drained")
 
 
 def _live(stack: LocalStack, folder: Path, node_resource: str, life: str) -> None:

@@ -15,11 +15,10 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from common.metadata.redis import connect
 from common.settings import StoreSettings
-from neve.cli.app import build
 from neve.client import Client
 from neve.client.errors import (
     CallerError,
@@ -32,6 +31,7 @@ from neve.client.recovery import (
     checked_line,
     lines_of,
 )
+from tests.support.command_line import invoke
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.redis_server import RedisServer, empty, executable, running
 
@@ -98,7 +98,7 @@ class Shell:
         }
 
     def run(self, *words: str, code: int = 0, says: str | None = None) -> Result:
-        done = CliRunner().invoke(build(), list(words), env=self._environ)
+        done = invoke(words, self._environ)
         assert done.exit_code == code, (words, done.output, done.exception)
         assert says is None or says in " ".join(done.output.split()), done.output
         return done

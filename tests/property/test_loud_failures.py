@@ -40,6 +40,7 @@ from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.task_result import TaskResult
 from compactor.rewrite.verify import verify
+from tests.support.fast_and_slow import first_fast
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings
 
 ROWS = 3000
@@ -212,7 +213,7 @@ def footer_start(data: bytes) -> int:
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
 
-@pytest.mark.parametrize("codec", ["zstd", "none"])
+@pytest.mark.parametrize("codec", first_fast(1, ["zstd", "none"]))
 @pytest.mark.parametrize("way", READING)
 def test_a_flipped_bit_in_a_page_never_becomes_another_row(
     tmp_path: Path, way: str, codec: str
@@ -230,7 +231,7 @@ def test_a_flipped_bit_in_a_page_never_becomes_another_row(
     site.require_nothing_left()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", first_fast(1, list(WAYS)))
 def test_a_flipped_bit_in_a_footer_never_becomes_another_row(tmp_path: Path, way: str) -> None:
     done = tmp_path / "done"
     done.touch()

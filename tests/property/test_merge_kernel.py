@@ -50,6 +50,7 @@ from tests.property.test_rows_merge import (
     texts,
 )
 from tests.support.assignments import an_assignment
+from tests.support.fast_and_slow import first_fast
 from tests.support.layouts import layout_of_file
 from tests.support.misordered import last_first, misordered
 from tests.support.tables_on_disk import (
@@ -148,13 +149,8 @@ def outputs(life: Life, result: TaskResult) -> pa.Table:
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-FEW, MANY = range(40), range(40, 150)
-
-
 @pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize(
-    "seed", [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
-)
+@pytest.mark.parametrize("seed", first_fast(12, range(150)))
 def test_files_merge_like_the_general_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
 ) -> None:
@@ -293,7 +289,7 @@ def test_more_small_files_than_a_step_can_number_are_merged_in_several(
     assert pq.read_table(tmp_path / "table" / file.path)["k"].to_pylist() == list(range(200))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", first_fast(10, range(40)))
 def test_any_order_and_grouping_of_compactions_shows_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

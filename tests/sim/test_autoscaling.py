@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.core.autoscaling.demand import GroupLoad
 from coordinator.core.autoscaling.memory import Memory
+from tests.support.fast_and_slow import first_fast
 from tests.support.sim_autoscaling import (
     GIB,
     MIB,
@@ -28,7 +29,8 @@ from tests.support.sim_autoscaling import (
 from tests.support.sim_run import LONG, seeds
 
 SCENARIOS = {each.name: each for each in scenarios()}
-FEW = "0-299" if LONG else "0-29"
+CHOSEN = os.environ.get("SIM_SEEDS")
+DRAWN = seeds(CHOSEN or ("0-299" if LONG else "0-29"))
 REGRESSIONS = {
     33: "what was starting was not counted as an answer to jobs that something else held back",
     242: "jobs were held back: four started for each compactor that died, and were drained again",
@@ -203,7 +205,7 @@ def draw_scenario(seed: int) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("seed", seeds(os.environ.get("SIM_SEEDS", FEW)))
+@pytest.mark.parametrize("seed", first_fast(len(DRAWN) if CHOSEN else 8, DRAWN))
 def test_drawn_scenarios_are_mastered(seed: int) -> None:
     scenario = draw_scenario(seed)
     outcome = live(scenario)

@@ -75,7 +75,7 @@ SUITES = {
         *(f"tests/unit/compactor/test_{name}.py" for name in ("columns_beside", "verify")),
         "tests/unit/requests/test_selectors.py",
     ],
-    "rollback": ["tests/sim/test_rollbacks.py", "-m", "not slow"],
+    "rollback": ["tests/sim/test_rollbacks.py", "-k", "not many_more"],
     "fsck": ["tests/integration/test_recovery_fsck.py"],
     "throttle": ["tests/unit/throttle"],
     "scans": ["tests/unit/neve/test_scan_tablet.py"],
@@ -175,7 +175,7 @@ SUITES = {
             for name in ("metadata/test_recent_adds", "neve/test_gateway_versions")
         ),
     ],
-    "sim": ["tests/sim/test_clusters.py", "-m", "not slow", "-k", "not story"],
+    "sim": ["tests/sim/test_clusters.py", "-k", "not story and not many_more"],
     "lake": ["tests/sim/test_lakes.py"],
     "storage threads": [
         "tests/unit/common/test_storage_threads.py",

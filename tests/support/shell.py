@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from neve.cli.app import build
+from tests.support.command_line import invoke
 
 
 class Shell:
@@ -17,10 +17,9 @@ class Shell:
     def __init__(self, home: Path, **environ: str | None) -> None:
         cleared = dict.fromkeys(("NEVE_URL", "NEVE_TOKEN", "NEVE_CONFIG", "NEVE_STACK"))
         self.environ: dict[str, str | None] = {**cleared, "NEVE_HOME": str(home), **environ}
-        self._app = build()
 
     def run(self, *words: str, code: int = 0, says: str | None = None) -> Result:
-        done = CliRunner().invoke(self._app, list(words), env=self.environ)
+        done = invoke(words, self.environ)
         assert done.exit_code == code, (words, done.output, done.exception)
         assert "Traceback" not in done.output
         text = " ".join(done.output.split())

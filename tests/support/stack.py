@@ -301,12 +301,13 @@ def _answer(ask: Callable[[], object]) -> object:
 
 
 @contextmanager
-def service(folder: Path) -> Iterator[Service]:
+def service(folder: Path, settings: Settings = SETTINGS) -> Iterator[Service]:
     """Run a service of two compactors for the length of a block.
 
     Args:
         folder: Where its data and tables go.
+        settings: Those of its processes.
     """
-    options = StackOptions(compactors=len(COMPACTORS), settings=SETTINGS)
+    options = StackOptions(compactors=len(COMPACTORS), settings=settings)
     with LocalStack.start(home=folder, name="e2e", options=options) as stack:
         yield Service(stack, folder)

@@ -9,7 +9,7 @@ import pytest
 
 from common.log_events import EVENTS_BY_PART
 from common.telemetry import LINE_FIELDS
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import ROOT, nodes_of
 
 PRODUCT = ("common", "coordinator", "compactor", "neve")
 CALLS = {"log", "_log", "end_process", "Tell"}
@@ -28,7 +28,7 @@ Event = tuple[str, str]
 def _logged() -> Iterator[Event]:
     for folder in PRODUCT:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in nodes_of(path):
                 if isinstance(node, ast.Call) and _name(node.func) in CALLS:
                     argument = next(
                         (each.value for each in node.keywords if each.arg == "event"),
@@ -85,7 +85,7 @@ def test_no_event_has_a_field_that_every_line_has() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}: {keyword.arg}"
         for folder in PRODUCT
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and _name(node.func) in CALLS
         for keyword in node.keywords
         if keyword.arg in {*LINE_FIELDS} - {EVENT_NAME}

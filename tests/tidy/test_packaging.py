@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import (
@@ -55,10 +56,17 @@ def wanted(lock: str) -> list[str]:
     return [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
 
 
-def required(lock: str) -> set[str]:
-    return {canonicalize_name(Requirement(entry).name) for entry in wanted(lock)}
+# Each is read again and again: for every Python, every machine and every module.
+parsed = cache(Requirement)
+installed_now = cache(distribution)
 
 
+@cache
+def required(lock: str) -> frozenset[str]:
+    return frozenset(canonicalize_name(parsed(entry).name) for entry in wanted(lock))
+
+
+@cache
 def pins_of(lock: str) -> dict[str, str]:
     line = r"^([\w.-]+)==(\S+)(?: ;.*)? \\\n +--hash=sha256:[0-9a-f]{64}"
     return dict(re.findall(line, LOCKS[lock], re.M))
@@ -98,7 +106,7 @@ def environment(python: str, system: str, machine: str) -> dict[str, str]:
 def installed(name: str, version: str) -> Distribution | None:
     """Return a pinned package if it is installed here: only then is it known what it needs."""
     try:
-        found = distribution(name)
+        found = installed_now(name)
     except PackageNotFoundError:
         return None
     return found if found.version == version else None
@@ -108,7 +116,7 @@ def applying(
     requirements: Iterable[str], extras: Iterable[str], where: dict[str, str]
 ) -> Iterator[Requirement]:
     """Yield the requirements that hold in an environment, for some extras of who states them."""
-    for requirement in map(Requirement, requirements):
+    for requirement in map(parsed, requirements):
         marker = requirement.marker
         if marker is None or any(
             marker.evaluate(where | {"extra": extra}) for extra in ("", *extras)
@@ -135,7 +143,7 @@ def complaints(lock: str, where: dict[str, str]) -> Iterator[str]:
         elif (found := installed(name, pins[name])) is not None:
             # What is not there warns in some releases of Python when it is taken by its key.
             runs_on = found.metadata.get("Requires-Python", "")
-            if not Requirement(f"python{runs_on}").specifier.contains(python):
+            if not parsed(f"python{runs_on}").specifier.contains(python):
                 yield f"{name} {pins[name]} does not run on it"
             todo += applying(found.requires or (), extras, where)
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from tests.support.stack import Service
+from common.settings import TraceSettings
+from tests.support.stack import SETTINGS, Service
 from tests.support.stack import service as running_service
+from tests.support.trace_receiver import Receiver, trace_receiver
 
 
 @pytest.fixture(scope="package")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def receiver() -> Iterator[Receiver]:
+    """Where the service sends its traces."""
+    with trace_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Service]:
     """A service that each test leaves as it was: two compactors, nothing in their hands."""
-    with running_service(tmp_path_factory.mktemp("service")) as service:
+    settings = replace(SETTINGS, trace=TraceSettings(endpoint=receiver.endpoint))
+    with running_service(tmp_path_factory.mktemp("service"), settings) as service:
         yield service

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from common.metadata.changes import ClaimCoordination
 from common.metadata.codec.table import CLAIM as CLAIMS
 from common.metadata.commands import delete, set_string
@@ -24,6 +26,12 @@ from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
 
 CLAIM = ClaimCoordination(coordinator="c1")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_watch, "CLAIM_PAUSE_S", 0.02)
+    monkeypatch.setattr(store_watch, "LEAD_CHECK_S", 0.02)
 
 
 def leader(claim: CoordinatorClaim | None) -> str | None:

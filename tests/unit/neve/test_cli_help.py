@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from neve.cli.app import EXAMPLES, build
+from neve.cli.app import EXAMPLES
+from tests.support.command_line import command_line, invoke
 
 WIDTH = 100
 
@@ -24,14 +24,12 @@ def verbs(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
         yield " ".join(words), command
 
 
-APP = build()
-VERBS = dict(verbs(typer.main.get_command(APP)))
+VERBS = dict(verbs(typer.main.get_command(command_line())))
 
 
 def shown_help(words: str) -> str:
-    result = CliRunner().invoke(
-        APP, [*words.split(), "--help"], env={"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)}
-    )
+    environ = {"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH)}
+    result = invoke([*words.split(), "--help"], environ)
     assert result.exit_code == 0, result.output
     return result.output
 
