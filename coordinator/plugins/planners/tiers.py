@@ -415,8 +415,9 @@ def file_with_older_rows(file: DataFile, parameters: PlanParameters) -> DataFile
 def _may_hide(file: DataFile, other: DataFile) -> bool:
     if not overlap(file, other):
         return False
-    unknown = file.version_max is None or other.version_min is None
-    return unknown or other.version_min <= file.version_max  # type: ignore[operator]
+    if file.version_max is None or other.version_min is None:
+        return True
+    return other.version_min <= file.version_max
 
 
 def overlap(one: DataFile, other: DataFile) -> bool:
