@@ -64,9 +64,9 @@ class ClusterServer(RedisServer):
 
 
 class RedisCluster:
-    """All nodes: first the primaries, in the order of their slots, then a replica of each."""
+    """All nodes: first the primaries, in the order of their slots, then replicas of each."""
 
-    def __init__(self, folder: Path, *, replicas: bool, options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, replicas: int, options: Sequence[str] = ()) -> None:
         self.servers: list[ClusterServer] = []
         for number in range(PRIMARIES * (1 + replicas)):
             own = folder / f"node-{number}"
@@ -96,7 +96,7 @@ class RedisCluster:
             first.say("CLUSTER", "MEET", "127.0.0.1", str(server.port), str(server.bus))
         until("nodes know each other", lambda: all(map(self._knows_all, self.servers)))
         for number, server in enumerate(self.servers[PRIMARIES:]):
-            server.say("CLUSTER", "REPLICATE", self.servers[number].id)
+            server.say("CLUSTER", "REPLICATE", self.primaries[number % PRIMARIES].id)
         until(
             "nodes serve", lambda: all("cluster_state:ok" in each.state() for each in self.servers)
         )
@@ -174,10 +174,14 @@ def until(what: str, true: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def cluster_running(
-    *, replicas: bool = True, options: Sequence[str] = ()
-) -> Iterator[RedisCluster]:
-    """Run a cluster for the length of a block."""
+def cluster_running(*, replicas: int = 2, options: Sequence[str] = ()) -> Iterator[RedisCluster]:
+    """Run a cluster for the length of a block.
+
+    Args:
+        replicas: Of each primary. With `store.wait_replicas` 1 there are to be two, or nobody is
+            left to wait for where one has taken over.
+        options: Further ones of each server.
+    """
     with tempfile.TemporaryDirectory(prefix="neve-cluster-", ignore_cleanup_errors=True) as folder:
         cluster = RedisCluster(Path(folder), replicas=replicas, options=options)
         try:
@@ -192,5 +196,5 @@ def redis_cluster() -> Iterator[RedisCluster]:
     """Three primaries for all tests of a session; each test makes tables of its own."""
     if executable() is None:
         pytest.skip("no redis-server on this machine")
-    with cluster_running(replicas=False) as cluster:
+    with cluster_running(replicas=0) as cluster:
         yield cluster
