@@ -43,9 +43,14 @@ SUITES = {
     ],
     "refusals": ["tests/unit/common/test_refusal_codes.py"],
     "sentinel": [
-        *("tests/contract/test_sentinel.py", "tests/integration/test_redis_cluster.py"),
+        "tests/contract/test_sentinel.py",
         *("tests/integration/test_redis_fail_over.py", "-k", "not dies and not operator"),
     ],
+    "cluster": [
+        *("tests/contract/test_cluster.py", "tests/integration/test_redis_cluster.py"),
+        *("-k", "not frozen and not moves"),
+    ],
+    "spread": ["tests/sim/test_clusters.py", "-k", "belong"],
     "lead": ["tests/unit/coordinator_shell/test_recovery.py"],
     "requests": ["tests/unit/requests/test_next_step.py"],
     "manifests": [

@@ -7,6 +7,7 @@ In reading order:
     memory_reserve  memory set aside in a Redis, so that a full one can be emptied
     keyspace        one Redis as a keyspace: a pool of links
     slots           slots of a Redis Cluster: the one of a key, and which node has which
+    cluster_nodes   its nodes: the map, and links to each
     cluster         a Redis Cluster as a keyspace
 """
 
