@@ -168,6 +168,9 @@ class ClusterNodes:
                 return await self._told_by(address, wait_s)
             except LinkLostError as error:
                 silent.append(str(error))
+                # Asked last from now on: it may be gone for hours.
+                self._order.remove(address)
+                self._order.append(address)
         raise StoreBusyError(f"no node of the Redis Cluster answers: {'; '.join(silent)}")
 
     async def _told_by(self, address: RedisAddress, wait_s: float) -> SlotMap:
