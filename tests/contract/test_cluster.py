@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,12 @@ from common.errors import ConfigError
 from common.metadata.commands import get, set_string
 from common.metadata.redis import connect
 from common.metadata.redis.cluster import BLOCKED_MAX, ClusterKeyspace
-from common.metadata.redis.connection import ClusterSeeds, RedisAddress, parse_url_of_store
+from common.metadata.redis.connection import ClusterSeeds, Link, RedisAddress, parse_url_of_store
 from common.metadata.redis.slots import MARKED_SLOTS, SLOTS, parse_slots, slot_of, tag_of_slot
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
-from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_cluster import PRIMARIES, RedisCluster
 from tests.support.store_harness import MIDDLE, Harness, applied, file
 
 pytestmark = [pytest.mark.anyio]
@@ -143,6 +145,30 @@ async def test_a_watch_holds_though_other_nodes_are_read(spread: Harness) -> Non
         await spread.write(set_string(key, 2, 60.0))
         assert not await session.execute((set_string(key, 3, 60.0),))
     assert await spread.read(get(key)) == b"2"
+
+
+async def test_what_other_nodes_have_is_read_after_the_watch(
+    spread: Harness, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, elsewhere = "neve:{a}:watched", "neve:{b}:x"
+    places = [slot_of(each) * PRIMARIES // SLOTS for each in (key, elsewhere)]
+    assert places[0] != places[1], "the two lie on different nodes"
+    assert isinstance(spread.keyspace, ClusterKeyspace)
+    pool = (await spread.keyspace._nodes.node_of(slot_of(elsewhere))).links
+    lend = pool._lend
+
+    @asynccontextmanager
+    async def written_first(*given: Any) -> AsyncIterator[Link]:
+        """Have somebody write what is watched right before the other node is asked."""
+        await spread.write(set_string(key, 2, 60.0))
+        async with lend(*given) as link:
+            yield link
+
+    async with spread.keyspace.session() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_lend", written_first)
+            await session.look((key,), (get(elsewhere),))
+        assert not await session.execute((set_string(key, 3, 60.0),))
 
 
 async def test_readers_of_many_feeds_hear_of_each(spread: Harness) -> None:

@@ -265,6 +265,29 @@ async def test_readers_of_the_feed_hear_of_tables_whose_nodes_live(cluster: Redi
     await harness.keyspace.close()
 
 
+async def test_a_node_that_is_gone_silences_no_feed_of_others() -> None:
+    options = ("--cluster-require-full-coverage", "no")
+    with cluster_running(replicas=0, options=options) as cluster:
+        keyspace = ClusterKeyspace(cluster.url, timeout_s=2.0)
+        harness = Harness("cluster", keyspace, SystemClock())
+        tablets = [await table_at(cluster, harness, place) for place in range(PRIMARIES)]
+        after = {tablet.table: await harness.store.tail(tablet.table) for tablet in tablets}
+        cluster.primaries[(cluster.place_of_names + 1) % PRIMARIES].kill()
+        living = tablets[cluster.place_of_names]
+        applied(await harness.add(living, file("a")))
+
+        heard: list[TabletId] = []
+
+        async def hear() -> bool:
+            found = await harness.store.changes(after, block_s=1.0)
+            heard.extend(change.tablet for change in found)
+            return bool(found)
+
+        await again(hear, 1)
+        assert heard == [living]
+        await keyspace.close()
+
+
 async def test_each_node_sets_memory_aside_also_when_slots_have_moved(
     cluster: RedisCluster,
 ) -> None:
